@@ -1,0 +1,1 @@
+"""One process a node: hardware and the local run directories become Prometheus series."""

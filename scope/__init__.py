@@ -1,0 +1,34 @@
+"""Scope: an observability dashboard and profiler for PyTorch training clusters.
+
+Names are resolved when they are first used: a training process that imports `scope` must not load polars, and an
+analysis must not load torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scope.analysis import analyze
+    from scope.frames import open_run
+    from scope.record import Recorder
+    from scope.trace import load
+
+__all__ = ["Recorder", "__version__", "analyze", "load", "open_run"]
+
+__version__ = "0.1.0"
+
+_HOMES = {"Recorder": "scope.record", "analyze": "scope.analysis", "load": "scope.trace", "open_run": "scope.frames"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module 'scope' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Tables become figures: pure functions, no input or output, no plots."""

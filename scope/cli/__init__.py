@@ -1,0 +1,1 @@
+"""The `scope` command: one file a command, registered in `scope.cli.main`."""

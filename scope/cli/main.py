@@ -1,0 +1,59 @@
+"""Entry point of the `scope` command; the only place that prints errors and sets exit codes.
+
+A command is a function in a module of its own. Its module is imported to build the help, so it imports what is heavy
+(polars, the analyses) inside the function.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Final
+
+import typer
+
+import scope
+from scope.errors import ScopeError
+
+_INTERRUPTED: Final = 130
+_BROKEN_PIPE: Final = 141
+
+app = typer.Typer(
+    name="scope",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Where does the time of a training run go: live, from its traces, and by alert.",
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"scope {scope.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hold the options that stand before a command."""
+
+
+def main() -> None:
+    """Run the command line; every `ScopeError` becomes one line on stderr and its exit code."""
+    try:
+        app()
+    except ScopeError as error:
+        print(f"scope: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output went away; without this, Python complains once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_BROKEN_PIPE)

@@ -1,0 +1,1 @@
+"""The scalar formulas of every figure, each once; standard library only."""

@@ -1,0 +1,1 @@
+"""Readers of NVML, sysfs, proc and ethtool: records with units, no metrics."""

@@ -1,0 +1,1 @@
+"""Inside the training process: hooks, phases, device timing, captures."""

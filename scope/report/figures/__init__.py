@@ -1,0 +1,1 @@
+"""Every plotly figure of the product: tables in, figures out."""

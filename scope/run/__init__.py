@@ -1,0 +1,1 @@
+"""The run directory: schema, black box, writers and plain readers."""

@@ -1,0 +1,1 @@
+"""Synthetic multi-rank jobs whose truth is known by construction."""

@@ -1,0 +1,1 @@
+"""A profiler trace on disk becomes typed tables."""

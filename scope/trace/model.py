@@ -1,0 +1,112 @@
+"""One rank's trace in memory: its tables, what is known of the job, and how far to trust it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceQuality:
+    """How far one rank's figures can be trusted; travels with every result.
+
+    A field is None when nothing can be said, for example a coverage before it was computed.
+    """
+
+    events_read: int = 0
+    """Records that were read, the dropped ones apart."""
+    events_lost: int = 0
+    """Records that could not be read, or hold nonsense that no repair makes true (ts 0 and dur 0)."""
+    events_repaired: int = 0
+    """Records that were read after a repair: bad UTF-8, a raw control character, a stray backslash."""
+    truncated: bool = False
+    """The file ends before its JSON does; what came before was read."""
+    zero_length: int = 0
+    """Device events of length 0."""
+    negative_length: int = 0
+    """Device events whose length was negative; they count as length 0."""
+    device_events_without_launch: int = 0
+    """Device events whose launch is not in the file."""
+    launches_without_device_event: int = 0
+    """Launching calls of which no device event is in the file."""
+    slices_overrun: int = 0
+    """Device events that run into the next event of their own stream."""
+    steps_found: int = 0
+    """Profiler steps."""
+    missing_ranks: tuple[int, ...] = ()
+    """Ranks of the job of which no file was given."""
+    clock_interval_ns: int | None = None
+    """Width of the interval that the clock offset to the reference rank is known to."""
+    attributed_ratio: float | None = None
+    """Share of device time whose operator is known."""
+    roofline_coverage_ratio: float | None = None
+    """Share of compute time that the roofline places."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessGroup:
+    """A process group as the trace describes it."""
+
+    name: str
+    description: str | None
+    backend: str | None
+    ranks: tuple[int, ...]
+    """Global ranks, sorted; empty when the trace elides them."""
+    size: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceProperties:
+    """One entry of the trace's `deviceProperties`; names may be empty or wrong, see `scope.hardware`."""
+
+    index: int
+    name: str
+    total_memory_bytes: int | None
+    num_sms: int | None = None
+    compute_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTrace:
+    """Everything that was read from one rank's file.
+
+    The tables are those of `scope.trace.schema`; `python_calls` is empty unless it was asked for.
+    """
+
+    label: str
+    """`rank 3`, or `file 2` when no rank is known."""
+    rank: int | None
+    path: str
+    world_size: int | None = None
+    backend: str | None = None
+    host: str | None = None
+    is_host_timeline: bool = False
+    """No device events: compute and communication are host ranges (CPU training over gloo)."""
+    device_events: pl.DataFrame
+    ops: pl.DataFrame
+    launches: pl.DataFrame
+    collective_calls: pl.DataFrame
+    annotations: pl.DataFrame
+    steps: pl.DataFrame
+    memory: pl.DataFrame
+    syncs: pl.DataFrame
+    python_calls: pl.DataFrame
+    process_groups: tuple[ProcessGroup, ...] = ()
+    devices: tuple[DeviceProperties, ...] = ()
+    threads: dict[int, str] = field(default_factory=dict[int, str])
+    """Names of the threads by their id."""
+    quality: TraceQuality
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """The ranks of one job, sorted by rank, those without a rank last; what `scope.load` returns."""
+
+    ranks: tuple[RankTrace, ...]
+    world_size: int | None
+    missing_ranks: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Sentences for the user: files skipped, ranks guessed, files that overlap little in time."""

@@ -1,0 +1,155 @@
+"""Units: integer nanoseconds and bytes inside, people's units at the edges.
+
+Bandwidth is decimal: 1 GB/s is 1e9 bytes a second. Memory sizes that vendors state in GB are decimal as well; GiB
+(2**30) is written out where it is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+
+from scope.errors import UsageError
+
+Ns = NewType("Ns", int)
+"""Integer nanoseconds: an instant since the epoch, or a length."""
+
+Bytes = NewType("Bytes", int)
+"""Integer bytes."""
+
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+BITS_PER_BYTE: Final = 8
+
+_DURATION_STEPS: Final = ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "us"), (1, "ns"))
+_DECIMAL_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_DURATION_UNITS: Final = {
+    "ns": 1,
+    "us": NS_PER_US,
+    "ms": NS_PER_MS,
+    "s": NS_PER_S,
+    "min": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+}
+_SIZE_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def format_duration(duration_ns: int) -> str:
+    """Return a length of time for people, in the largest unit that keeps it at 1 or more.
+
+    Args:
+        duration_ns: A length in nanoseconds; may be negative.
+
+    Examples:
+        >>> format_duration(1_234_567)
+        '1.235 ms'
+        >>> format_duration(-950)
+        '-950 ns'
+        >>> format_duration(0)
+        '0 ns'
+    """
+    magnitude = abs(duration_ns)
+    for size, unit in _DURATION_STEPS:
+        if magnitude >= size:
+            return f"{duration_ns} ns" if unit == "ns" else f"{duration_ns / size:.4g} {unit}"
+    return "0 ns"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size for people in decimal units.
+
+    Examples:
+        >>> format_bytes(24_500_000_000)
+        '24.5 GB'
+        >>> format_bytes(512)
+        '512 B'
+    """
+    return f"{_scaled(size_bytes)}B"
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Return a bandwidth for people in decimal units.
+
+    Examples:
+        >>> format_bandwidth(450e9)
+        '450 GB/s'
+    """
+    return f"{_scaled(bytes_per_s)}B/s"
+
+
+def format_flop_rate(flop_per_s: float) -> str:
+    """Return a rate of floating point operations for people.
+
+    Examples:
+        >>> format_flop_rate(989.4e12)
+        '989.4 TFLOP/s'
+    """
+    return f"{_scaled(flop_per_s)}FLOP/s"
+
+
+def format_ratio(ratio: float) -> str:
+    """Return a ratio of 0 to 1 as a percentage.
+
+    Examples:
+        >>> format_ratio(0.0593)
+        '5.9 %'
+    """
+    return f"{100 * ratio:.1f} %"
+
+
+def parse_duration(text: str) -> Ns:
+    """Read a length of time such as `90s`, `1.5ms` or `10min`.
+
+    Raises:
+        UsageError: The text has no unit, an unknown one, or is no number.
+
+    Examples:
+        >>> parse_duration("1.5ms")
+        1500000
+    """
+    return Ns(_parse(text, _DURATION_UNITS, "a length of time such as 90s, 1.5ms or 10min"))
+
+
+def parse_size(text: str) -> Bytes:
+    """Read a size such as `256MiB`, `4GB` or `1000` (bytes).
+
+    Raises:
+        UsageError: The text has an unknown unit or is no number.
+
+    Examples:
+        >>> parse_size("256MiB")
+        268435456
+    """
+    return Bytes(_parse(text, _SIZE_UNITS, "a size such as 256MiB, 4GB or 1000"))
+
+
+def _scaled(value: float) -> str:
+    magnitude = abs(value)
+    for size, prefix in _DECIMAL_STEPS:
+        if magnitude >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g} "
+
+
+def _parse(text: str, units: dict[str, int], wanted: str) -> int:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units:
+        message = f"{text!r} is not {wanted}"
+        raise UsageError(message)
+    whole, _, fraction = match[1].partition(".")
+    # Integer arithmetic, so that no length of time is off by the rounding of a binary fraction.
+    return int(whole + fraction) * units[match[2]] // 10 ** len(fraction)
