@@ -1,1 +1,231 @@
-"""The scalar formulas of every figure, each once; standard library only."""
+"""The scalar formulas of every figure, each once; standard library only.
+
+A quotient whose denominator is 0 does not exist: the functions return None there, never 0 and never NaN, and the caller
+states the reason. Impossible arguments (a group of 0 ranks, a negative length) raise `UsageError`. Collective factors
+are those of nccl-tests (`doc/PERFORMANCE.md`); bandwidth is decimal bytes a second, one way.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from scope.errors import UsageError
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SHARED: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_WHOLE: Final = frozenset({"broadcast", "reduce", "send", "recv"})
+_OUTPUT_IS_FULL: Final = frozenset({"all_gather", "gather"})
+
+
+def bus_factor(operation: str, *, num_ranks: int) -> float | None:
+    """Return what the algorithm bandwidth is multiplied by to give the bus bandwidth.
+
+    `all_reduce` 2(N-1)/N; `all_gather`, `reduce_scatter`, `all_to_all`, `gather`, `scatter` (N-1)/N; `broadcast`,
+    `reduce`, `send`, `recv` 1. Source: nccl-tests, `doc/PERFORMANCE.md`.
+
+    Args:
+        operation: One of `scope.trace.schema.OPERATIONS`.
+        num_ranks: Ranks of the group, at least 1. A group of one moves nothing: factor 0 where the formula says so.
+
+    Returns:
+        The factor, or None for an operation that has none (`barrier`, `unknown`).
+
+    Raises:
+        UsageError: Fewer than one rank.
+
+    Examples:
+        >>> bus_factor("all_reduce", num_ranks=8)
+        1.75
+    """
+    if num_ranks < 1:
+        message = f"a group has at least 1 rank, not {num_ranks}"
+        raise UsageError(message)
+    if operation == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    if operation in _SHARED:
+        return (num_ranks - 1) / num_ranks
+    return 1.0 if operation in _WHOLE else None
+
+
+def full_message_bytes(operation: str, *, in_bytes: int | None, out_bytes: int | None) -> int | None:
+    """Return S, the full message that algorithm bandwidth counts, from one rank's buffers.
+
+    The output for `all_gather` and `gather` (the data of all ranks; on a rank other than the root of a gather it is
+    unknown), the input for all others. Receivers of `broadcast`, `scatter` and `recv` hold the message in their output,
+    so the larger of the two counts there; a scatter's receiver sees its part alone.
+
+    Returns:
+        Bytes, or None when the buffer that would say is unknown.
+    """
+    if operation in _OUTPUT_IS_FULL:
+        return out_bytes
+    if operation in {"broadcast", "recv", "scatter"}:
+        known = [size for size in (in_bytes, out_bytes) if size is not None]
+        return max(known, default=None)
+    return in_bytes
+
+
+def algorithm_bandwidth_bytes_per_s(message_bytes: int, *, transfer_ns: int) -> float | None:
+    """Return algbw, message bytes / transfer time; None for a transfer of no length.
+
+    Args:
+        message_bytes: The full message, see `full_message_bytes`.
+        transfer_ns: Last end minus last arrival.
+
+    Raises:
+        UsageError: A negative argument.
+    """
+    _refuse_negative(message_bytes=message_bytes, transfer_ns=transfer_ns)
+    return message_bytes * NS_PER_S / transfer_ns if transfer_ns else None
+
+
+def bus_bandwidth_bytes_per_s(message_bytes: int, *, transfer_ns: int, operation: str, num_ranks: int) -> float | None:
+    """Return busbw, algbw times `bus_factor`; None where either does not exist."""
+    factor = bus_factor(operation, num_ranks=num_ranks)
+    bandwidth = algorithm_bandwidth_bytes_per_s(message_bytes, transfer_ns=transfer_ns)
+    return None if factor is None or bandwidth is None else factor * bandwidth
+
+
+def transfer_ns(*, arrivals_ns: Sequence[int], ends_ns: Sequence[int]) -> int:
+    """Return the transfer time of a symmetric collective: last end minus last arrival.
+
+    Negative only when the clocks of the ranks disagree, which the caller must report and not clip.
+
+    Args:
+        arrivals_ns: When each rank arrived, on one clock; not empty.
+        ends_ns: When each rank's part ended, on the same clock; not empty.
+    """
+    return max(ends_ns) - max(arrivals_ns)
+
+
+def waits_ns(arrivals_ns: Sequence[int]) -> tuple[int, ...]:
+    """Return each rank's wait in a symmetric collective: last arrival minus its own, in the order given."""
+    last = max(arrivals_ns)
+    return tuple(last - arrival for arrival in arrivals_ns)
+
+
+def imposed_wait_ns(arrivals_ns: Sequence[int]) -> int:
+    """Return what the last rank alone imposes: last minus second-last arrival; 0 for a group of one.
+
+    This is what a fix of that rank alone saves: behind it the second-last rank is waited for.
+    """
+    *_, second, last = sorted((*arrivals_ns, max(arrivals_ns))) if len(arrivals_ns) == 1 else sorted(arrivals_ns)
+    return last - second
+
+
+def overlap_ratio(*, overlap_ns: int, communication_ns: int) -> float | None:
+    """Return communication that compute hides / communication, 0 to 1; None without communication."""
+    return _share(overlap_ns, communication_ns)
+
+
+def model_flops_utilization(model_flops: float, *, step_ns: int, peak_flop_per_s: float) -> float | None:
+    """Return MFU: model FLOPs of all ranks / (step time x sum of the ranks' peaks).
+
+    Args:
+        model_flops: What forward and backward need, recompute excluded (Chowdhery et al. 2022, PaLM, appendix B).
+        step_ns: The slowest rank's step time.
+        peak_flop_per_s: Sum of the dense peaks of all ranks for the matrix dtype, FLOP/s.
+
+    Returns:
+        A ratio (above 1 the peak or the count is wrong, which the caller flags), or None for no time or no peak.
+    """
+    available = step_ns * peak_flop_per_s / NS_PER_S
+    return model_flops / available if available > 0 else None
+
+
+def hardware_flops_utilization(
+    model_flops: float, *, recompute_flops: float, step_ns: int, peak_flop_per_s: float
+) -> float | None:
+    """Return HFU: as MFU, with the recomputed FLOPs added (Korthikanti et al. 2022)."""
+    return model_flops_utilization(model_flops + recompute_flops, step_ns=step_ns, peak_flop_per_s=peak_flop_per_s)
+
+
+def goodput_ratio(*, kept_ns: int, wall_ns: int) -> float | None:
+    """Return time in steps that were kept / wall time since the first attempt began; None before any time passed.
+
+    Args:
+        kept_ns: Time in steps whose result was not lost to a restart.
+        wall_ns: Wall time since the first attempt began, start-up counted.
+    """
+    return _share(kept_ns, wall_ns)
+
+
+def link_use_ratio(*, payload_bytes_per_s: float, capacity_bytes_per_s: float) -> float | None:
+    """Return payload one way / payload capacity one way; None without a capacity."""
+    return payload_bytes_per_s / capacity_bytes_per_s if capacity_bytes_per_s > 0 else None
+
+
+def machine_balance_flop_per_byte(*, peak_flop_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Return peak / memory bandwidth: below this intensity a kernel is bound by memory (Williams et al. 2009).
+
+    Raises:
+        UsageError: A bandwidth that is not positive.
+    """
+    if bandwidth_bytes_per_s <= 0:
+        message = f"a memory bandwidth is positive, not {bandwidth_bytes_per_s}"
+        raise UsageError(message)
+    return peak_flop_per_s / bandwidth_bytes_per_s
+
+
+def roofline_flop_per_s(
+    intensity_flop_per_byte: float, *, peak_flop_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
+    """Return the roofline at an intensity: min(peak, intensity x bandwidth) (Williams et al. 2009)."""
+    return min(peak_flop_per_s, intensity_flop_per_byte * bandwidth_bytes_per_s)
+
+
+def time_at_ceiling_ns(
+    *, flops: float, num_bytes: float, peak_flop_per_s: float, bandwidth_bytes_per_s: float
+) -> float:
+    """Return the least time that the work can take: max(FLOPs / peak, bytes / bandwidth), in nanoseconds.
+
+    For FLOPs above 0 this equals FLOPs / `roofline_flop_per_s`; it exists for copies as well.
+    """
+    return NS_PER_S * max(flops / peak_flop_per_s, num_bytes / bandwidth_bytes_per_s)
+
+
+def pipeline_bubble_ratio(*, num_stages: int, num_microbatches: int) -> float:
+    """Return the idle share of a pipeline, (p-1)/(m+p-1), for GPipe and 1F1B (Narayanan et al. 2021).
+
+    Raises:
+        UsageError: Fewer than one stage or micro-batch.
+
+    Examples:
+        >>> round(pipeline_bubble_ratio(num_stages=8, num_microbatches=32), 3)
+        0.179
+    """
+    if num_stages < 1 or num_microbatches < 1:
+        message = f"a pipeline has at least 1 stage and 1 micro-batch, not {num_stages} and {num_microbatches}"
+        raise UsageError(message)
+    return (num_stages - 1) / (num_microbatches + num_stages - 1)
+
+
+def checkpoint_interval_ns(*, write_ns: int, mean_time_to_failure_ns: int) -> int:
+    """Return the checkpoint interval that loses least, sqrt(2 x write time x mean time to failure) (Young 1974).
+
+    Raises:
+        UsageError: A negative argument.
+    """
+    _refuse_negative(write_ns=write_ns, mean_time_to_failure_ns=mean_time_to_failure_ns)
+    return math.isqrt(2 * write_ns * mean_time_to_failure_ns)
+
+
+def full_mesh_links(num_endpoints: int) -> int:
+    """Return the number of links that join every pair of n endpoints, n(n-1)/2."""
+    _refuse_negative(num_endpoints=num_endpoints)
+    return num_endpoints * (num_endpoints - 1) // 2
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _refuse_negative(**values: int) -> None:
+    for name, value in values.items():
+        if value < 0:
+            message = f"{name} is at least 0, not {value}"
+            raise UsageError(message)
