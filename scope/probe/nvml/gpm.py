@@ -1,0 +1,114 @@
+"""GPM: what the multiprocessors, tensor cores and memory really did between two samples (Hopper and later).
+
+GPM uses a counter unit of its own, so it runs beside Nsight and CUPTI, which DCGM's profiling fields do not.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final
+
+from scope.probe.nvml.library import NvmlFailure, NvmlLibrary
+from scope.probe.nvml.tables import GPM_ACTIVITIES
+from scope.probe.plausible import is_plausible
+from scope.units import NS_PER_MS, NS_PER_S
+
+_METRIC: Final = struct.Struct("=IId")
+MIN_WINDOW_NS: Final = 100 * NS_PER_MS
+MAX_WINDOW_NS: Final = 120 * NS_PER_S
+
+
+class GpmReader:
+    """Reads the activities of one GPU, or of one GPU instance, over the time since the previous reading.
+
+    Args:
+        library: The opened NVML.
+        gpu: UUID of the GPU.
+        handle: Its handle; the parent's for a GPU instance.
+        gpu_instance: Id of the GPU instance, None for the whole GPU.
+    """
+
+    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any, *, gpu_instance: int | None = None) -> None:
+        self._library = library
+        self._gpu = gpu
+        self._handle = handle
+        self._gpu_instance = gpu_instance
+        self._previous: Any = None
+        self._spare: Any = None
+        self._previous_ns = 0
+        self._request: Any = None
+
+    def is_supported(self) -> bool:
+        """Ask whether this GPU has GPM at all."""
+        try:
+            return bool(
+                self._library.call(self._gpu, "nvmlGpmQueryDeviceSupport", self._handle).isSupportedDevice,
+            )
+        except NvmlFailure as failure:
+            if failure.absent:
+                return False
+            raise
+
+    def read(self, now_ns: int) -> dict[str, float]:
+        """Take a sample and return the activities since the one before, 0 to 1.
+
+        The first reading, and one whose window is too short or too long, gives nothing. A metric that the GPU refuses,
+        or answers with NaN or beyond 100 %, is left out.
+
+        Args:
+            now_ns: A monotonic clock.
+
+        Raises:
+            NvmlFailure: The sample failed.
+        """
+        sample = self._take()
+        window_ns = now_ns - self._previous_ns
+        if self._previous is not None and window_ns < MIN_WINDOW_NS:
+            self._spare = sample
+            return {}
+        previous, self._previous, self._previous_ns = self._previous, sample, now_ns
+        self._spare = previous
+        if previous is None or window_ns > MAX_WINDOW_NS:
+            return {}
+        return self._compare(previous, sample)
+
+    def close(self) -> None:
+        """Free both samples."""
+        for sample in (self._previous, self._spare):
+            if sample is not None:
+                try:
+                    self._library.call(self._gpu, "nvmlGpmSampleFree", sample)
+                except NvmlFailure:
+                    continue
+        self._previous = self._spare = None
+
+    def _take(self) -> Any:
+        sample = self._spare
+        self._spare = None
+        if sample is None:
+            sample = self._library.call(self._gpu, "nvmlGpmSampleAlloc")
+        if self._gpu_instance is None:
+            self._library.call(self._gpu, "nvmlGpmSampleGet", self._handle, sample)
+        else:
+            self._library.call(self._gpu, "nvmlGpmMigSampleGet", self._handle, self._gpu_instance, sample)
+        return sample
+
+    def _compare(self, earlier: Any, later: Any) -> dict[str, float]:
+        request = self._request
+        if request is None:
+            request = self._library.bindings.c_nvmlGpmMetricsGet_t()
+            request.version = 1
+            request.numMetrics = len(GPM_ACTIVITIES)
+            for slot, metric in enumerate(GPM_ACTIVITIES):
+                request.metrics[slot].metricId = metric
+            self._request = request
+        request.sample1 = earlier
+        request.sample2 = later
+        self._library.call(self._gpu, "nvmlGpmMetricsGet", request)
+        activities: dict[str, float] = {}
+        for slot in range(len(GPM_ACTIVITIES)):
+            metric, code, percent = _METRIC.unpack_from(memoryview(request.metrics[slot]).cast("B"))
+            if code == 0 and not math.isnan(percent) and is_plausible(percent / 100, "ratio"):
+                activities[GPM_ACTIVITIES[metric]] = percent / 100
+        return activities

@@ -1,0 +1,105 @@
+"""MIG: the instances of a GPU, each figure once.
+
+Power, temperature and NVLink belong to the parent and are read there. Memory and activity belong to a GPU instance and
+stand in its first compute instance only, so that sums over instances are right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scope.probe.nvml.gpm import GpmReader
+from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, text
+from scope.probe.plausible import is_plausible
+from scope.probe.records import MigReading
+
+
+class MigReader:
+    """Reads the MIG instances of one GPU.
+
+    Args:
+        library: The opened NVML.
+        gpu: UUID of the parent.
+        handle: The parent's handle.
+    """
+
+    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any) -> None:
+        self._library = library
+        self._gpu = gpu
+        self._handle = handle
+        self._gpm: dict[tuple[int, str], GpmReader] = {}
+
+    def read(self, now_ns: int, *, with_gpm: bool) -> list[MigReading]:
+        """Return the instances that exist now.
+
+        Args:
+            now_ns: A monotonic clock, for GPM's windows.
+            with_gpm: Read the activity of each GPU instance.
+
+        Raises:
+            NvmlFailure: The parent failed.
+        """
+        readings: list[MigReading] = []
+        seen: set[int] = set()
+        for slot in range(int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._handle))):
+            try:
+                device = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, slot)
+            except NvmlFailure as failure:
+                if failure.absent:
+                    continue
+                raise
+            reading = self._read_instance(device)
+            if reading.gpu_instance not in seen:
+                seen.add(reading.gpu_instance)
+                self._read_shared(reading, device, now_ns, with_gpm=with_gpm)
+            readings.append(reading)
+        self._forget({(reading.gpu_instance, reading.profile) for reading in readings})
+        return readings
+
+    def _read_instance(self, device: Any) -> MigReading:
+        reading = MigReading(
+            text(self._call("nvmlDeviceGetUUID", device)),
+            int(self._call("nvmlDeviceGetGpuInstanceId", device)),
+            int(self._call("nvmlDeviceGetComputeInstanceId", device)),
+        )
+        name = self._optional("nvmlDeviceGetName", device)
+        # NVML gives "NVIDIA H100 80GB HBM3 MIG 3g.40gb"; what stands after the model is the profile.
+        reading.profile = text(name).rpartition("MIG ")[2] if name is not None else ""
+        attributes = self._optional("nvmlDeviceGetAttributes_v2", device)
+        if attributes is not None:
+            reading.num_slices = int(attributes.gpuInstanceSliceCount)
+        return reading
+
+    def _read_shared(self, reading: MigReading, device: Any, now_ns: int, *, with_gpm: bool) -> None:
+        memory = self._optional("nvmlDeviceGetMemoryInfo", device)
+        if memory is not None and is_plausible(memory.total, "memory_bytes"):
+            reading.memory_total_bytes = int(memory.total)
+            if is_plausible(memory.used, "memory_bytes"):
+                reading.memory_used_bytes = int(memory.used)
+        if not with_gpm:
+            return
+        key = (reading.gpu_instance, reading.profile)
+        reader = self._gpm.get(key)
+        if reader is None:
+            reader = GpmReader(self._library, self._gpu, self._handle, gpu_instance=reading.gpu_instance)
+            self._gpm[key] = reader
+        try:
+            reading.activity_ratio = reader.read(now_ns)
+        except NvmlFailure as failure:
+            if failure.lost or failure.driver_gone:
+                raise
+
+    def _forget(self, alive: set[tuple[int, str]]) -> None:
+        for key in self._gpm.keys() - alive:
+            self._gpm.pop(key).close()
+
+    def _optional(self, name: str, *arguments: Any) -> Any:
+        try:
+            return self._call(name, *arguments)
+        except NvmlFailure as failure:
+            if failure.lost or failure.driver_gone:
+                raise
+            return None
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return self._library.call(self._gpu, name, *arguments)
