@@ -1,0 +1,578 @@
+"""Every record of a run directory, declared once; the binary files are declared in `scope.run.layout`.
+
+```
+RUN/run.json                               RunInfo
+RUN/verdicts.jsonl                         Verdict, one a line
+RUN/attempt-000/ranks/00042/rank.json      RankInfo (rewritten whole when something becomes known)
+RUN/attempt-000/ranks/00042/steps.jsonl    StepRecord, one a line; old ones folded into StepSummary lines
+RUN/attempt-000/ranks/00042/events.jsonl   EventRecord, one a line
+RUN/attempt-000/ranks/00042/blackbox.bin   scope.run.layout: header page and ring
+RUN/attempt-000/ranks/00042/calls/*.bin    scope.run.layout: call records in closed segments
+RUN/attempt-000/ranks/00042/traces/        profiler windows (`*.json.gz`) and beside each `*.capture.json` (CaptureInfo)
+```
+
+Rules that hold for all of them:
+
+- Instants are integer nanoseconds since the epoch (`..._ns` without a word of length): the monotonic clock of the rank
+  plus the offset of its first clock anchor, so they never run backwards within a rank. Lengths are integer
+  nanoseconds, sizes integer bytes. Spans are half-open.
+- Unknown is absent (`None`, and left out of the JSON), never 0; `absent` maps the name of a field to the reason.
+- A reader accepts a newer minor version, skips the fields that it does not know, and says so; another major version is
+  an error.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+SCHEMA_MAJOR: Final = 1
+SCHEMA_MINOR: Final = 0
+SCHEMA_VERSION: Final = f"{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
+
+PHASES: Final = (
+    "startup",
+    "init",
+    "input",
+    "host_to_device",
+    "forward",
+    "backward",
+    "optimizer",
+    "evaluation",
+    "checkpoint",
+    "other",
+)
+"""The built-in phases; whatever else stands in `StepRecord.phases` is the user's own."""
+
+OPERATIONS: Final = (
+    "unknown",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "barrier",
+)
+"""One name an operation, whatever the API or backend. The place in the tuple is the code in binary records."""
+
+VARIANTS: Final = ("plain", "coalesced", "uneven", "object", "functional")
+"""How an operation was called; the place in the tuple is the code in binary records: append only."""
+
+DTYPES: Final = (
+    "unknown",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "complex64",
+    "complex128",
+    "mixed",
+)
+"""Element types by torch's names; the place in the tuple is the code in binary records: append only."""
+
+EventKind = Literal[
+    "attempt_start",
+    "attempt_end",
+    "capture",
+    "checkpoint",
+    "coverage",
+    "exception",
+    "flops",
+    "gc",
+    "hook_disabled",
+    "out_of_memory",
+    "stack_dump",
+    "warning",
+]
+
+
+class _Record(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """Base of all records: fields by name, defaults left out of the JSON, unknown fields skipped."""
+
+
+class RunInfo(_Record, frozen=True):
+    """`run.json`: the run as a whole, written by whoever starts it first and never changed by ranks.
+
+    Attributes:
+        schema: `MAJOR.MINOR` of this module when the file was written.
+        run_id: `--run-id`, else `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID`, else host and time.
+        run_id_source: Which of them it was: `option`, `torchelastic`, `slurm` or `host`.
+        world_size: Number of ranks; absent until the first rank knows it.
+        started_ns: When the first attempt began.
+        versions: Name to version: `scope`, `python`, `torch`.
+        model: What is known of the model.
+        parallel: Size of each axis by its name (`dp_replicate`, `dp_shard`, `cp`, `ep`, `tp`, `pp`).
+        tags: The user's own labels.
+        synthetic: Made by `scope.testing`, not recorded.
+    """
+
+    schema: str
+    run_id: str
+    started_ns: int
+    run_id_source: str | None = None
+    world_size: int | None = None
+    versions: dict[str, str] = {}
+    model: ModelInfo | None = None
+    parallel: dict[str, int] = {}
+    tags: dict[str, str] = {}
+    synthetic: bool = False
+
+
+class ModelInfo(_Record, frozen=True):
+    """What is known of the model.
+
+    Attributes:
+        name: Class name of the outermost module.
+        num_parameters: Parameters of the whole model, shards added up.
+        num_active_parameters: Parameters that one token meets; less than all in a mixture of experts.
+        num_layers: Transformer blocks.
+        dtype: Type of most parameters.
+    """
+
+    name: str | None = None
+    num_parameters: int | None = None
+    num_active_parameters: int | None = None
+    num_layers: int | None = None
+    dtype: str | None = None
+
+
+class DeviceInfo(_Record, frozen=True):
+    """The device that a rank computes on.
+
+    Attributes:
+        kind: `cuda` or `cpu`.
+        name: As the driver or /proc/cpuinfo says.
+        index: CUDA ordinal inside the process.
+        uuid: `GPU-...` or `MIG-...`.
+        pci_bus_id: `0000:1b:00.0`.
+        memory_bytes: Memory of the device.
+        numa_node: Node of the host's memory nearest to it.
+        num_multiprocessors: SMs that the process sees.
+    """
+
+    kind: Literal["cuda", "cpu"]
+    name: str | None = None
+    index: int | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    memory_bytes: int | None = None
+    numa_node: int | None = None
+    num_multiprocessors: int | None = None
+
+
+class NicInfo(_Record, frozen=True):
+    """One network interface of the rank's host, from /sys/class/net and /sys/class/infiniband.
+
+    Attributes:
+        name: `eth0` or `mlx5_0`.
+        kind: `ethernet`, `infiniband` or `virtual`.
+        up: Whether it carries traffic.
+        rate_bits_per_s: Rate of the port.
+        numa_node: Where it is attached.
+        pci_bus_id: `0000:1b:00.0`.
+    """
+
+    name: str
+    kind: str
+    up: bool | None = None
+    rate_bits_per_s: int | None = None
+    numa_node: int | None = None
+    pci_bus_id: str | None = None
+
+
+class GroupInfo(_Record, frozen=True):
+    """A process group that this rank belongs to.
+
+    Attributes:
+        group: Number of the group within this rank, in order of appearance; binary records hold it.
+        name: The name that torch gave it. Equal on all ranks; with `ranks` the key of the group across ranks.
+        ranks: Global ranks, in the order of the group's own ranks.
+        backend: `nccl`, `gloo`, ...
+        mesh_axis: Axis of the device mesh that it spans, such as `tp`, or `dp_shard+cp` for a flattened one.
+        description: What torch was told the group is for.
+        destroyed_ns: When it was destroyed.
+    """
+
+    group: int
+    name: str
+    ranks: tuple[int, ...]
+    backend: str | None = None
+    mesh_axis: str | None = None
+    description: str | None = None
+    destroyed_ns: int | None = None
+
+
+class ClockAnchor(_Record, frozen=True):
+    """The wall clock and the monotonic clock read together.
+
+    Attributes:
+        wall_ns: The wall clock (CLOCK_REALTIME).
+        monotonic_ns: The monotonic clock (CLOCK_MONOTONIC), halfway between a reading before and one after.
+        error_ns: Half the distance of these two readings.
+    """
+
+    wall_ns: int
+    monotonic_ns: int
+    error_ns: int
+
+
+class FlopsInfo(_Record, frozen=True):
+    """What MFU and HFU of this rank are counted with.
+
+    Attributes:
+        source: `counter` (one real step under the FLOP counter), `formula` (closed formula) or `user`.
+        convention: `full` (attention counted whole) or `causal_halved`.
+        model_flop_per_token: FLOPs that training one token needs, recompute excluded, for the share of this rank.
+        hardware_flop_per_token: The same with recompute.
+        model_flop_per_step: Set instead where no tokens are known: FLOPs of the counted step.
+        hardware_flop_per_step: The same with recompute.
+        num_parameters: N of the formula: active parameters that take part in matrix products.
+        peak_flop_per_s: Dense peak of the device in `peak_dtype`.
+        peak_dtype: The type of the matrix products.
+        peak_source: Where the peak is from: a data sheet, `measured matrix product`, or `user`.
+        counter_coverage_ratio: Share of operators with a formula among those that the counter saw.
+        formula_difference_ratio: (counter - formula) / formula, where both exist.
+        step: The step that was counted.
+        absent: Name of a figure to the reason why it is absent (`mfu`, `peak_flop_per_s`, ...).
+    """
+
+    source: Literal["counter", "formula", "user"] | None = None
+    convention: Literal["full", "causal_halved"] | None = None
+    model_flop_per_token: float | None = None
+    hardware_flop_per_token: float | None = None
+    model_flop_per_step: float | None = None
+    hardware_flop_per_step: float | None = None
+    num_parameters: int | None = None
+    peak_flop_per_s: float | None = None
+    peak_dtype: str | None = None
+    peak_source: str | None = None
+    counter_coverage_ratio: float | None = None
+    formula_difference_ratio: float | None = None
+    step: int | None = None
+    absent: dict[str, str] = {}
+
+
+class RankInfo(_Record, frozen=True):
+    """`rank.json`: one process of one attempt. Rewritten whole (new file, then renamed) when something becomes known.
+
+    Attributes:
+        schema: `MAJOR.MINOR` of this module when the file was written.
+        run_id: The run that it belongs to.
+        attempt: Restart count of the elastic launcher, 0 without.
+        rank: Global rank; 0 in a run of one process.
+        started_ns: When recording began.
+        host: Name of the host.
+        pid: Process id, in the process's own pid namespace.
+        process_start_ticks: Field 22 of /proc/PID/stat; with `pid` it tells a reused id apart.
+        boot_id: /proc/sys/kernel/random/boot_id; with the former it tells one host's process from another's.
+        world_size: Number of ranks of the attempt.
+        local_rank: Rank within the host.
+        device: What the rank computes on.
+        nics: Interfaces of the host.
+        groups: Process groups of this rank.
+        environment: Allow-listed variables only (NCCL_*, TORCH_*, CUDA_*, GLOO_*, OMP_* without secrets).
+        anchors: Clock readings; the first one gives the offset of every instant of this rank.
+        versions: Name to version (`python`, `torch`, `nccl`, `cuda`, `driver`).
+        flops: How MFU is counted.
+        collectives_route: What sees collectives: `hooks`, `dispatcher`, `methods`, or absent when nothing does.
+        spool: Folder that the process writes to, on its own host.
+        script: Name of the program, without arguments.
+        ended_ns: When recording was closed; absent while the process lives or when it was killed.
+        exit_reason: `finished`, `exception` or `interrupted`.
+        absent: Name of a field to the reason why it is absent.
+    """
+
+    schema: str
+    run_id: str
+    attempt: int
+    rank: int
+    started_ns: int
+    host: str
+    pid: int
+    process_start_ticks: int | None = None
+    boot_id: str | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    device: DeviceInfo | None = None
+    nics: tuple[NicInfo, ...] = ()
+    groups: tuple[GroupInfo, ...] = ()
+    environment: dict[str, str] = {}
+    anchors: tuple[ClockAnchor, ...] = ()
+    versions: dict[str, str] = {}
+    flops: FlopsInfo | None = None
+    collectives_route: str | None = None
+    spool: str | None = None
+    script: str | None = None
+    ended_ns: int | None = None
+    exit_reason: str | None = None
+    absent: dict[str, str] = {}
+
+
+class CollectiveTotal(_Record, frozen=True):
+    """All calls of one operation on one group in one step; complete even where call records are sampled.
+
+    Attributes:
+        group: Number of the group in `RankInfo.groups`.
+        operation: One of `OPERATIONS`.
+        variant: One of `VARIANTS`.
+        num_calls: Calls issued.
+        in_bytes: Bytes that this rank gave, all calls added.
+        out_bytes: Bytes that this rank got, all calls added.
+        num_timed: Calls whose completion was seen.
+        duration_ns: Issued to completed, added over these; calls may overlap. Absent if there are none.
+        num_blocked_known: Calls whose wait site was seen.
+        blocked_ns: Host time blocked in them; absent if there are none.
+        control: Control traffic (sizes and payloads of object collectives, barriers of a checkpoint).
+    """
+
+    group: int
+    operation: str
+    num_calls: int
+    in_bytes: int
+    out_bytes: int
+    variant: str = "plain"
+    num_timed: int = 0
+    duration_ns: int | None = None
+    num_blocked_known: int = 0
+    blocked_ns: int | None = None
+    control: bool = False
+
+
+class MemoryPeak(_Record, frozen=True):
+    """Largest memory in a step or phase.
+
+    Attributes:
+        allocated_bytes: Peak of live tensors in torch's CUDA allocator.
+        reserved_bytes: Peak that the allocator held.
+        resident_bytes: Resident set of the process (CPU), the largest reading.
+    """
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    resident_bytes: int | None = None
+
+
+class MemoryRecord(_Record, frozen=True):
+    """Memory of one step.
+
+    Attributes:
+        peak: Over the whole step.
+        phases: By phase.
+        fragmentation_ratio: Inactive split bytes / reserved bytes at the end of the step.
+        num_alloc_retries: Times that the allocator had to flush its cache in this step.
+        other_bytes: Used memory of the device that is not the allocator's (contexts, NCCL, other processes).
+        free_bytes: Free memory of the device at the end of the step.
+        sampled: The peak is the largest of readings, not a counter's: a short peak may be higher.
+    """
+
+    peak: MemoryPeak
+    phases: dict[str, MemoryPeak] = {}
+    fragmentation_ratio: float | None = None
+    num_alloc_retries: int | None = None
+    other_bytes: int | None = None
+    free_bytes: int | None = None
+    sampled: bool = False
+
+
+class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
+    """One line of `steps.jsonl`: one optimizer update, `[start_ns, end_ns)`.
+
+    Attributes:
+        step: Number of the step, from 0 in each attempt unless the user says otherwise.
+        start_ns: First instant of the step; the end of the one before, unless time lies between them.
+        end_ns: First instant after it.
+        phases: Exclusive host time by phase (innermost wins). They sum to `end_ns - start_ns` exactly.
+        communication_wait_ns: Overlay: host time blocked at wait sites that were seen.
+        communication_wait_coverage_ratio: Calls whose wait site was seen / calls; below 1 the wait is "at least".
+        gc_ns: Overlay: garbage collection pauses.
+        num_gc: Collections of the garbage collector.
+        device_ns: Overlay: GPU time by phase from pooled events; absent without a GPU.
+        collectives: Totals by group, operation and variant.
+        memory: Peaks.
+        tokens: Tokens that this rank trained on.
+        samples: Samples that this rank trained on.
+        input_bytes: Bytes of the batches that this rank got from its loaders.
+        num_microbatches: Forward and backward passes that the update is made of.
+        num_optimizer_steps: Optimizer calls; several optimizers give several.
+        num_skipped_optimizer_steps: Those that a GradScaler skipped.
+        model_flop: FLOPs of this rank's share of the model, recompute excluded.
+        hardware_flop: The same with recompute.
+        mfu_ratio: model_flop / (length x peak of this rank's device).
+        hfu_ratio: hardware_flop / (length x peak of this rank's device).
+        recorder_ns: What recording itself took on the training thread, estimated from every 256th call.
+        num_dropped: Records that were dropped in this step (full disk, full queue, budget).
+        calls_recorded: Whether `calls/*.bin` holds this step's calls.
+        disturbed: Why the step is not like others: `flops_counted`, `capture`, or absent.
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+    phases: dict[str, int]
+    communication_wait_ns: int | None = None
+    communication_wait_coverage_ratio: float | None = None
+    gc_ns: int = 0
+    num_gc: int = 0
+    device_ns: dict[str, int] | None = None
+    collectives: tuple[CollectiveTotal, ...] = ()
+    memory: MemoryRecord | None = None
+    tokens: int | None = None
+    samples: int | None = None
+    input_bytes: int | None = None
+    num_microbatches: int | None = None
+    num_optimizer_steps: int | None = None
+    num_skipped_optimizer_steps: int = 0
+    model_flop: float | None = None
+    hardware_flop: float | None = None
+    mfu_ratio: float | None = None
+    hfu_ratio: float | None = None
+    recorder_ns: int = 0
+    num_dropped: int = 0
+    calls_recorded: bool = False
+    disturbed: str | None = None
+
+
+class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
+    """Old steps folded into one line when a rank's files outgrow their budget.
+
+    Attributes:
+        first_step: Number of the first step in it.
+        last_step: Number of the last step in it, inclusive.
+        num_steps: Steps in it.
+        start_ns: Start of the first.
+        end_ns: End of the last.
+        duration_ns: Lengths of the steps added; `end_ns - start_ns` less the time between steps.
+        min_duration_ns: Shortest step.
+        max_duration_ns: Longest step.
+        phases: Exclusive host time by phase, added; sums to `duration_ns` exactly.
+        communication_wait_ns: Added over the steps that know it.
+        gc_ns: Added.
+        collectives: Added by group, operation and variant.
+        peak: Largest memory of any of the steps.
+        tokens: Added; absent unless every step knows it.
+        model_flop: Added; absent unless every step knows it.
+        hardware_flop: Added; absent unless every step knows it.
+        input_bytes: Added; absent unless every step knows it.
+    """
+
+    first_step: int
+    last_step: int
+    num_steps: int
+    start_ns: int
+    end_ns: int
+    duration_ns: int
+    min_duration_ns: int
+    max_duration_ns: int
+    phases: dict[str, int]
+    communication_wait_ns: int | None = None
+    gc_ns: int = 0
+    collectives: tuple[CollectiveTotal, ...] = ()
+    peak: MemoryPeak | None = None
+    tokens: int | None = None
+    model_flop: float | None = None
+    hardware_flop: float | None = None
+    input_bytes: int | None = None
+
+
+StepLine = StepRecord | StepSummary
+"""What a line of `steps.jsonl` may hold."""
+
+Detail = str | int | float | bool | None | list[str] | list[int]
+"""A value of `EventRecord.detail` or `Verdict.evidence`; names carry their unit (`bytes`, `duration_ns`)."""
+
+
+class EventRecord(_Record, frozen=True):
+    """One line of `events.jsonl`: what is rare.
+
+    Attributes:
+        time_ns: When it happened, or began if it has a length.
+        kind: What it is.
+        message: One sentence for people.
+        step: The step in which it happened.
+        phase: The phase in which it happened.
+        duration_ns: Its length.
+        detail: Figures by name. A checkpoint has `path`, `bytes`, `asynchronous`, `blocked_ns`; a capture `trace`,
+            `first_step`, `num_steps`, `reason`; a coverage `group`, `operation`, `seen`, `flight_recorder`.
+    """
+
+    time_ns: int
+    kind: EventKind
+    message: str
+    step: int | None = None
+    phase: str | None = None
+    duration_ns: int | None = None
+    detail: dict[str, Detail] = {}
+
+
+class CaptureInfo(_Record, frozen=True):
+    """`traces/NAME.capture.json`: a profiler window, beside its trace `NAME.json.gz`.
+
+    Attributes:
+        trace: File name of the trace in the same folder.
+        rank: Rank that was profiled.
+        first_step: First step of the window.
+        num_steps: Steps in the window.
+        start_ns: When the profiler started.
+        end_ns: When it stopped; writing the file comes after.
+        reason: `schedule`, `trigger_file`, `signal`, `anomaly` or `user`.
+        cost_ns: Host time that start, stop and export took on the training thread.
+        with_stack: Python stacks were recorded.
+        record_shapes: Shapes of operators were recorded.
+        trace_bytes: Size of the trace file.
+    """
+
+    trace: str
+    rank: int
+    first_step: int
+    num_steps: int
+    start_ns: int
+    end_ns: int
+    reason: str
+    cost_ns: int
+    with_stack: bool = False
+    record_shapes: bool = False
+    trace_bytes: int | None = None
+
+
+class Verdict(_Record, frozen=True):
+    """One line of `verdicts.jsonl`: what diagnosis over all ranks found.
+
+    Attributes:
+        time_ns: When it was found.
+        kind: `hang`, `mismatch`, `straggler`, `crash`, `slow_input`, ...: the rule that fired.
+        severity: `info`, `warning` or `critical`.
+        summary: One sentence for people.
+        attempt: The attempt that it speaks of.
+        ranks: Ranks to blame.
+        group: Name of the process group, where one is meant.
+        step: First step that it speaks of.
+        action: What to do.
+        evidence: Figures by name.
+        resolved_ns: When it no longer held.
+    """
+
+    time_ns: int
+    kind: str
+    severity: Literal["info", "warning", "critical"]
+    summary: str
+    attempt: int = 0
+    ranks: tuple[int, ...] = ()
+    group: str | None = None
+    step: int | None = None
+    action: str | None = None
+    evidence: dict[str, Detail] = {}
+    resolved_ns: int | None = None
