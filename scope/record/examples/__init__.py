@@ -1,0 +1,1 @@
+"""Training scripts that run as they stand; `scope demo` and the tests record them."""
