@@ -1,0 +1,188 @@
+"""The catalogue's figures, users' files, and links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scope.errors import ConfigError, UsageError
+from scope.hardware import (
+    NETWORK_BITS_PER_S,
+    NVLINK,
+    Figure,
+    builtin_catalogue,
+    choose_gpu,
+    inter_node_ceiling,
+    intra_node_ceiling,
+    load_catalogue,
+    network_bytes_per_s,
+    parse_catalogue,
+    pcie_bytes_per_s,
+    pcie_payload_bytes_per_s,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "bf16_tflops", "memory_gb", "memory_tb_per_s", "link_gb_per_s", "balance"),
+    [
+        ("h20-96gb", 148, 96, 4.0, 450, 37),
+        ("a100-sxm4-80gb", 312, 80, 2.039, 300, 153),
+        ("h100-sxm", 989.4, 80, 3.35, 450, 295),
+        ("h800-sxm", 989.4, 80, 3.35, 200, 295),
+        ("b200-hgx", 2250, 180, 7.7, 900, 292),
+        ("mi300x", 1307.4, 192, 5.3, 448, 247),
+    ],
+)
+def test_figures_of_the_common_gpus(
+    gpu_id: str, bf16_tflops: float, memory_gb: int, memory_tb_per_s: float, link_gb_per_s: float, balance: int
+) -> None:
+    """Dense peak, memory, bandwidth, link one way and balance are those of the data sheets."""
+    gpu = choose_gpu(gpu_id)
+    assert gpu.matrix_flop_per_s["bfloat16"].value == pytest.approx(bf16_tflops * 1e12)
+    assert gpu.memory_bytes == memory_gb * 10**9
+    assert gpu.memory_bytes_per_s is not None
+    assert gpu.memory_bytes_per_s.value == pytest.approx(memory_tb_per_s * 1e12)
+    assert gpu.link_bytes_per_s is not None
+    assert gpu.link_bytes_per_s.value == link_gb_per_s * 10**9
+    measured = gpu.balance_flop_per_byte()
+    assert measured is not None
+    assert round(measured) == balance
+
+
+def test_every_figure_has_a_source_and_every_gap_a_reason() -> None:
+    """No figure of the built-in catalogue stands without a source, and no bandwidth is missing without a reason."""
+    for gpu in builtin_catalogue().values():
+        figures = [*gpu.matrix_flop_per_s.values(), *gpu.vector_flop_per_s.values()]
+        others: list[Figure | None] = [gpu.memory_bytes_per_s, gpu.link_bytes_per_s, gpu.pcie_generation]
+        figures.extend(figure for figure in others if figure is not None)
+        assert all(len(figure.source) > 5 for figure in figures), gpu.gpu_id
+        assert gpu.memory_bytes_per_s is not None or "memory_tb_per_s" in gpu.absent, gpu.gpu_id
+        assert gpu.link_bytes_per_s is not None or "link_gb_per_s" in gpu.absent, gpu.gpu_id
+        assert gpu.matrix_flop_per_s or {"bfloat16", "matrix_tflops"} & gpu.absent.keys(), gpu.gpu_id
+
+
+def test_dense_and_not_sparse() -> None:
+    """Halving the element size at most doubles a dense peak (Blackwell Ultra's FP4 triples it), so none is sparse."""
+    for gpu in builtin_catalogue().values():
+        peaks = {dtype: figure.value for dtype, figure in gpu.matrix_flop_per_s.items()}
+        if {"bfloat16", "float8"} <= peaks.keys():
+            assert peaks["float8"] == pytest.approx(2 * peaks["bfloat16"], rel=0.03), gpu.gpu_id
+        if {"bfloat16", "tf32"} <= peaks.keys():
+            assert peaks["tf32"] == pytest.approx(peaks["bfloat16"] / 2, rel=0.03), gpu.gpu_id
+
+
+def test_float32_runs_on_vector_units_where_matrix_units_do_not_take_it() -> None:
+    """Full float32 products of an H100 run at 66.9 TFLOP/s, those of an MI250X die on its matrix units at 47.85."""
+    h100, mi250x = choose_gpu("h100-sxm").matrix_peak("float32"), choose_gpu("mi250x").matrix_peak("float32")
+    assert h100 is not None
+    assert mi250x is not None
+    assert (h100.value, mi250x.value) == (66.9e12, 47.85e12)
+    assert choose_gpu("v100-sxm2-32gb").matrix_peak("bfloat16") is None
+
+
+def test_an_unknown_choice_names_the_nearest() -> None:
+    """A slip of the pen in --gpu lists what was probably meant."""
+    with pytest.raises(UsageError, match="h100-sxm"):
+        choose_gpu("h100-sx")
+    assert choose_gpu(" H100-SXM ").gpu_id == "h100-sxm"
+
+
+def test_a_users_file_lays_over_the_catalogue(tmp_path: Path) -> None:
+    """A measured peak replaces the data sheet's, names its file as the source, and keeps all else of its base."""
+    path = tmp_path / "mine.toml"
+    path.write_text('[gpu.h100-sxm]\nbase = "h100-sxm"\nmatrix_tflops.bfloat16 = 790\n', encoding="utf-8")
+    gpu = load_catalogue([path])["h100-sxm"]
+    assert gpu.matrix_flop_per_s["bfloat16"] == Figure(value=790e12, source=str(path))
+    assert gpu.matrix_flop_per_s["float8"].value == pytest.approx(1978.9e12)
+    assert gpu.memory_bytes == 80 * 10**9
+    assert gpu.names == choose_gpu("h100-sxm").names
+
+
+def test_all_mistakes_of_a_file_are_reported_at_once() -> None:
+    """Seven mistakes in one file make one error with seven lines, each with its path."""
+    text = """
+    speed = 1
+    [gpu.mine]
+    names = "H100"
+    memory_gb = -80
+    num_sms = 1.5
+    colour = "green"
+    matrix_tflops.bf16 = 989
+    bandwidth.memory_tb_per_s = ["fast", "me"]
+    """
+    with pytest.raises(ConfigError) as caught:
+        parse_catalogue(text, origin="mine.toml")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "mine.toml: 7 mistakes"
+    assert {line.strip().split(":")[0] for line in lines[1:]} == {
+        "$.speed",
+        "$.gpu.mine.colour",
+        "$.gpu.mine.names",
+        "$.gpu.mine.memory_gb",
+        "$.gpu.mine.num_sms",
+        "$.gpu.mine.matrix_tflops.bf16",
+        "$.gpu.mine.bandwidth.memory_tb_per_s",
+    }
+
+
+@pytest.mark.parametrize("text", ["[gpu", "gpu = 3", "", "[gpu]\nmine = 4", "[gpu.mine]\nbase = 'none'"])
+def test_a_broken_file_is_a_clear_error(text: str) -> None:
+    """What is not TOML, or not a catalogue, is an error that names the file."""
+    with pytest.raises(ConfigError, match=r"mine\.toml"):
+        parse_catalogue(text, origin="mine.toml")
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
+    """A file that is not there is an error that names it."""
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
+        load_catalogue([tmp_path / "absent.toml"])
+
+
+def test_link_rates() -> None:
+    """One way: PCIe 4.0 and 5.0 x16 32 and 64 GB/s, NVLink 4 450 GB/s in 18 links of 25, 400 Gb/s 50 GB/s."""
+    assert pcie_bytes_per_s(4) == 32 * 10**9
+    assert pcie_bytes_per_s(5) == 64 * 10**9
+    assert pcie_bytes_per_s(5, num_lanes=8) == 32 * 10**9
+    assert pcie_bytes_per_s(9) is None
+    payload = pcie_payload_bytes_per_s(4)
+    assert payload == 32 * 10**9 * 128 // 130
+    assert pcie_payload_bytes_per_s(9) is None
+    assert NVLINK[4].bytes_per_s_per_link == 25 * 10**9
+    assert [2 * NVLINK[each].bytes_per_s // 10**9 for each in range(1, 7)] == [160, 300, 600, 900, 1800, 3600]
+    assert network_bytes_per_s(NETWORK_BITS_PER_S["NDR"]) == 50 * 10**9
+    assert network_bytes_per_s(NETWORK_BITS_PER_S["XDR"]) == 100 * 10**9
+
+
+def test_nvl72_rack() -> None:
+    """72 GPUs of NVLink 5 make 130 TB/s, both ways."""
+    assert round(72 * 2 * NVLINK[5].bytes_per_s / 1e12) == 130
+
+
+def test_ceiling_in_a_node() -> None:
+    """NVLink one way where there is NVLink, PCIe where there is surely none, unknown where a bridge may sit."""
+    assert intra_node_ceiling(choose_gpu("h100-sxm")).bytes_per_s == 450e9
+    assert intra_node_ceiling(choose_gpu("l40s")).bytes_per_s == 32e9
+    bridged = intra_node_ceiling(choose_gpu("a100-pcie-80gb"))
+    assert bridged.bytes_per_s is None
+    assert "bridge" in bridged.bound_by
+    assert intra_node_ceiling(choose_gpu("a10g")).bytes_per_s is None
+
+
+def test_ceiling_across_nodes() -> None:
+    """Eight NICs of 400 Gb/s make 400 GB/s, below NVLink 4; two nodes of unequal NICs go at the narrower."""
+    eight = [50e9] * 8
+    full = inter_node_ceiling(link_bytes_per_s=450e9, nic_bytes_per_s={"a": eight, "b": eight})
+    assert full.bytes_per_s == 400e9
+    uneven = inter_node_ceiling(link_bytes_per_s=450e9, nic_bytes_per_s={"a": eight, "b": [50e9]})
+    assert (uneven.bytes_per_s, uneven.bound_by) == (50e9, "network ports of b")
+    wide = inter_node_ceiling(link_bytes_per_s=200e9, nic_bytes_per_s={"a": eight, "b": eight})
+    assert wide.bytes_per_s == 200e9
+    unknown = inter_node_ceiling(link_bytes_per_s=450e9, nic_bytes_per_s={"a": eight, "b": []})
+    assert unknown.bytes_per_s is None
+    assert "b" in unknown.bound_by
+    with pytest.raises(UsageError, match="at least 2"):
+        inter_node_ceiling(link_bytes_per_s=None, nic_bytes_per_s={"a": eight})

@@ -1,0 +1,170 @@
+"""Devices by the names that traces and NVML really give them."""
+
+from __future__ import annotations
+
+import pytest
+
+from scope.hardware import DeviceFacts, Gpu, builtin_catalogue, match_gpu
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_bytes", "num_sms", "capability", "gpu_id"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85_018_279_936, 132, (9, 0), "h100-sxm"),
+        ("NVIDIA H100 80GB HBM3", None, None, None, "h100-sxm"),
+        ("NVIDIA H100 PCIe", 85 * 10**9, 114, (9, 0), "h100-pcie"),
+        ("NVIDIA H100 NVL", 100 * 10**9, 132, (9, 0), "h100-nvl"),
+        ("NVIDIA H200", 150 * 10**9, 132, (9, 0), "h200-sxm"),
+        ("NVIDIA H200 NVL", 150 * 10**9, 132, (9, 0), "h200-nvl"),
+        ("NVIDIA GH200 480GB", 102 * 10**9, 132, (9, 0), "gh200-96gb"),
+        ("NVIDIA GH200 480GB", None, None, None, "gh200-96gb"),
+        ("NVIDIA GH200 144G HBM3e", 151 * 10**9, 132, (9, 0), "gh200-144gb"),
+        ("NVIDIA H800", 85_018_279_936, 132, (9, 0), "h800-sxm"),
+        ("NVIDIA H20", 102 * 10**9, 78, (9, 0), "h20-96gb"),
+        ("NVIDIA H20-3e", 150 * 10**9, 78, (9, 0), "h20-141gb"),
+        ("Tesla V100-SXM2-16GB", 16_945_512_448, 80, (7, 0), "v100-sxm2-16gb"),
+        ("Tesla V100-SXM2-16GB", None, None, None, "v100-sxm2-16gb"),
+        ("Tesla V100-SXM2-32GB", 34_089_730_048, 80, (7, 0), "v100-sxm2-32gb"),
+        ("Tesla V100-PCIE-32GB", 34_089_730_048, 80, (7, 0), "v100-pcie-32gb"),
+        ("Tesla V100S-PCIE-32GB", 34_089_730_048, 80, (7, 0), "v100s-pcie"),
+        ("A100-SXM4-40GB", 42_297_524_224, 108, (8, 0), "a100-sxm4-40gb"),
+        ("NVIDIA A100-SXM4-40GB", 42_297_524_224, 108, (8, 0), "a100-sxm4-40gb"),
+        ("NVIDIA A100-SXM4-80GB", 84_974_239_744, 108, (8, 0), "a100-sxm4-80gb"),
+        ("NVIDIA A100 80GB PCIe", 84_974_239_744, 108, (8, 0), "a100-pcie-80gb"),
+        ("NVIDIA A100-PCIE-40GB", 42_297_524_224, 108, (8, 0), "a100-pcie-40gb"),
+        ("NVIDIA A10", 23_836_688_384, 72, (8, 6), "a10"),
+        ("NVIDIA A10G", 23_836_688_384, 80, (8, 6), "a10g"),
+        ("NVIDIA L4", 23_580_639_232, 58, (8, 9), "l4"),
+        ("NVIDIA L40S", 47_810_936_832, 142, (8, 9), "l40s"),
+        ("NVIDIA L40", 47_810_936_832, 142, (8, 9), "l40"),
+        ("NVIDIA B200", 192_265_846_784, 148, (10, 0), "b200-hgx"),
+        ("NVIDIA GB200", 197 * 10**9, 152, (10, 0), "gb200"),
+        ("NVIDIA B300 SXM6 AC", 288_400_000_000, 148, (10, 3), "b300-hgx"),
+        ("AMD Instinct MI300X", 206_141_652_992, 304, (9, 4), "mi300x"),
+        ("AMD Instinct MI300X VF", 205_571_227_648, 304, (9, 4), "mi300x"),
+        ("AMD Instinct MI210", 68_702_699_520, 104, (9, 0), "mi210"),
+        ("AMD Instinct MI250X/MI250", 68_702_699_520, 104, (9, 0), "mi250"),
+        ("AMD Instinct MI250X/MI250", 68_702_699_520, 110, (9, 0), "mi250x"),
+        ("", 206_141_652_992, 304, (9, 4), "mi300x"),
+    ],
+)
+def test_a_real_name_is_one_gpu(
+    name: str, memory_bytes: int | None, num_sms: int | None, capability: tuple[int, int] | None, gpu_id: str
+) -> None:
+    """Each name, with what the trace says beside it, is the variant that it belongs to."""
+    match = match_gpu(
+        DeviceFacts(name=name, total_memory_bytes=memory_bytes, num_sms=num_sms, compute_capability=capability)
+    )
+    assert match.gpu is not None, match.reason
+    assert match.gpu.gpu_id == gpu_id
+    assert match.gpu.share is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "candidates"),
+    [
+        (DeviceFacts(name="NVIDIA A100-PG509-200", total_memory_bytes=42_297_524_224, num_sms=108),
+         {"a100-sxm4-40gb", "a100-pcie-40gb"}),
+        (DeviceFacts(name="AMD Radeon Graphics", total_memory_bytes=68_702_699_520, num_sms=104,
+                     compute_capability=(9, 0)), {"mi210", "mi250"}),
+        (DeviceFacts(name="NVIDIA H100"), {"h100-sxm", "h100-pcie", "h100-nvl"}),
+        (DeviceFacts(name="", total_memory_bytes=85_018_279_936, num_sms=132, compute_capability=(9, 0)),
+         {"h100-sxm", "h800-sxm"}),
+        (DeviceFacts(name="NVIDIA GH200"), {"gh200-96gb", "gh200-144gb"}),
+    ],
+)  # fmt: skip
+def test_an_ambiguous_device_names_its_candidates(facts: DeviceFacts, candidates: set[str]) -> None:
+    """Where several variants fit, none is chosen: the answer lists them and says how to choose."""
+    match = match_gpu(facts)
+    assert match.gpu is None
+    assert {gpu.gpu_id for gpu in match.candidates} == candidates
+    assert "--gpu" in match.reason
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        DeviceFacts(name=""),
+        DeviceFacts(name="AMD Radeon Graphics"),
+        DeviceFacts(name="Quadro P2000", total_memory_bytes=5 * 10**9, num_sms=8),
+        DeviceFacts(name="NVIDIA GeForce RTX 4090 Laptop GPU", total_memory_bytes=16 * GIB, num_sms=76),
+        DeviceFacts(name="NVIDIA A100X"),
+        DeviceFacts(name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+    ],
+)
+def test_an_unknown_device_is_no_default(facts: DeviceFacts) -> None:
+    """A device that the catalogue does not know has no GPU, no candidates and a reason."""
+    match = match_gpu(facts)
+    assert match.gpu is None
+    assert match.usable is None
+    assert match.reason
+
+
+def test_a_device_that_contradicts_its_name_is_not_that_gpu() -> None:
+    """An H100 SXM has 80 GB: one that shows 141 GB is something else, and nothing of the H100 is used."""
+    match = match_gpu(DeviceFacts(name="NVIDIA H100 80GB HBM3", total_memory_bytes=150 * 10**9, num_sms=132))
+    assert match.gpu is None
+    assert match.usable is None
+    assert "h100-sxm" in match.reason
+
+
+def test_candidates_share_what_they_agree_on() -> None:
+    """Both 40 GB A100s do 312 TFLOP/s at 1.555 TB/s; only their links differ, and those are absent."""
+    match = match_gpu(DeviceFacts(name="NVIDIA A100-PG509-200", total_memory_bytes=42_297_524_224, num_sms=108))
+    usable = match.usable
+    assert usable is not None
+    peak = usable.matrix_peak("bfloat16")
+    assert peak is not None
+    assert peak.value == 312e12
+    assert usable.memory_bytes_per_s is not None
+    assert usable.memory_bytes_per_s.value == 1.555e12
+    assert usable.link_bytes_per_s is None
+    assert "differ" in usable.why_absent("link_gb_per_s")
+
+
+def test_mig_instance_has_its_share() -> None:
+    """A 3g.40gb instance of an H100 with 60 of 132 SMs has that share of the peak and half of the bandwidth."""
+    match = match_gpu(DeviceFacts(name="NVIDIA H100 80GB HBM3 MIG 3g.40gb", num_sms=60))
+    gpu = match.gpu
+    assert gpu is not None
+    assert gpu.matrix_flop_per_s["bfloat16"].value == pytest.approx(989.4e12 * 60 / 132)
+    assert gpu.memory_bytes_per_s is not None
+    assert gpu.memory_bytes_per_s.value == pytest.approx(3.35e12 / 2)
+    assert gpu.link_bytes_per_s is None
+    assert gpu.share is not None
+    assert "60 of 132 SMs" in gpu.share
+
+
+@pytest.mark.parametrize(
+    ("profile", "share"), [("1g.5gb", 1 / 8), ("2g.10gb", 2 / 8), ("3g.20gb", 4 / 8), ("7g.40gb", 1)]
+)
+def test_mig_memory_slices(profile: str, share: float) -> None:
+    """The memory slices of an A100's instances are those of the MIG user guide: 1, 2, 4 and 8 of 8."""
+    match = match_gpu(DeviceFacts(name=f"NVIDIA A100-SXM4-40GB MIG {profile}", num_sms=14))
+    assert match.gpu is not None
+    assert match.gpu.memory_bytes_per_s is not None
+    assert match.gpu.memory_bytes_per_s.value == pytest.approx(1.555e12 * share)
+
+
+def test_amd_compute_partition_has_its_share() -> None:
+    """One of eight partitions of an MI300X has 38 of 304 compute units and an eighth of the peak."""
+    match = match_gpu(DeviceFacts(name="AMD Instinct MI300X", total_memory_bytes=24 * GIB, num_sms=38))
+    assert match.gpu is not None
+    assert match.gpu.matrix_flop_per_s["bfloat16"].value == pytest.approx(1307.4e12 / 8)
+
+
+def test_every_gpu_finds_itself() -> None:
+    """Each GPU of the catalogue, described by its own name and properties, is matched or is one of the candidates."""
+
+    def finds_itself(gpu: Gpu) -> bool:
+        memory = None if gpu.memory_bytes is None else round(gpu.memory_bytes * 1.06)
+        facts = DeviceFacts(
+            name=max(gpu.names, key=len), total_memory_bytes=memory, num_sms=gpu.num_sms,
+            compute_capability=gpu.compute_capability,
+        )  # fmt: skip
+        match = match_gpu(facts)
+        return match.gpu == gpu or gpu in match.candidates
+
+    assert [gpu.gpu_id for gpu in builtin_catalogue().values() if not finds_itself(gpu)] == []
