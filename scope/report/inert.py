@@ -1,0 +1,85 @@
+"""Names from traces are data: here they lose whatever power they have over a terminal, a page or a spreadsheet.
+
+A kernel may be called `[/b]`, `<script>`, `=HYPERLINK(...)` or hold the escape sequence that renames a terminal. Every
+face of the report passes every string through exactly one of these functions, at its edge.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Final
+
+# Control characters, and those that are invisible or turn the direction of what follows. A lone surrogate cannot be
+# encoded at all.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "＝", "＋", "－", "＠")
+_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&])")
+
+
+def visible(text: str) -> str:
+    r"""Return `text` with every unprintable character written out, so that it can move no cursor and hide nothing.
+
+    Examples:
+        >>> visible("a\x1b]0;title\x07")
+        'a\\x1b]0;title\\x07'
+    """
+    return _UNPRINTABLE.sub(lambda match: _written_out(match[0]), text)
+
+
+def csv_text(text: str) -> str:
+    r"""Return `text` as a spreadsheet must see it: one that would begin a formula gets an apostrophe in front.
+
+    Examples:
+        >>> csv_text('=HYPERLINK("http://example.org")')
+        '\'=HYPERLINK("http://example.org")'
+        >>> csv_text("gemm")
+        'gemm'
+    """
+    guarded = f"'{text}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else text
+    return visible(guarded)
+
+
+def html_text(text: str) -> str:
+    """Return `text` so that HTML (and plotly, which reads a subset of it) shows it letter by letter.
+
+    Examples:
+        >>> html_text("Kernel<float, 4>")
+        'Kernel&lt;float, 4&gt;'
+    """
+    return html.escape(visible(text), quote=True)
+
+
+def markdown_text(text: str) -> str:
+    r"""Return `text` so that Markdown shows it letter by letter: no link, image, emphasis, table cell or formula.
+
+    Examples:
+        >>> markdown_text("[a](b)")
+        '\\[a\\]\\(b\\)'
+    """
+    return _MARKDOWN.sub(r"\\\1", visible(text))
+
+
+def shortened(text: str, *, length: int) -> str:
+    """Return at most `length` characters of `text`; what is cut is shown as an ellipsis in the middle.
+
+    Both ends of a kernel's name tell it apart: the family stands first, the tile and dtype last.
+
+    Examples:
+        >>> shortened("abcdefghij", length=7)
+        'abc…hij'
+    """
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _written_out(character: str) -> str:
+    code = ord(character)
+    names = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
+    if character in names:
+        return names[character]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,100 @@
+"""A table for programs: JSON records and CSV, with plain numbers in the units that the keys name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from scope.report.inert import csv_text
+from scope.report.table import Absent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.report.table import Cell, ReportColumn, ReportTable, Unit
+
+ABSENT_KEY: Final = "absent"
+
+_JSON_TYPES: Final[dict[Unit, str]] = {
+    "text": "string",
+    "flag": "boolean",
+    "count": "integer",
+    "ns": "integer",
+    "bytes": "integer",
+    "flop": "number",
+    "number": "number",
+    "bytes_per_s": "number",
+    "flop_per_s": "number",
+    "flop_per_byte": "number",
+    "ratio": "number",
+}
+
+
+def to_records(table: ReportTable) -> list[dict[str, Any]]:
+    """Return one record a row; an absent value is null, and `absent` of the record holds its reason.
+
+    Examples:
+        `[{"rank": 0, "overlap_ratio": None, "absent": {"overlap_ratio": "no communication in this window"}}]`
+    """
+    return [record(table.columns, row) for row in table.rows]
+
+
+def record(columns: Sequence[ReportColumn], row: Sequence[Cell]) -> dict[str, Any]:
+    """Return one row as a record."""
+    values: dict[str, Any] = {}
+    absent: dict[str, str] = {}
+    for column, cell in zip(columns, row, strict=True):
+        if isinstance(cell, Absent):
+            values[column.key] = None
+            absent[column.key] = cell.reason
+        else:
+            # NaN and infinity are no JSON; a figure that is neither finite nor absent is a defect of its analysis.
+            assert not isinstance(cell, float) or math.isfinite(cell), f"{column.key} is {cell}"
+            values[column.key] = cell
+    return {**values, ABSENT_KEY: absent}
+
+
+def to_csv(table: ReportTable) -> str:
+    r"""Return the table as CSV with a header; the column `absent` at the end says why cells are empty.
+
+    Text that a spreadsheet would run as a formula gets an apostrophe in front.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*(column.key for column in table.columns), ABSENT_KEY])
+    for row in table.rows:
+        reasons = [
+            f"{column.key}: {cell.reason}"
+            for column, cell in zip(table.columns, row, strict=True)
+            if isinstance(cell, Absent)
+        ]
+        writer.writerow([*(_csv_cell(cell) for cell in row), csv_text("; ".join(reasons))])
+    return out.getvalue()
+
+
+def record_schema(columns: Sequence[ReportColumn]) -> dict[str, Any]:
+    """Return the JSON schema of a record with these columns; every value may be null."""
+    properties: dict[str, Any] = {
+        column.key: {"type": [_JSON_TYPES[column.unit], "null"], "description": column.meaning} for column in columns
+    }
+    properties[ABSENT_KEY] = {
+        "type": "object",
+        "description": "Reason by key, for exactly the values of this record that are null.",
+        "additionalProperties": {"type": "string"},
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
+def _csv_cell(cell: Cell) -> str | int | float:
+    if isinstance(cell, Absent):
+        return ""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return csv_text(cell) if isinstance(cell, str) else cell
