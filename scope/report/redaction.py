@@ -26,9 +26,8 @@ _T = TypeVar("_T")
 _UUID: Final = r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _DOMAINS: Final = "com|net|org|edu|gov|io|ai|dev|cloud|internal|intra|local|lan|cluster|corp|home|arpa|de|uk|fr|jp|cn"
 _PART: Final = r"[^\s/\\:\"'<>|,;(){}\[\]=]+"
-_EXTENSION: Final = re.compile(
-    r"((?:\.pt|\.trace)*\.(?:json|gz|zst|py|pyc|cu|cuh|cpp|cc|so|txt|toml|parquet)(?:\.\w{2,3})?)$"
-)
+_EXTENSIONS: Final = "py|pyc|cu|cuh|cpp|cc|so|json|gz|zst|txt|toml|parquet"
+_EXTENSION: Final = re.compile(rf"((?:\.pt|\.trace)*\.(?:{_EXTENSIONS})(?:\.\w{{2,3}})?)$")
 
 # Tried in this order at each position; what a former one takes, a later one never sees.
 _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
