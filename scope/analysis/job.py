@@ -1,0 +1,130 @@
+"""All analyses of a job in one result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scope.analysis.result import Result
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from scope.analysis.breakdown import Breakdown
+    from scope.analysis.critical_path import CriticalPath
+    from scope.analysis.idle import IdleCauses
+    from scope.analysis.launches import LaunchDelays, QueueDepth
+    from scope.analysis.memory import MemoryPeak
+    from scope.analysis.options import Options
+    from scope.analysis.recompute import Recompute
+    from scope.analysis.windows import DeviceWindows, Place, StepWindow, Window
+    from scope.trace.model import TraceQuality
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartAnalysis(Result):
+    """One part of a device's window (before, a step, after) or the whole of it."""
+
+    place: Place
+    window: Window | None
+    """None for a step with no window on this device."""
+    step: StepWindow | None
+    """The step, where `place` is step."""
+    breakdown: Breakdown | None
+    launched: Breakdown | None
+    """For a step: the events launched in it, whenever they ran; its window runs from the first to the last of them."""
+    idle: IdleCauses | None
+    queue: QueueDepth | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceAnalysis(Result):
+    """One device of one rank; a host timeline is the device `scope.analysis.windows.HOST`."""
+
+    device: int
+    windows: DeviceWindows
+    whole: PartAnalysis
+    before: PartAnalysis | None
+    steps: tuple[PartAnalysis, ...]
+    after: PartAnalysis | None
+    clipped: Breakdown | None
+    """The breakdown with every event cut at the next start on its stream; only where events overrun."""
+    critical_path: CriticalPath | None
+    """Of the step of median length."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelTables(Result):
+    """Device events grouped four ways, each the table `KernelStats`."""
+
+    by_name: pl.DataFrame
+    by_class: pl.DataFrame
+    by_operator: pl.DataFrame
+    by_module: pl.DataFrame | None
+    """Only for traces recorded with Python stacks and read with them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankAnalysis(Result):
+    """One rank's file."""
+
+    label: str
+    rank: int | None
+    path: str
+    host: str | None
+    is_host_timeline: bool
+    quality: TraceQuality
+    devices: tuple[DeviceAnalysis, ...]
+    breakdown: Breakdown | None
+    """Sum over the devices."""
+    idle: IdleCauses | None
+    """Sum over the devices."""
+    queue: QueueDepth | None
+    """Sum over the devices."""
+    delays: LaunchDelays
+    kernels: KernelTables
+    launches: pl.DataFrame
+    """The table `LaunchStats`."""
+    copies: pl.DataFrame
+    """The table `CopyStats`."""
+    syncs: pl.DataFrame
+    """The table `SyncStats`."""
+    memory: tuple[MemoryPeak, ...]
+    """One a device whose memory was recorded; empty when the trace holds no memory events."""
+    recompute: Recompute
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepSummary(Result):
+    """One step over all ranks and devices in which it has a window."""
+
+    number: int
+    num_devices: int
+    is_cut: bool
+    """Some rank has only a part of it."""
+    breakdown: Breakdown
+    """Sum over the devices."""
+    min_window_ns: int
+    median_window_ns: int
+    max_window_ns: int
+    slowest: str
+    """Label of the rank with the longest window; the first of several equals."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Analysis(Result):
+    """Everything that `scope analyze` says about a job; the root of a report."""
+
+    options: Options
+    ranks: tuple[RankAnalysis, ...]
+    breakdown: Breakdown | None
+    """Sum over all ranks and devices."""
+    idle: IdleCauses | None
+    queue: QueueDepth | None
+    steps: tuple[StepSummary, ...]
+    """By number."""
+    kernels: KernelTables
+    """Over all ranks; the tables of one rank stand with the rank."""
+    world_size: int | None
+    missing_ranks: tuple[int, ...]
+    warnings: tuple[str, ...]

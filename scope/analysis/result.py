@@ -1,0 +1,64 @@
+"""What every result has in common: figures that are absent say why, and a result can check itself.
+
+A figure that cannot be known is None, and `absent` of the same result holds the reason under the field's name. JSON
+keeps this form: `{"overlap_ratio": null, "absent": {"overlap_ratio": "no communication in this window"}}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Self, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """Base of every result of an analysis."""
+
+    absent: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Reason by field name, for exactly the fields that are None."""
+
+    def check(self) -> Self:
+        """Return the result when it and every result in it is consistent.
+
+        Raises:
+            AssertionError: A field is None without a reason, a reason has no such field, or parts don't sum to the
+                whole; each is a defect of the code that made the result.
+        """
+        missing = {each.name for each in fields(self) if getattr(self, each.name) is None}
+        assert missing == set(self.absent), f"{type(self).__name__}: absent {missing}, reasons for {set(self.absent)}"
+        self._check_sums()
+        for each in fields(self):
+            _check_within(getattr(self, each.name))
+        return self
+
+    def _check_sums(self) -> None:
+        """Assert that the parts of this result sum to its whole; a result with parts overrides this."""
+
+
+def _check_within(value: object) -> None:
+    """Check the results that a field holds, directly or in a tuple."""
+    if isinstance(value, Result):
+        value.check()
+    elif isinstance(value, tuple):
+        for each in cast("Iterable[object]", value):
+            _check_within(each)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    """Summary of a set of lengths of time; quantiles are values that occur (the lower of two neighbours)."""
+
+    num_values: int
+    total_ns: int
+    min_ns: int
+    median_ns: int
+    p90_ns: int
+    max_ns: int
+
+    @property
+    def mean_ns(self) -> float:
+        """Arithmetic mean."""
+        return self.total_ns / self.num_values
