@@ -1,0 +1,86 @@
+"""`python -m dashboards` starts the Streamlit server; `scope dashboard` does the same."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dashboards.settings import Settings, check_exposure, write_environment
+from dashboards.sources.catalogue import find_sources
+from dashboards.users import read_users
+from scope.errors import ScopeError
+
+APP = Path(__file__).parent / "app.py"
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="scope dashboard",
+        description="Show runs, traces and Prometheus servers in the browser.",
+        epilog="example: scope dashboard runs/ traces/ http://localhost:9090",
+    )
+    parser.add_argument("places", nargs="*", default=["."], metavar="PATH|URL", help="what to show (default: here)")
+    parser.add_argument("--address", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8501, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--allow-remote", action="store_true", help="let other machines connect; needs --auth-file")
+    parser.add_argument("--auth-file", type=Path, help="YAML with basic_auth_users: names and bcrypt hashes")
+    parser.add_argument("--tls-cert", type=Path, help="certificate for https")
+    parser.add_argument("--tls-key", type=Path, help="its private key")
+    parser.add_argument("--refresh", type=float, default=2.0, help="seconds between looks at a live run")
+    return parser.parse_args(arguments)
+
+
+def streamlit_command(options: argparse.Namespace) -> list[str]:
+    """Return the command that serves the app: nothing leaves the machine, nothing is watched or uploaded."""
+    flags = {
+        "server.address": options.address,
+        "server.port": options.port,
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "server.maxUploadSize": 1,
+        "browser.gatherUsageStats": "false",
+        "client.toolbarMode": "minimal",
+        "client.showErrorDetails": "none",
+    }
+    if options.tls_cert and options.tls_key:
+        flags |= {"server.sslCertFile": options.tls_cert, "server.sslKeyFile": options.tls_key}
+    return [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        str(APP),
+        *(f"--{name}={value}" for name, value in flags.items()),
+    ]
+
+
+def start(arguments: list[str]) -> None:
+    """Check what was asked for, then become the Streamlit server.
+
+    Raises:
+        ScopeError: Something asked for does not exist or would expose the dashboard.
+    """
+    options = parse_arguments(arguments)
+    users = read_users(options.auth_file) if options.auth_file else {}
+    check_exposure(options.address, allow_remote=options.allow_remote, users=users)
+    find_sources(options.places)
+    settings = Settings(places=tuple(options.places), users=users, refresh_s=max(0.5, options.refresh))
+    scheme = "https" if options.tls_cert else "http"
+    print(f"Dashboard: {scheme}://{options.address}:{options.port}", flush=True)
+    os.execve(sys.executable, streamlit_command(options), write_environment(settings))
+
+
+def main() -> None:
+    """Start the dashboard; a mistake of the user is one line on stderr."""
+    try:
+        start(sys.argv[1:])
+    except ScopeError as error:
+        print(f"scope: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

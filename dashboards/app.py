@@ -1,0 +1,50 @@
+"""The Streamlit app: signs in if need be, then lays out the page that the address names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from dashboards.shell import require_sign_in
+
+PAGES_FOLDER = Path(__file__).parent / "pages"
+
+SECTIONS = {
+    "Run": (
+        ("overview", "Overview", ":material/speed:"),
+        ("steps", "Steps", ":material/stacked_bar_chart:"),
+        ("ranks", "Ranks", ":material/grid_on:"),
+        ("memory", "Memory", ":material/memory:"),
+        ("post_mortem", "Post-mortem", ":material/emergency:"),
+    ),
+    "Communication": (
+        ("collectives", "Collectives", ":material/hub:"),
+        ("links", "Links", ":material/cable:"),
+    ),
+    "Kernels": (
+        ("kernels", "Kernels", ":material/scatter_plot:"),
+        ("timeline", "Timeline", ":material/view_timeline:"),
+    ),
+    "More": (
+        ("compare", "Compare", ":material/compare_arrows:"),
+        ("quality", "Data quality", ":material/rule:"),
+    ),
+}
+
+
+def main() -> None:
+    """Draw one page."""
+    st.set_page_config(page_title="Scope", page_icon=":material/monitoring:", layout="wide")
+    require_sign_in()
+    pages = {
+        section: [
+            st.Page(PAGES_FOLDER / f"{name}.py", title=title, icon=icon, url_path=name, default=name == "overview")
+            for name, title, icon in entries
+        ]
+        for section, entries in SECTIONS.items()
+    }
+    st.navigation(pages).run()
+
+
+main()

@@ -1,0 +1,69 @@
+"""What the dashboard was started with; handed to the Streamlit process in one environment variable."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from scope.errors import ConfigError, UsageError
+
+VARIABLE: Final = "SCOPE_DASHBOARD"
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the dashboard shows and to whom.
+
+    Attributes:
+        places: Paths of runs and traces, and addresses of Prometheus servers.
+        users: bcrypt hash of the password by user name; empty means that nobody needs to sign in.
+        refresh_s: Seconds between two looks at a run that goes on.
+    """
+
+    places: tuple[str, ...] = ()
+    users: dict[str, str] = {}
+    refresh_s: float = 2.0
+
+
+def check_exposure(address: str, *, allow_remote: bool, users: dict[str, str]) -> None:
+    """Refuse to serve beyond this machine by accident or without a password.
+
+    Args:
+        address: Address to listen on.
+        allow_remote: The user said that other machines may connect.
+        users: Who may sign in.
+
+    Raises:
+        UsageError: The address is not loopback and one of the two is missing.
+    """
+    if address in LOOPBACK:
+        return
+    if not allow_remote:
+        message = f"{address} can be reached from other machines: add --allow-remote if that is meant"
+        raise UsageError(message)
+    if not users:
+        message = f"{address} can be reached from other machines: add --auth-file FILE with the users who may sign in"
+        raise UsageError(message)
+
+
+def write_environment(settings: Settings) -> dict[str, str]:
+    """Return this process's environment with the settings in it."""
+    return {**os.environ, VARIABLE: msgspec.json.encode(settings).decode()}
+
+
+def read_environment() -> Settings:
+    """Return the settings that the starting process handed over, or the defaults.
+
+    Raises:
+        ConfigError: The variable holds something else.
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return Settings()
+    try:
+        return msgspec.json.decode(text.encode(), type=Settings)
+    except msgspec.DecodeError as error:
+        message = f"{VARIABLE} is not what `scope dashboard` writes: {error}"
+        raise ConfigError(message) from error

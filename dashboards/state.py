@@ -1,0 +1,97 @@
+"""The state of a page, kept in its address so that a link shares the view.
+
+Everything in an address is untrusted: each parameter has a pattern or a range, and a value that does not fit is as good
+as absent.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
+_SOURCE_ID: Final = re.compile(r"[0-9a-f]{12}")
+_NUMBER: Final = re.compile(r"\d{1,15}")
+_MAX_RANKS: Final = 64
+
+SOURCE: Final = "source"
+OTHER: Final = "other"
+RANKS: Final = "ranks"
+FIRST_STEP: Final = "from"
+LAST_STEP: Final = "to"
+STEP: Final = "step"
+SELECTION: Final = "selection"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageState:
+    """What an address says.
+
+    Attributes:
+        source_id: Which source is shown.
+        other_id: Which source it is compared with.
+        ranks: Ranks that are shown; empty for all.
+        first_step: First step of the range; None for the first of all.
+        last_step: Last step of the range, inclusive; None for the last of all.
+        step: The step that is looked at.
+        selection: Number of the selected row or mark.
+    """
+
+    source_id: str | None = None
+    other_id: str | None = None
+    ranks: tuple[int, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    step: int | None = None
+    selection: int | None = None
+
+
+def read_state(parameters: Mapping[str, str]) -> PageState:
+    """Return the state that the parameters of an address spell; what is malformed is left out."""
+    first, last = _number(parameters.get(FIRST_STEP)), _number(parameters.get(LAST_STEP))
+    if first is not None and last is not None and first > last:
+        first, last = last, first
+    return PageState(
+        source_id=_source_id(parameters.get(SOURCE)),
+        other_id=_source_id(parameters.get(OTHER)),
+        ranks=_numbers(parameters.get(RANKS)),
+        first_step=first,
+        last_step=last,
+        step=_number(parameters.get(STEP)),
+        selection=_number(parameters.get(SELECTION)),
+    )
+
+
+def write_state(parameters: MutableMapping[str, str], state: PageState) -> None:
+    """Make the address spell `state`; parameters at their default are removed so that links stay short."""
+    values = {
+        SOURCE: state.source_id,
+        OTHER: state.other_id,
+        RANKS: ",".join(map(str, state.ranks)) or None,
+        FIRST_STEP: state.first_step,
+        LAST_STEP: state.last_step,
+        STEP: state.step,
+        SELECTION: state.selection,
+    }
+    for name, value in values.items():
+        if value is None:
+            if name in parameters:
+                del parameters[name]
+        elif parameters.get(name) != str(value):
+            parameters[name] = str(value)
+
+
+def _source_id(text: str | None) -> str | None:
+    return text if text is not None and _SOURCE_ID.fullmatch(text) else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    parts = (text or "").split(",")[:_MAX_RANKS]
+    return tuple(sorted({int(part) for part in parts if _NUMBER.fullmatch(part)}))

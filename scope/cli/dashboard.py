@@ -1,0 +1,30 @@
+"""`scope dashboard`: start the Streamlit app as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+import typer
+
+from scope.errors import MissingExtraError
+
+SETTINGS: Final[dict[str, object]] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+"""The Streamlit process reads the arguments, `--help` included."""
+
+
+def dashboard(context: typer.Context) -> None:
+    """Show runs, traces and Prometheus servers in the browser.
+
+    Example: scope dashboard runs/ traces/ http://localhost:9090
+    """
+    if find_spec("streamlit") is None:
+        message = "the dashboard is not installed: pip install 'stepscope[dashboard]'"
+        raise MissingExtraError(message)
+    os.execv(sys.executable, [sys.executable, "-m", "dashboards", *context.args])

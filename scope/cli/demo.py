@@ -1,0 +1,272 @@
+"""`scope demo`: a real training run on this machine's processors, recorded, served and drawn, in one command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from scope.errors import InputError, MissingExtraError, ScopeError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SCRIPT: Final = "scope.record.examples.tiny_transformer"
+_READY_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.2
+
+_PROMETHEUS_CONFIG: Final = """\
+global:
+  scrape_interval: 2s
+rule_files: []
+scrape_configs:
+  - job_name: scope
+    static_configs:
+      - targets: ["127.0.0.1:{port}"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the demo does, and where.
+
+    Attributes:
+        folder: Holds all that the demo makes.
+        ranks: Training processes.
+        steps: Optimizer updates.
+        faults: Arguments of the training script that plant faults.
+        port: Of the dashboard.
+    """
+
+    folder: Path
+    ranks: int
+    steps: int
+    faults: tuple[str, ...]
+    port: int
+
+    @property
+    def runs(self) -> Path:
+        """Folder of the recorded run and the synthetic one."""
+        return self.folder / "runs"
+
+    @property
+    def run(self) -> Path:
+        """The recorded run."""
+        return self.runs / "demo"
+
+
+class Children:
+    """Processes that end when the demo ends; what they print lands in files of the demo's folder."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process; its output goes to `NAME.log`."""
+        with self.log(name).open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self._running[name] = process
+        return process
+
+    def log(self, name: str) -> Path:
+        """Return the file that holds what the process prints."""
+        return self._logs / f"{name}.log"
+
+    def error_of(self, name: str) -> ScopeError:
+        """Return an error that quotes the end of what the process printed."""
+        code = self._running[name].poll()
+        tail = self.log(name).read_text(errors="replace").strip().splitlines()[-5:]
+        state = "did not become ready" if code is None else f"ended with code {code}"
+        return ScopeError("\n  ".join([f"{name} {state}; the end of {self.log(name)}:", *tail]))
+
+    def stop(self) -> None:
+        """End all of them, the youngest first; whoever does not listen is killed."""
+        for process in reversed(self._running.values()):
+            if process.poll() is None:
+                process.terminate()
+        for process in self._running.values():
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def demo(
+    straggler: Annotated[int, typer.Option(help="Slow this rank down.", min=-1)] = -1,
+    slow_input: Annotated[bool, typer.Option("--slow-input", help="Make the data loader slow.")] = False,
+    hang: Annotated[bool, typer.Option("--hang", help="Let the last rank stop halfway.")] = False,
+    steps: Annotated[int, typer.Option(help="Optimizer updates.", min=1)] = 300,
+    ranks: Annotated[int, typer.Option(help="Training processes.", min=1, max=64)] = 4,
+    port: Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free one.", min=0, max=65535)] = 8501,
+    folder: Annotated[Path, typer.Option(help="Where the demo keeps its files.")] = Path("demo-run"),
+    once: Annotated[bool, typer.Option("--once", help="Run, check what the dashboard shows, and exit.")] = False,
+) -> None:
+    """Train a small transformer on this machine, record it, and open the dashboard on it.
+
+    Example: scope demo --straggler 2
+    """
+    _require("torch", "demo")
+    _require("streamlit", "dashboard")
+    if straggler >= ranks:
+        message = f"--straggler {straggler}: the demo has ranks 0 to {ranks - 1}; choose one of them, or more --ranks"
+        raise UsageError(message)
+    if hang and once:
+        message = "--hang never ends and --once waits for the end: choose one of them"
+        raise UsageError(message)
+    plan = Plan(
+        folder=_fresh_folder(folder),
+        ranks=ranks,
+        steps=steps,
+        faults=_faults(straggler=straggler, slow_input=slow_input, hang_at=steps // 2 if hang else None),
+        port=port or _free_port(),
+    )
+    with ExitStack() as stack:
+        children = Children(plan.folder)
+        stack.callback(children.stop)
+        _play(plan, children, once=once)
+
+
+def _play(plan: Plan, children: Children, *, once: bool) -> None:
+    training = children.start("training", training_command(plan))
+    print(f"Training {plan.ranks} processes for {plan.steps} steps; the run directory is {plan.run}")
+    _write_synthetic(plan)
+    places = [str(plan.runs), *_start_metrics(plan, children)]
+    _wait_until_recorded(plan, children, training)
+    address = _start_dashboard(plan, children, places)
+    print(f"Dashboard: {address}   (Ctrl-C ends the demo)", flush=True)
+    if once:
+        _check(plan, children, training)
+        return
+    code = training.wait()
+    print(f"The training run has ended with code {code}; the dashboard goes on until Ctrl-C.", flush=True)
+    while True:
+        time.sleep(_STOP_TIMEOUT_S)
+
+
+def training_command(plan: Plan) -> list[str]:
+    """Return the command that trains and records, as a user would type it after `python -m`."""
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.ranks)]
+    script = ["-m", _SCRIPT, "--steps", str(plan.steps), "--checkpoint", str(plan.folder / "model.pt"), *plan.faults]
+    return [
+        *(sys.executable, "-m", "scope", "run", "--run-dir", str(plan.run), "--run-id", "demo", "--"),
+        *(sys.executable, "-m", *launcher, *script),
+    ]
+
+
+def _faults(*, straggler: int, slow_input: bool, hang_at: int | None) -> tuple[str, ...]:
+    planted: list[str] = []
+    if straggler >= 0:
+        planted += ["--straggler", str(straggler)]
+    if slow_input:
+        planted += ["--slow-input"]
+    if hang_at is not None:
+        planted += ["--hang-at", str(hang_at)]
+    return tuple(planted)
+
+
+def _require(library: str, extra: str) -> None:
+    if find_spec(library) is None:
+        message = f"the demo needs {library}: pip install 'stepscope[{extra}]'"
+        raise MissingExtraError(message)
+
+
+def _fresh_folder(folder: Path) -> Path:
+    marker = folder / "scope-demo.json"
+    if folder.exists() and not marker.is_file() and any(folder.iterdir()):
+        message = f"{folder} holds files that are not the demo's: name another with --folder"
+        raise InputError(message)
+    # Only what an earlier demo made is removed.
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "runs").mkdir(parents=True)
+    marker.write_text(json.dumps({"made_by": "scope demo"}))
+    return folder.resolve()
+
+
+def _write_synthetic(plan: Plan) -> None:
+    from scope.testing import write_demo_job  # polars: only when the demo runs
+
+    write_demo_job(plan.runs / "synthetic-8-gpus")
+
+
+def _start_metrics(plan: Plan, children: Children) -> list[str]:
+    exporter_port = _free_port()
+    command = [sys.executable, "-m", "exporters", "--port", str(exporter_port), "--runs", str(plan.run)]
+    children.start("exporter", command)
+    _wait_for(f"http://127.0.0.1:{exporter_port}/healthz", children, "exporter")
+    print(f"Node exporter: http://127.0.0.1:{exporter_port}/metrics")
+    if shutil.which("prometheus") is None:
+        print("Prometheus is not installed (make setup-system): the demo goes on without it")
+        return []
+    config = plan.folder / "prometheus.yml"
+    config.write_text(_PROMETHEUS_CONFIG.format(port=exporter_port))
+    address = f"127.0.0.1:{_free_port()}"
+    children.start(
+        "prometheus",
+        [
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={plan.folder / 'prometheus'}",
+            f"--web.listen-address={address}",
+        ],
+    )
+    _wait_for(f"http://{address}/-/ready", children, "prometheus")
+    print(f"Prometheus: http://{address}")
+    return [f"http://{address}"]
+
+
+def _start_dashboard(plan: Plan, children: Children, places: Sequence[str]) -> str:
+    children.start("dashboard", [sys.executable, "-m", "dashboards", "--port", str(plan.port), *places])
+    address = f"http://127.0.0.1:{plan.port}"
+    _wait_for(f"{address}/_stcore/health", children, "dashboard")
+    return address
+
+
+def _wait_until_recorded(plan: Plan, children: Children, training: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while not any(plan.run.glob("attempt-*/ranks/*/steps.jsonl")):
+        if training.poll() not in (None, 0) or time.monotonic() > deadline:
+            error = children.error_of("training")
+            raise error
+        time.sleep(_POLL_S)
+
+
+def _check(plan: Plan, children: Children, training: subprocess.Popen[bytes]) -> None:
+    if training.wait() != 0:
+        error = children.error_of("training")
+        raise error
+    command = [sys.executable, "-m", "dashboards.check", str(plan.runs), "--steps", str(plan.steps)]
+    done = subprocess.run([*command, "--ranks", str(plan.ranks)], check=False)
+    if done.returncode != 0:
+        message = "the dashboard does not show what was recorded; see above"
+        raise ScopeError(message)
+
+
+def _wait_for(url: str, children: Children, name: str) -> None:
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(_POLL_S)
+    raise children.error_of(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
