@@ -57,14 +57,14 @@ GROUP: Final = struct.Struct("<IQQqqQIIIBBH")
 """group, last sequence enqueued, last sequence completed (both count from 1; 0 none), instants of these two, rolling
 hash, Flight Recorder's enqueued, started, completed (0 unknown), operation and dtype of the last call, flags of it."""
 
-RING: Final = struct.Struct("<BBBBIHBBIIiIQQqq")
+RING: Final = struct.Struct("<BBBBIHBBIiiIQQqq")
 """operation, variant, dtype, flags, lap, group, phase (place in `PHASES`, 255 the user's own), reserved, sequence,
-step, peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes, issued_ns, completed_ns.
+step (-1 before the first), peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes, issued_ns, completed_ns.
 
 A call's place in the ring is `lap * 1024 + slot`."""
 
-CALL: Final = struct.Struct("<IIQBBBBiiQQqqqqHBBIIQ")
-"""group, step, sequence, operation, variant, dtype, flags, peer (-1 none; root of rooted operations, group rank), tag
+CALL: Final = struct.Struct("<IiQBBBBiiQQqqqqHBBIIQ")
+"""group, step (-1 before the first), sequence, operation, variant, dtype, flags, peer (-1 none; root of rooted operations, group rank), tag
 (-1 none), in_bytes, out_bytes, issued_ns, arrived_ns, completed_ns, blocked_ns (-1 unknown), num_tensors, phase,
 reserved, call site (0 unknown), reserved, rolling hash after this call."""
 

@@ -1,0 +1,435 @@
+"""Collective calls on the hot path: one small object a call, totals by step, and closed segments of records.
+
+Whatever sees collectives makes a `Call` when one is issued, gives it to `CallLog.issue`, and to `CallLog.complete` when
+its completion is known; both take a few microseconds, hold no lock while they enter the kernel for more than a small
+write, and never raise `OSError`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from scope.errors import RunError
+from scope.run import layout
+from scope.run.files import read_span
+from scope.run.layout import CALL, CRC, SEGMENT
+from scope.run.schema import DTYPES, OPERATIONS, VARIANTS, CollectiveTotal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.run.blackbox import BlackBox
+
+MAX_SEGMENT_BYTES: Final = 64 * 2**20
+"""Cap of a segment that is read whole."""
+
+_SEND: Final = OPERATIONS.index("send")
+_RECV: Final = OPERATIONS.index("recv")
+
+
+class Call:
+    """One collective call of this rank, filled in as it goes on. Instants are monotonic; 0 is unknown.
+
+    Attributes:
+        group: Number that `RankWriter.register_group` gave.
+        operation: Place in `OPERATIONS`.
+        variant: Place in `VARIANTS`.
+        dtype: Place in `DTYPES`.
+        flags: `scope.run.layout.FLAG_...`, or-ed.
+        in_bytes: Bytes that this rank gives.
+        out_bytes: Bytes that this rank gets.
+        issued_ns: When the call was made.
+        peer: Global rank at the other side of a send or recv; group rank of the root; -1 without.
+        tag: Tag of a send or recv, -1 without.
+        num_tensors: Tensors of a coalesced call.
+        site: Number of the call site, 0 unknown.
+        arrived_ns: When the device reached it (an event on the caller's stream); on CPUs it is `issued_ns`.
+        completed_ns: When it completed.
+        blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
+        step, phase, index, sequence, rolling_hash, totals: Set by `CallLog.issue`.
+    """
+
+    __slots__ = (
+        "arrived_ns",
+        "blocked_ns",
+        "completed_ns",
+        "dtype",
+        "flags",
+        "group",
+        "in_bytes",
+        "index",
+        "issued_ns",
+        "num_tensors",
+        "operation",
+        "out_bytes",
+        "peer",
+        "phase",
+        "rolling_hash",
+        "sequence",
+        "site",
+        "step",
+        "tag",
+        "totals",
+        "variant",
+    )
+
+    def __init__(  # noqa: PLR0913 - one plain assignment a field; a builder would cost more than the call
+        self,
+        group: int,
+        operation: int,
+        variant: int,
+        dtype: int,
+        flags: int,
+        in_bytes: int,
+        out_bytes: int,
+        issued_ns: int,
+        peer: int = -1,
+        tag: int = -1,
+        num_tensors: int = 1,
+        site: int = 0,
+    ) -> None:
+        self.group = group
+        self.operation = operation
+        self.variant = variant
+        self.dtype = dtype
+        self.flags = flags
+        self.in_bytes = in_bytes
+        self.out_bytes = out_bytes
+        self.issued_ns = issued_ns
+        self.peer = peer
+        self.tag = tag
+        self.num_tensors = num_tensors
+        self.site = site
+        self.arrived_ns = 0
+        self.completed_ns = 0
+        self.blocked_ns = -1
+        self.step = -1
+        self.phase = layout.OWN_PHASE
+        self.index = 0
+        self.sequence = 0
+        self.rolling_hash = 0
+        self.totals: _Total | None = None
+
+    def pack(self) -> bytes:
+        """Return the record of a segment."""
+        body = CALL.pack(
+            self.group,
+            self.step,
+            self.sequence,
+            self.operation,
+            self.variant,
+            self.dtype,
+            self.flags,
+            self.peer,
+            self.tag,
+            self.in_bytes,
+            self.out_bytes,
+            self.issued_ns,
+            self.arrived_ns,
+            self.completed_ns,
+            self.blocked_ns,
+            min(self.num_tensors, 0xFFFF),
+            self.phase,
+            0,
+            self.site,
+            0,
+            self.rolling_hash,
+        )
+        return CRC.pack(crc32(body)) + body
+
+
+class _Total:
+    """Sums of one (group, operation, variant, control) in one step."""
+
+    __slots__ = ("blocked_ns", "calls", "duration_ns", "in_bytes", "known", "out_bytes", "timed")
+
+    def __init__(self) -> None:
+        self.calls = self.in_bytes = self.out_bytes = self.timed = self.duration_ns = self.known = self.blocked_ns = 0
+
+
+class _GroupCounter:
+    """Where the rank stands in one group."""
+
+    __slots__ = ("completed", "completed_ns", "enqueued", "fr", "last", "rolling_hash")
+
+    def __init__(self) -> None:
+        self.enqueued = self.completed = self.completed_ns = 0
+        self.rolling_hash = layout.FNV_OFFSET
+        self.last: Call | None = None
+        self.fr: tuple[int, int, int] = (0, 0, 0)
+
+
+class StepCalls:
+    """Calls and totals of one step; `CallLog.next_step` hands it over when the step ends.
+
+    Attributes:
+        step: Number of the step.
+        calls: Every call in order of issue, or nothing in a step whose calls are not recorded.
+    """
+
+    __slots__ = ("calls", "step", "totals")
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.calls: list[Call] = []
+        self.totals: dict[tuple[int, int, int, int], _Total] = {}
+
+    def num_outstanding(self) -> int:
+        """Return the calls whose completion was not seen so far."""
+        return sum(total.calls - total.timed for total in self.totals.values())
+
+    def wait(self) -> tuple[int | None, float | None]:
+        """Return the blocked time whose wait site was seen and the share of calls that it stands for."""
+        calls = sum(total.calls for total in self.totals.values())
+        known = sum(total.known for total in self.totals.values())
+        if not calls:
+            return 0, None
+        return (sum(total.blocked_ns for total in self.totals.values()) if known else None), known / calls
+
+    def summarize(self) -> tuple[CollectiveTotal, ...]:
+        """Return the totals as records."""
+        return tuple(
+            CollectiveTotal(
+                group=group,
+                operation=OPERATIONS[operation],
+                variant=VARIANTS[variant],
+                control=bool(control),
+                num_calls=total.calls,
+                in_bytes=total.in_bytes,
+                out_bytes=total.out_bytes,
+                num_timed=total.timed,
+                duration_ns=total.duration_ns if total.timed else None,
+                num_blocked_known=total.known,
+                blocked_ns=total.blocked_ns if total.known else None,
+            )
+            for (group, operation, variant, control), total in list(self.totals.items())
+        )
+
+
+class CallLog:
+    """Counts, hashes and notes every call; safe to use from several threads.
+
+    Attributes:
+        keep_calls: Whether calls of the step in progress are kept for a segment (totals are kept regardless).
+        hashing: Whether the rolling hash is kept (dropped under a tight budget, before any call is).
+        phase: Code of the phase in progress, set by whoever tracks phases.
+        cost_ns: Estimated time spent in here, from every 256th call.
+    """
+
+    def __init__(self, black_box: BlackBox | None) -> None:
+        self.keep_calls = True
+        self.hashing = True
+        self.phase = layout.OWN_PHASE
+        self.cost_ns = 0
+        self._black_box = black_box
+        self._groups: dict[int, _GroupCounter] = {}
+        self._current = StepCalls(-1)
+        self._index = 0
+        # Re-entrant: the garbage collector may run a destructor in here that completes another call.
+        self._lock = threading.RLock()
+
+    def issue(self, call: Call, count: int = 0) -> None:
+        """Note a call before it is handed to torch.
+
+        Args:
+            call: The call, its own fields set.
+            count: Elements where all ranks of the group must agree on them, 0 where they may differ.
+        """
+        with self._lock:
+            index = self._index
+            self._index = index + 1
+            current = self._current
+            counter = self._groups.get(call.group)
+            if counter is None:
+                counter = self._groups[call.group] = _GroupCounter()
+            counter.enqueued += 1
+            counter.last = call
+            operation = call.operation
+            if self.hashing and operation != _SEND and operation != _RECV:
+                counter.rolling_hash = layout.roll_hash(
+                    counter.rolling_hash, operation=operation, dtype=call.dtype, root=call.peer, count=count
+                )
+            call.index = index
+            call.sequence = counter.enqueued
+            call.rolling_hash = counter.rolling_hash
+            call.step = current.step
+            call.phase = self.phase
+            key = (call.group, operation, call.variant, call.flags & layout.FLAG_CONTROL)
+            total = current.totals.get(key)
+            if total is None:
+                total = current.totals[key] = _Total()
+            total.calls += 1
+            total.in_bytes += call.in_bytes
+            total.out_bytes += call.out_bytes
+            call.totals = total
+            if self.keep_calls:
+                current.calls.append(call)
+        if self._black_box is not None:
+            self._black_box.write_call(call)
+        if not index & 255:
+            self.cost_ns += (time.monotonic_ns() - call.issued_ns) << 8
+
+    def complete(self, call: Call, completed_ns: int) -> None:
+        """Note that a call has completed; the second time for the same call does nothing."""
+        if call.flags & layout.FLAG_COMPLETED:
+            return
+        with self._lock:
+            call.completed_ns = completed_ns
+            call.flags |= layout.FLAG_COMPLETED
+            total = call.totals
+            if total is not None:
+                total.timed += 1
+                total.duration_ns += completed_ns - call.issued_ns
+            counter = self._groups[call.group]
+            counter.completed = max(counter.completed, call.sequence)
+            counter.completed_ns = max(counter.completed_ns, completed_ns)
+        if self._black_box is not None:
+            self._black_box.write_call(call)
+
+    def add_wait(self, call: Call, blocked_ns: int) -> None:
+        """Note host time that the caller was blocked in the call, or waiting for it; several waits add up."""
+        with self._lock:
+            first = call.blocked_ns < 0
+            call.blocked_ns = blocked_ns if first else call.blocked_ns + blocked_ns
+            call.flags |= layout.FLAG_WAIT_SEEN
+            total = call.totals
+            if total is not None:
+                total.known += first
+                total.blocked_ns += blocked_ns
+
+    def note_flight_recorder(self, group: int, enqueued: int, started: int, completed: int) -> None:
+        """Note what torch's Flight Recorder says of a group; the black box carries it."""
+        counter = self._groups.get(group)
+        if counter is not None:
+            counter.fr = (max(enqueued, 0), max(started, 0), max(completed, 0))
+
+    def next_step(self, step: int) -> StepCalls:
+        """Begin a step and return the calls of the one before."""
+        with self._lock:
+            done, self._current = self._current, StepCalls(step)
+        return done
+
+    def pack_groups(self) -> list[bytes]:
+        """Return the slots of the black box, the groups used last first."""
+        order = sorted(self._groups.items(), key=lambda item: item[1].last.index if item[1].last else -1, reverse=True)
+        return [self._pack_group(group, counter) for group, counter in order]
+
+    def _pack_group(self, group: int, counter: _GroupCounter) -> bytes:
+        last = counter.last
+        return layout.GROUP.pack(
+            group,
+            counter.enqueued,
+            counter.completed,
+            last.issued_ns if last else 0,
+            counter.completed_ns,
+            counter.rolling_hash,
+            *counter.fr,
+            last.operation if last else 0,
+            last.dtype if last else 0,
+            last.flags if last else 0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRecord:
+    """One record of a segment. Instants are since the epoch; what is unknown is `None`."""
+
+    rank: int
+    group: int
+    step: int | None
+    sequence: int
+    operation: str
+    variant: str
+    dtype: str
+    asynchronous: bool
+    control: bool
+    device_timed: bool
+    peer: int | None
+    tag: int | None
+    in_bytes: int
+    out_bytes: int
+    issued_ns: int
+    arrived_ns: int | None
+    completed_ns: int | None
+    blocked_ns: int | None
+    num_tensors: int
+    rolling_hash: int
+
+
+def pack_segment_header(*, rank: int, attempt: int, wall_offset_ns: int, first_step: int) -> bytes:
+    """Return the header of a segment."""
+    body = SEGMENT.pack(
+        layout.SEGMENT_MAGIC,
+        layout.LAYOUT_MAJOR,
+        layout.LAYOUT_MINOR,
+        rank,
+        attempt,
+        layout.CALL_BYTES,
+        wall_offset_ns,
+        max(first_step, 0),
+        0,
+    )
+    return (body + CRC.pack(crc32(body))).ljust(layout.SEGMENT_HEADER_BYTES, b"\0")
+
+
+def read_segment(path: Path) -> list[CallRecord]:
+    """Return the calls of a segment, closed or not.
+
+    Raises:
+        RunError: No regular file, not a segment, of another major version, larger than `MAX_SEGMENT_BYTES`, or a record
+            is torn; the message has the byte. A last record that is only half there is no error: it was being written.
+    """
+    content = read_span(path, max_bytes=MAX_SEGMENT_BYTES + 1)
+    if len(content) > MAX_SEGMENT_BYTES:
+        message = f"{path}: is larger than {MAX_SEGMENT_BYTES} bytes; segments are closed long before"
+        raise RunError(message)
+    header = content[: SEGMENT.size]
+    if len(content) < layout.SEGMENT_HEADER_BYTES or header[:8] != layout.SEGMENT_MAGIC:
+        message = f"{path}: is not a segment of calls of Scope"
+        raise RunError(message)
+    _, major, _, rank, _, record_bytes, offset, _, _ = SEGMENT.unpack(header)
+    if CRC.unpack_from(content, SEGMENT.size)[0] != crc32(header):
+        message = f"{path}: its header is torn (wrong checksum)"
+        raise RunError(message)
+    if major != layout.LAYOUT_MAJOR or record_bytes < layout.CALL_BYTES:
+        message = f"{path}: has layout {major}, this Scope reads {layout.LAYOUT_MAJOR}; use the version that wrote it"
+        raise RunError(message)
+    records: list[CallRecord] = []
+    for at in range(layout.SEGMENT_HEADER_BYTES, len(content) - record_bytes + 1, record_bytes):
+        body = content[at + CRC.size : at + record_bytes]
+        if CRC.unpack_from(content, at)[0] != crc32(body):
+            message = f"{path}: the record at byte {at} is torn (wrong checksum)"
+            raise RunError(message)
+        records.append(_parse_call(CALL.unpack_from(body), rank=rank, offset=offset))
+    return records
+
+
+def _parse_call(fields: tuple[int, ...], *, rank: int, offset: int) -> CallRecord:
+    group, step, sequence, operation, variant, dtype, flags, peer, tag, in_bytes, out_bytes, *rest = fields
+    issued, arrived, completed, blocked, num_tensors, _, _, _, _, rolling = rest
+    return CallRecord(
+        rank=rank,
+        group=group,
+        step=step if step >= 0 else None,
+        sequence=sequence,
+        operation=OPERATIONS[operation] if operation < len(OPERATIONS) else "unknown",
+        variant=VARIANTS[variant] if variant < len(VARIANTS) else "plain",
+        dtype=DTYPES[dtype] if dtype < len(DTYPES) else "unknown",
+        asynchronous=bool(flags & layout.FLAG_ASYNCHRONOUS),
+        control=bool(flags & layout.FLAG_CONTROL),
+        device_timed=bool(flags & layout.FLAG_DEVICE_TIMED),
+        peer=peer if peer >= 0 else None,
+        tag=tag if tag >= 0 else None,
+        in_bytes=in_bytes,
+        out_bytes=out_bytes,
+        issued_ns=issued + offset,
+        arrived_ns=arrived + offset if arrived else None,
+        completed_ns=completed + offset if completed else None,
+        blocked_ns=blocked if blocked >= 0 else None,
+        num_tensors=num_tensors,
+        rolling_hash=rolling,
+    )

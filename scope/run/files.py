@@ -1,0 +1,147 @@
+"""Files that may be torn, hostile or gone: reading with caps, writing that drops instead of raising."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from scope.errors import RunError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER_MODE = 0o750
+FILE_MODE = 0o640
+MAX_DOCUMENT_BYTES = 16 * 2**20
+"""Cap of a document that is read whole (`run.json`, `rank.json`)."""
+
+
+def open_regular(path: Path) -> int:
+    """Return a read-only descriptor of a regular file; the caller closes it.
+
+    Neither a symbolic link, nor a pipe that would block, nor a device is opened: a run directory may be hostile.
+
+    Raises:
+        RunError: There is no such file, or it is not a regular one, or it may not be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"{path}: cannot be opened ({error.strerror})"
+        raise RunError(message) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        message = f"{path}: is not a regular file"
+        raise RunError(message)
+    return descriptor
+
+
+def read_span(path: Path, *, offset: int = 0, max_bytes: int) -> bytes:
+    """Return up to `max_bytes` of a regular file from `offset` on; less at its end.
+
+    Raises:
+        RunError: As `open_regular`, or the reading failed.
+    """
+    descriptor = open_regular(path)
+    try:
+        parts: list[bytes] = []
+        while max_bytes > 0:
+            part = os.pread(descriptor, min(max_bytes, 2**20), offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            max_bytes -= len(part)
+        return b"".join(parts)
+    except OSError as error:
+        message = f"{path}: cannot be read ({error.strerror})"
+        raise RunError(message) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_document(path: Path) -> bytes:
+    """Return the whole of a small regular file.
+
+    Raises:
+        RunError: As `read_span`, or the file is larger than `MAX_DOCUMENT_BYTES`.
+    """
+    content = read_span(path, max_bytes=MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        message = f"{path}: is larger than {MAX_DOCUMENT_BYTES} bytes; it is not one of Scope's files"
+        raise RunError(message)
+    return content
+
+
+def replace_document(path: Path, content: bytes) -> None:
+    """Write a document whole: a new file beside it, then renamed over it, so that no reader sees half of it.
+
+    Raises:
+        OSError: The disk is full or the folder is gone; the old document stands unchanged.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        try:
+            _write_all(descriptor, content)
+        finally:
+            os.close(descriptor)
+        fresh.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+
+
+class AppendFile:
+    """A file of lines or records that grows; a write either lands whole or is dropped and counted.
+
+    Attributes:
+        num_dropped: Writes that did not land.
+        last_error: Why the last of them did not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_dropped = 0
+        self.last_error: str | None = None
+        self._descriptor = -1
+
+    def append(self, content: bytes) -> bool:
+        """Append `content`; return whether it landed whole. Never raises `OSError`."""
+        try:
+            self._append(content)
+        except OSError as error:
+            self.num_dropped += 1
+            self.last_error = error.strerror
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _append(self, content: bytes) -> None:
+        if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
+            self.close()  # somebody deleted it; a file nobody can open records nothing
+        if self._descriptor < 0:
+            self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptor = os.open(self.path, flags, FILE_MODE)
+        size = os.fstat(self._descriptor).st_size
+        try:
+            _write_all(self._descriptor, content)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, size)  # half a record must not stay
+            raise
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]

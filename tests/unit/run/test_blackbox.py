@@ -1,0 +1,190 @@
+"""The black box and call records: what is written comes back, torn or foreign bytes are told apart."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from scope.errors import RunError
+from scope.run import layout
+from scope.run.blackbox import BlackBox, BlackBoxIdentity, read_black_box
+from scope.run.calls import Call, CallLog, pack_segment_header, read_segment
+from scope.run.schema import OPERATIONS
+
+WHO = BlackBoxIdentity(rank=3, attempt=1, world_size=8, pid=77, process_start_ticks=1234, wall_offset_ns=1_000_000)
+ALL_REDUCE = OPERATIONS.index("all_reduce")
+SEND = OPERATIONS.index("send")
+
+
+def make_box(path: Path) -> BlackBox:
+    """A black box that is in forward of step 7."""
+    box = BlackBox(path, WHO)
+    box.write_state(layout.STATE.pack(7, 7, 100, 150, 160, 90, 1, b"forward"))
+    return box
+
+
+def test_state_round_trip(tmp_path: Path) -> None:
+    """Identity, step, phase and their instants come back, the wall offset added."""
+    box = make_box(tmp_path / "blackbox.bin")
+    state = read_black_box(tmp_path / "blackbox.bin")
+    box.close()
+    assert state.identity == WHO
+    assert (state.step, state.num_steps, state.phase) == (7, 7, "forward")
+    assert (state.step_start_ns, state.phase_start_ns, state.beat_ns) == (1_000_100, 1_000_150, 1_000_160)
+    assert state.last_step_duration_ns == 90
+    assert state.pulse_ns is None
+    assert not state.closed
+
+
+def test_ring_keeps_the_last_calls_and_groups_without_a_pulse(tmp_path: Path) -> None:
+    """After 1,500 calls the ring holds the last 1,024, and groups are known though the 1 Hz thread never ran."""
+    box = make_box(tmp_path / "b")
+    log = CallLog(box)
+    log.next_step(7)
+    for number in range(1500):
+        call = Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 1000 + number)
+        log.issue(call, 16)
+        if number < 1499:
+            log.complete(call, 2000 + number)
+    state = read_black_box(tmp_path / "b")
+    assert [call.sequence for call in state.calls] == list(range(477, 1501))
+    assert state.calls[-1].completed_ns is None
+    (group,) = state.groups
+    assert (group.enqueued, group.completed, group.operation) == (1500, 1499, "all_reduce")
+    assert group.enqueued_ns == 1_000_000 + 1000 + 1499
+    box.write_groups(log.pack_groups())
+    assert read_black_box(tmp_path / "b").groups == (group,)
+
+
+def test_hash_is_fnv1a_over_words(tmp_path: Path) -> None:
+    """The rolling hash equals FNV-1a computed step by step, and sends do not enter it."""
+    log = CallLog(None)
+    log.issue(Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 1), 16)
+    log.issue(Call(0, SEND, 0, 1, 0, 64, 0, 2, peer=1), 0)
+    expected = 0xCBF29CE484222325
+    for word in (ALL_REDUCE | 1 << 8 | 0 << 16, 16):
+        expected = ((expected ^ word) * 0x100000001B3) % 2**64
+    (slot,) = log.pack_groups()
+    assert layout.GROUP.unpack(slot)[5] == expected
+
+
+def test_totals_and_waits_are_complete(tmp_path: Path) -> None:
+    """Totals count every call, add up waits of one call, and say how many completions were seen."""
+    log = CallLog(None)
+    log.next_step(0)
+    first = Call(0, ALL_REDUCE, 0, 1, 0, 100, 100, 10)
+    second = Call(0, ALL_REDUCE, 0, 1, 0, 28, 28, 20)
+    log.issue(first)
+    log.issue(second)
+    log.complete(first, 15)
+    log.complete(first, 99)
+    log.add_wait(first, 3)
+    log.add_wait(first, 4)
+    step = log.next_step(1)
+    (total,) = step.summarize()
+    assert (total.num_calls, total.in_bytes, total.num_timed, total.duration_ns) == (2, 128, 1, 5)
+    assert (total.num_blocked_known, total.blocked_ns) == (1, 7)
+    assert step.wait() == (7, 0.5)
+    assert step.num_outstanding() == 1
+
+
+def test_torn_record_is_counted_not_believed(tmp_path: Path) -> None:
+    """A ring record with a flipped byte is left out and counted."""
+    path = tmp_path / "b"
+    box = make_box(path)
+    log = CallLog(box)
+    for number in range(3):
+        log.issue(Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, number + 1))
+    descriptor = os.open(path, os.O_RDWR)
+    os.pwrite(descriptor, b"\xff", layout.RING_OFFSET + 64 + 40)
+    os.close(descriptor)
+    state = read_black_box(path)
+    assert [call.sequence for call in state.calls] == [1, 3]
+    assert state.num_torn == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not a black box"),
+        (b"hello world" * 9000, "not a black box"),
+        (layout.BLACK_BOX_MAGIC + b"\0" * 100, "torn"),
+        (layout.BLACK_BOX_MAGIC + struct.pack("<HH", 9, 0) + b"\0" * 70000, "layout 9"),
+        (layout.BLACK_BOX_MAGIC + struct.pack("<HH", 1, 0) + b"\0" * 70000, "checksum"),
+    ],
+)
+def test_foreign_bytes_are_an_error_that_names_the_file(tmp_path: Path, content: bytes, reason: str) -> None:
+    """Empty, foreign, short, newer and torn files each raise a RunError with the path and the reason."""
+    path = tmp_path / "blackbox.bin"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=reason) as error:
+        read_black_box(path)
+    assert str(path) in str(error.value)
+
+
+def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
+    """A symbolic link is not followed and a pipe does not block the reader."""
+    make_box(tmp_path / "real").close()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunError, match="cannot be opened"):
+        read_black_box(tmp_path / "link")
+    with pytest.raises(RunError, match="not a regular file"):
+        read_black_box(tmp_path / "pipe")
+
+
+def test_truncation_under_the_writer_costs_nothing(tmp_path: Path) -> None:
+    """Writing goes on after somebody truncated the file, and the identity written again makes it readable."""
+    path = tmp_path / "b"
+    box = make_box(path)
+    os.truncate(path, 0)
+    box.write_state(layout.STATE.pack(8, 8, 100, 150, 160, 90, 1, b"backward"))
+    box.write_identity()
+    CallLog(box).issue(Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 5))
+    state = read_black_box(path)
+    assert (state.step, state.phase, len(state.calls)) == (8, "backward", 1)
+    assert box.num_failed == 0
+
+
+def test_no_room_means_no_black_box_and_a_reason(tmp_path: Path) -> None:
+    """Where the file cannot be made there is no black box, said, and every write is silent."""
+    box = BlackBox(tmp_path / "missing" / "b", WHO)
+    box.write_state(b"")
+    assert box.absent_reason is not None
+    assert "No such file" in box.absent_reason
+
+
+def test_segment_round_trip_and_tear(tmp_path: Path) -> None:
+    """Call records come back in full; a half-written tail is ignored; a damaged record is an error with its byte."""
+    call = Call(2, ALL_REDUCE, 1, 3, layout.FLAG_ASYNCHRONOUS, 4096, 8192, 500, num_tensors=3)
+    call.step, call.sequence, call.completed_ns = 9, 4, 700
+    path = tmp_path / "000001-9.bin"
+    header = pack_segment_header(rank=5, attempt=0, wall_offset_ns=10_000, first_step=9)
+    path.write_bytes(header + call.pack() + call.pack()[:50])
+    (record,) = read_segment(path)
+    assert (record.rank, record.group, record.step, record.sequence) == (5, 2, 9, 4)
+    assert (record.operation, record.variant, record.dtype) == ("all_reduce", "coalesced", "bfloat16")
+    assert (record.issued_ns, record.completed_ns, record.arrived_ns, record.blocked_ns) == (10_500, 10_700, None, None)
+    assert record.asynchronous
+    assert record.num_tensors == 3
+    damaged = bytearray(header + call.pack())
+    damaged[80] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(RunError, match="byte 64"):
+        read_segment(path)
+
+
+def test_longer_records_of_a_newer_minor_version_are_read(tmp_path: Path) -> None:
+    """A segment whose records have eight more bytes gives the fields that this version knows."""
+    call = Call(0, ALL_REDUCE, 0, 1, 0, 1, 1, 5)
+    body = call.pack()[4:] + b"\7" * 8
+    header_body = layout.SEGMENT.pack(layout.SEGMENT_MAGIC, 1, 9, 0, 0, layout.CALL_BYTES + 8, 0, 0, 0)
+    header = (header_body + struct.pack("<I", crc32(header_body))).ljust(64, b"\0")
+    path = tmp_path / "s.bin"
+    path.write_bytes(header + struct.pack("<I", crc32(body)) + body)
+    (record,) = read_segment(path)
+    assert record.issued_ns == 5
