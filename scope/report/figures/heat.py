@@ -1,0 +1,134 @@
+"""Heat maps: ranks over steps, links over time, ranks against ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import polars as pl
+
+from scope.report.figures import style
+from scope.trace.columns import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.report.figures.style import Figure
+
+
+_MAX_ACROSS: Final = 1_000
+_MAX_DOWN: Final = 256
+
+
+class HeatCells(Table):
+    """Cells of a heat map; a cell that is not there is unknown and stays blank, never 0."""
+
+    x = Column("x", pl.Int64, "position from the left, from 0")
+    y = Column("y", pl.Int64, "position from the top, from 0")
+    value = Column("value", pl.Float64, "what the colour shows")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatAxes:
+    """What the cells of a heat map mean.
+
+    Attributes:
+        title: What the map answers.
+        x_title: Title of the x axis, with its unit.
+        y_title: Title of the y axis.
+        x_labels: Name of each column.
+        y_labels: Name of each row.
+        value_title: What the colour shows, with its unit.
+        scale: `sequential` for a load; `diverging` around `middle` for who departs from the others.
+        middle: Value in the middle of a diverging scale: the median of all ranks, say.
+        maximum: Value at the end of a sequential scale, a capacity say; None for the largest value.
+    """
+
+    title: str
+    x_title: str
+    y_title: str
+    x_labels: Sequence[str]
+    y_labels: Sequence[str]
+    value_title: str
+    scale: Literal["sequential", "diverging"] = "sequential"
+    middle: float | None = None
+    maximum: float | None = None
+
+
+def heat_map(cells: pl.DataFrame, axes: HeatAxes) -> Figure:
+    """Return a heat map; more cells than a screen has pixels are averaged, which the title says.
+
+    Args:
+        cells: The table `HeatCells`.
+        axes: Names and scales.
+    """
+    if cells.is_empty():
+        return style.empty(title=axes.title, reason="nothing was recorded here")
+    across = style.group_size(len(axes.x_labels), cap=_MAX_ACROSS)
+    down = style.group_size(len(axes.y_labels), cap=_MAX_DOWN)
+    x_names = _group_names(axes.x_labels, across)
+    y_names = _group_names(axes.y_labels, down)
+    grid = _grid(cells, across=across, down=down, size=(len(x_names), len(y_names)))
+    known = [value for row in grid for value in row if value is not None]
+    merged = f" (each cell is the mean of up to {across} by {down})" if across * down > 1 else ""
+    trace = {
+        "type": "heatmap",
+        "z": grid,
+        "x": list(range(len(x_names))),
+        "y": list(range(len(y_names))),
+        "hoverongaps": False,
+        "colorscale": style.SEQUENTIAL if axes.scale == "sequential" else style.DIVERGING,
+        "colorbar": {"title": {"text": style.label(axes.value_title), "side": "right"}},
+        "text": [[f"{style.label(y)}, {style.label(x)}" for x in x_names] for y in y_names],
+        "hovertemplate": "%{text}<br>%{z:.4g}<extra></extra>",
+        **_limits(axes, known),
+    }
+    return style.build(
+        [trace],
+        title=axes.title + merged,
+        x_title=axes.x_title,
+        y_title=axes.y_title,
+        layout={
+            "height": max(260, 140 + 18 * len(y_names)) if len(y_names) <= 40 else 860,
+            "xaxis": {"showgrid": False, **_ticks(x_names)},
+            "yaxis": {"showgrid": False, "autorange": "reversed", **_ticks(y_names)},
+        },
+    )
+
+
+def _grid(cells: pl.DataFrame, *, across: int, down: int, size: tuple[int, int]) -> list[list[float | None]]:
+    means = (
+        cells.lazy()
+        .group_by(pl.col(HeatCells.x) // across, pl.col(HeatCells.y) // down)
+        .agg(pl.col(HeatCells.value).mean())
+        .collect()
+    )
+    grid: list[list[float | None]] = [[None] * size[0] for _ in range(size[1])]
+    for x, y, value in means.select(HeatCells.x, HeatCells.y, HeatCells.value).iter_rows():
+        grid[y][x] = value
+    return grid
+
+
+def _limits(axes: HeatAxes, known: Sequence[float]) -> dict[str, float]:
+    if axes.scale == "diverging":
+        middle = sorted(known)[(len(known) - 1) // 2] if axes.middle is None else axes.middle
+        reach = max(abs(value - middle) for value in known) or 1.0
+        return {"zmid": middle, "zmin": middle - reach, "zmax": middle + reach}
+    top = max(known) if axes.maximum is None else axes.maximum
+    return {"zmin": 0.0, "zmax": top if top > 0 else 1.0}
+
+
+def _group_names(names: Sequence[str], size: int) -> list[str]:
+    if size == 1:
+        return list(names)
+    return [f"{names[at]} to {names[min(at + size, len(names)) - 1]}" for at in range(0, len(names), size)]
+
+
+def _ticks(names: Sequence[str]) -> dict[str, object]:
+    step = style.group_size(len(names), cap=24)
+    places = list(range(0, len(names), step))
+    return {
+        "tickmode": "array",
+        "tickvals": places,
+        "ticktext": [style.label(names[place], length=24) for place in places],
+    }

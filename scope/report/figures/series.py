@@ -1,0 +1,138 @@
+"""What changed over time, as lines: memory of a device, use of a link, anything sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from scope.report.figures import style
+from scope.trace.columns import Column, Table
+from scope.units import format_bandwidth, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from scope.report.figures.style import Figure
+
+
+_GIGA: Final = 1_000_000_000
+_BIN: Final = "bin"
+
+
+class Samples(Table):
+    """Samples of named quantities; sorted by time within a name. A time without a sample draws no point."""
+
+    name = Column("name", pl.String, "which line")
+    time_ns = Column("time_ns", pl.Int64, "instant")
+    value = Column("value", pl.Float64, "value at it; null where it is unknown, which breaks the line", nullable=True)
+
+
+def memory_over_time(samples: pl.DataFrame, *, capacities: Mapping[str, float]) -> Figure:
+    """Return memory of a device over time, as steps, under its capacity.
+
+    Args:
+        samples: The table `Samples`, values in bytes.
+        capacities: Bytes by the name of a limit.
+    """
+    return _lines(samples, capacities, title="Memory over time", y_title="Memory (GB)", shape="hv", form=format_bytes)
+
+
+def link_use_over_time(samples: pl.DataFrame, *, capacities: Mapping[str, float]) -> Figure:
+    """Return the payload that links carried over time, one way, under their capacity.
+
+    Args:
+        samples: The table `Samples`, values in bytes a second.
+        capacities: Payload capacity one way in bytes a second, by the name of the link.
+    """
+    return _lines(
+        samples,
+        capacities,
+        title="Use of links over time",
+        y_title="Payload one way (GB/s)",
+        shape="linear",
+        form=format_bandwidth,
+    )
+
+
+def thinned(samples: pl.DataFrame, *, cap: int) -> pl.DataFrame:
+    """Return at most about `cap` samples that keep every bin's smallest and largest value, so that peaks stay.
+
+    Args:
+        samples: The table `Samples`.
+        cap: How many samples of one line are wanted at most, at least 4; 2 stay of each bin.
+    """
+    num_bins = max(1, cap // 2)
+    first, last = pl.col(Samples.time_ns).min(), pl.col(Samples.time_ns).max()
+    position = (pl.col(Samples.time_ns) - first).cast(pl.Float64) / (last - first).clip(1).cast(pl.Float64)
+    binned = samples.with_columns(
+        (position * num_bins).cast(pl.Int64).clip(0, num_bins - 1).over(Samples.name).alias(_BIN)
+    )
+    group = [pl.col(Samples.name), pl.col(_BIN)]
+    value = pl.col(Samples.value)
+    rank_up = pl.struct(value, Samples.time_ns).rank("ordinal").over(group)
+    rank_down = pl.struct(value, Samples.time_ns).rank("ordinal", descending=True).over(group)
+    crowded = pl.len().over(Samples.name) > cap
+    kept = ~crowded | (rank_up == 1) | (rank_down == 1)
+    return binned.filter(kept).drop(_BIN)
+
+
+def _lines(
+    samples: pl.DataFrame,
+    capacities: Mapping[str, float],
+    *,
+    title: str,
+    y_title: str,
+    shape: str,
+    form: Callable[[float], str],
+) -> Figure:
+    if samples.is_empty():
+        return style.empty(title=title, reason="nothing was recorded here")
+    names: list[str] = samples[Samples.name].unique(maintain_order=True).to_list()
+    first, last = samples.select(
+        pl.col(Samples.time_ns).min().alias("a"), pl.col(Samples.time_ns).max().alias("b")
+    ).row(0)
+    scale = style.time_scale(last - first)
+    kept = thinned(samples, cap=max(4, style.MAX_MARKS // len(names)))
+    traces = [
+        _line(name, kept.filter(pl.col(Samples.name) == name), first, scale, (index, shape, form))
+        for index, name in enumerate(names)
+    ]
+    traces += [_limit(name, value, scale.of(last - first), form) for name, value in capacities.items()]
+    return style.build(
+        traces,
+        title=title,
+        x_title=f"Time since the first sample ({scale.unit})",
+        y_title=y_title,
+        layout={"yaxis": {"rangemode": "tozero"}},
+    )
+
+
+def _line(
+    name: str, samples: pl.DataFrame, first: int, scale: style.TimeScale, look: tuple[int, str, Callable[[float], str]]
+) -> dict[str, Any]:
+    index, shape, form = look
+    values: list[float | None] = samples[Samples.value].to_list()
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": style.label(name),
+        "line": {"color": style.color("", index=index), "width": 1.5, "shape": shape},
+        "connectgaps": False,
+        "x": [scale.of(time - first) for time in samples[Samples.time_ns].to_list()],
+        "y": [None if value is None else value / _GIGA for value in values],
+        "customdata": [["not known" if value is None else form(value)] for value in values],
+        "hovertemplate": f"{style.label(name)}: %{{customdata[0]}}<extra></extra>",
+    }
+
+
+def _limit(name: str, value: float, right: float, form: Callable[[float], str]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": style.label(name),
+        "x": [0, right],
+        "y": [value / _GIGA] * 2,
+        "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
+        "hovertemplate": f"{style.label(name)}: {form(value)}<extra></extra>",
+    }

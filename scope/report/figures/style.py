@@ -1,0 +1,186 @@
+"""What every figure shares: fixed colours, axes that name their unit, caps on what a browser has to draw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from plotly.graph_objects import Figure  # pyright: ignore[reportMissingTypeStubs]
+
+from scope.report.inert import html_text, shortened
+from scope.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MAX_MARKS: Final = 5_000
+"""Bars or points of one figure; beyond it they are binned, since a browser needs seconds for 50,000 bars."""
+
+BLUE: Final = "#0072B2"
+VERMILION: Final = "#D55E00"
+ORANGE: Final = "#E69F00"
+SKY: Final = "#56B4E9"
+GREEN: Final = "#009E73"
+GREY: Final = "#999999"
+PURPLE: Final = "#CC79A7"
+YELLOW: Final = "#F0E442"
+WINE: Final = "#882255"
+TEAL: Final = "#44AA99"
+SAND: Final = "#B8A25E"
+INDIGO: Final = "#6A5ACD"
+
+COLORS: Final[Mapping[str, str]] = {
+    # What occupies a device.
+    "compute": BLUE,
+    "communication": VERMILION,
+    "exposed_communication": VERMILION,
+    "memory": SKY,
+    "exposed_memory": SKY,
+    "idle": GREY,
+    # Phases of a recorded step.
+    "startup": SAND,
+    "init": TEAL,
+    "input": ORANGE,
+    "host_to_device": SKY,
+    "forward": BLUE,
+    "backward": INDIGO,
+    "optimizer": GREEN,
+    "evaluation": YELLOW,
+    "checkpoint": PURPLE,
+    "other": WINE,
+    "communication_wait": VERMILION,
+    # Why a device stood idle.
+    "sync": VERMILION,
+    "allocation": PURPLE,
+    "profiler": SAND,
+    "gc": TEAL,
+    "host": BLUE,
+    "launch_latency": SKY,
+    "back_to_back": GREEN,
+    "blocked": INDIGO,
+    "unknown": GREY,
+    # Collectives.
+    "wait": GREY,
+    "transfer": VERMILION,
+    "all_reduce": VERMILION,
+    "all_gather": BLUE,
+    "reduce_scatter": GREEN,
+    "all_to_all": PURPLE,
+    "broadcast": ORANGE,
+    "reduce": SKY,
+    "gather": TEAL,
+    "scatter": SAND,
+    "send": INDIGO,
+    "recv": WINE,
+    "barrier": GREY,
+    # Classes of kernels.
+    "gemm": BLUE,
+    "attention": GREEN,
+    "convolution": SKY,
+    "normalisation": PURPLE,
+    "elementwise": ORANGE,
+    "reduction": YELLOW,
+    "embedding": TEAL,
+    "fused": INDIGO,
+}
+"""One colour a word, the same on every page (Okabe and Ito 2008, extended); `color` gives one for any other word."""
+
+SEQUENTIAL: Final = "Cividis"
+DIVERGING: Final = "RdBu_r"
+
+_FURTHER: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, TEAL, WINE, SAND, INDIGO)
+_LABEL_LENGTH: Final = 60
+_GRID: Final = "rgba(128,128,128,0.25)"
+
+
+def color(word: str, *, index: int = 0) -> str:
+    """Return the colour of a phase, category, operation or class; `index` chooses one for a word with none."""
+    return COLORS.get(word, _FURTHER[index % len(_FURTHER)])
+
+
+def label(text: str, *, length: int = _LABEL_LENGTH) -> str:
+    """Return a name as plotly shows it letter by letter: plotly reads a subset of HTML in every text."""
+    return html_text(shortened(text, length=length))
+
+
+def words(name: str) -> str:
+    """Return a fixed word of the product for a legend.
+
+    Examples:
+        >>> words("exposed_communication")
+        'exposed communication'
+    """
+    return label(name.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    """The unit of a time axis."""
+
+    divisor: int
+    unit: str
+
+    def of(self, length_ns: float) -> float:
+        """Return a length of time in this unit."""
+        return length_ns / self.divisor
+
+
+def time_scale(longest_ns: float) -> TimeScale:
+    """Return the largest unit in which the longest value of an axis is at least 1."""
+    for divisor, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+        if abs(longest_ns) >= divisor:
+            return TimeScale(divisor, unit)
+    return TimeScale(1, "ns")
+
+
+def build(
+    traces: Sequence[Mapping[str, Any]], *, title: str, x_title: str, y_title: str, layout: Mapping[str, Any]
+) -> Figure:
+    """Return a figure with Scope's look.
+
+    Args:
+        traces: Plotly traces; every text in them is inert already (`label`).
+        title: What the figure answers; fixed words and numbers.
+        x_title: Title of the x axis, with its unit.
+        y_title: Title of the y axis, with its unit.
+        layout: Further layout; `xaxis` and `yaxis` are merged into the axes made here.
+    """
+    axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
+    rest = {key: value for key, value in layout.items() if key not in {"xaxis", "yaxis"}}
+    return Figure(
+        {
+            "data": [dict(trace) for trace in traces],
+            "layout": {
+                "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
+                "margin": {"l": 60, "r": 20, "t": 60, "b": 50},
+                "paper_bgcolor": "rgba(0,0,0,0)",
+                "plot_bgcolor": "rgba(0,0,0,0)",
+                "template": "none",
+                "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+                "hoverlabel": {"namelength": -1},
+                "xaxis": {"title": {"text": x_title}, **axis, **layout.get("xaxis", {})},
+                "yaxis": {"title": {"text": y_title}, **axis, **layout.get("yaxis", {})},
+                **rest,
+            },
+        }
+    )
+
+
+def empty(*, title: str, reason: str) -> Figure:
+    """Return a figure that says why there is nothing to draw."""
+    note = {"text": label(reason, length=200), "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
+    hidden = {"visible": False}
+    return build(
+        [], title=title, x_title="", y_title="", layout={"xaxis": hidden, "yaxis": hidden, "annotations": [note]}
+    )
+
+
+def group_size(num_values: int, *, cap: int) -> int:
+    """Return how many neighbours share a mark so that at most `cap` marks are drawn."""
+    return max(1, -(-num_values // max(1, cap)))
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None when none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
