@@ -89,9 +89,7 @@ def _lines(
     if samples.is_empty():
         return style.empty(title=title, reason="nothing was recorded here")
     names: list[str] = samples[Samples.name].unique(maintain_order=True).to_list()
-    first, last = samples.select(
-        pl.col(Samples.time_ns).min().alias("a"), pl.col(Samples.time_ns).max().alias("b")
-    ).row(0)
+    first, last = _extent(samples[Samples.time_ns])
     scale = style.time_scale(last - first)
     kept = thinned(samples, cap=max(4, style.MAX_MARKS // len(names)))
     traces = [
@@ -106,6 +104,11 @@ def _lines(
         y_title=y_title,
         layout={"yaxis": {"rangemode": "tozero"}},
     )
+
+
+def _extent(instants: pl.Series) -> tuple[int, int]:
+    ascending = instants.sort()
+    return int(ascending[0]), int(ascending[-1])
 
 
 def _line(

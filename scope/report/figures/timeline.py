@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -128,9 +129,7 @@ def _bins(spans: pl.DataFrame, frame: _Frame) -> Figure:
     num_bins = min(_MAX_BINS, length)
     edges = [frame.start_ns + length * index // num_bins for index in range(num_bins + 1)]
     rows = [_lane_bins(spans.filter(pl.col(TimelineSpans.lane) == lane), edges, frame) for lane in frame.lanes]
-    middles = [
-        frame.scale.of((left + right) / 2 - frame.start_ns) for left, right in zip(edges, edges[1:], strict=False)
-    ]
+    middles = [frame.scale.of((left + right) / 2 - frame.start_ns) for left, right in pairwise(edges)]
     num_categories = len(frame.categories)
     bands = [
         [place / num_categories, style.color(category, index=index)]
