@@ -1,0 +1,143 @@
+"""The tables of the cross-rank analyses, declared once.
+
+Instants are on the reference clock of the clock component (`scope.analysis.clock`): the rank's own clock less its
+offset, where one was applied. A null is unknown; the reason stands in the column `reason` of the collective.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from scope.trace.columns import Column, Table
+from scope.trace.schema import OPERATIONS, VARIANTS
+
+MATCH_STATES: Final = ("matched", "alone", "ambiguous", "unmatchable")
+"""`alone`: no other rank's part was found; `ambiguous`: several alignments of the ranks' calls fit, or none does;
+`unmatchable`: a point-to-point call whose peers are unknown, or a group that cannot be told from its namesakes."""
+
+TIERS: Final = ("node", "network")
+"""Whether a group lies in one node or spans several."""
+
+_NAME: Final = pl.Categorical()
+
+
+class MatchedCalls(Table):
+    """One rank's part in each collective, sorted by collective and rank; unmatched calls come last."""
+
+    collective_id = Column("collective_id", pl.UInt32, "row of `CollectiveRows`", nullable=True)
+    state = Column("state", pl.Enum(MATCH_STATES), "how well the call found its partners")
+    rank = Column("rank", pl.Int32, "global rank")
+    call_id = Column("call_id", pl.UInt32, "row of the rank's `CollectiveCalls`")
+    step_number = Column("step_number", pl.Int64, "n of the `ProfilerStep#n` that launched it", nullable=True)
+    is_root = Column("is_root", pl.Boolean, "root of a rooted operation, or sender", nullable=True)
+    arrival_ns = Column("arrival_ns", pl.Int64, "start of its first kernel, on the reference clock")
+    end_ns = Column("end_ns", pl.Int64, "end of its last kernel, on the reference clock")
+    lateness_ns = Column("lateness_ns", pl.Int64, "arrival after the first arrival seen", nullable=True)
+    wait_ns = Column("wait_ns", pl.Int64, "time spent waiting for other ranks; at least, if ranks miss", nullable=True)
+    clock_interval_ns = Column("clock_interval_ns", pl.Int64, "width of the interval of the rank's clock offset")
+
+
+class CollectiveRows(Table):
+    """One logical operation across ranks, sorted by first arrival."""
+
+    collective_id = Column("collective_id", pl.UInt32, "row number")
+    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
+    variant = Column("variant", pl.Enum(VARIANTS), "how it was called")
+    library = Column("library", _NAME, "nccl, rccl, gloo, ...")
+    group_id = Column("group_id", pl.UInt32, "row of `GroupRows`")
+    sequence = Column("sequence", pl.Int64, "`Seq`, or the ordinal in its group where the trace has none")
+    step_number = Column("step_number", pl.Int64, "step in which the first rank launched it", nullable=True)
+    dtype = Column("dtype", _NAME, "element type as the trace has it", nullable=True)
+    message_bytes = Column("message_bytes", pl.Int64, "full message, as bandwidth counts it", nullable=True)
+    num_ranks_seen = Column("num_ranks_seen", pl.Int32, "ranks whose part is in the traces")
+    num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
+    is_complete = Column("is_complete", pl.Boolean, "every rank was seen; else waits are at least, transfer at most")
+    is_cut = Column("is_cut", pl.Boolean, "some rank was not yet, or no longer, recorded while others were in it")
+    first_arrival_ns = Column("first_arrival_ns", pl.Int64, "first arrival seen, on the reference clock")
+    last_arrival_ns = Column("last_arrival_ns", pl.Int64, "last arrival seen")
+    end_ns = Column("end_ns", pl.Int64, "last end seen")
+    last_rank = Column("last_rank", pl.Int32, "rank that arrived last (the lowest of equals)")
+    skew_ns = Column("skew_ns", pl.Int64, "last less first arrival")
+    transfer_ns = Column("transfer_ns", pl.Int64, "last end less last arrival; at most, if ranks miss", nullable=True)
+    total_wait_ns = Column("total_wait_ns", pl.Int64, "sum of the ranks' waits", nullable=True)
+    imposed_wait_ns = Column("imposed_wait_ns", pl.Int64, "last less second-last arrival", nullable=True)
+    algbw_bytes_per_s = Column("algbw_bytes_per_s", pl.Float64, "message bytes / transfer", nullable=True)
+    busbw_bytes_per_s = Column("busbw_bytes_per_s", pl.Float64, "algbw times the bus factor", nullable=True)
+    tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
+    clock_interval_ns = Column("clock_interval_ns", pl.Int64, "bound on the error that clocks add to its figures")
+    reason = Column("reason", pl.String, "why a figure of this row is null or a bound", nullable=True)
+
+
+class GroupRows(Table):
+    """The groups of ranks that collectives ran in, in the order of their first collective."""
+
+    group_id = Column("group_id", pl.UInt32, "row number")
+    name = Column("name", pl.String, "process group name", nullable=True)
+    description = Column("description", pl.String, "process group description, a mesh axis say", nullable=True)
+    ranks = Column("ranks", pl.List(pl.Int32), "global ranks, sorted; sender and receiver of a pair", nullable=True)
+    num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
+    is_assumed = Column("is_assumed", pl.Boolean, "the trace does not say the group; all ranks of the job are assumed")
+    is_pair = Column("is_pair", pl.Boolean, "sender and receiver of point-to-point calls")
+    tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
+    num_ranks_on_narrowest_node = Column(
+        "num_ranks_on_narrowest_node", pl.Int32, "fewest of the group's ranks on any node it touches", nullable=True
+    )
+
+
+class CollectiveSummaryRows(Table):
+    """Collectives by group, operation, variant, dtype and message size; most transfer and wait first.
+
+    Times count complete collectives that the edge of no window cuts; `num_collectives` counts all.
+    """
+
+    group_id = Column("group_id", pl.UInt32, "row of `GroupRows`")
+    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
+    variant = Column("variant", pl.Enum(VARIANTS), "how it was called")
+    library = Column("library", _NAME, "nccl, rccl, gloo, ...")
+    dtype = Column("dtype", _NAME, "element type as the trace has it", nullable=True)
+    message_bytes = Column("message_bytes", pl.Int64, "full message", nullable=True)
+    tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
+    num_collectives = Column("num_collectives", pl.Int64, "all collectives of the row")
+    num_measured = Column("num_measured", pl.Int64, "those that times and bandwidths come from")
+    total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers", nullable=True)
+    median_transfer_ns = Column("median_transfer_ns", pl.Int64, "median (lower of two)", nullable=True)
+    total_wait_ns = Column("total_wait_ns", pl.Int64, "waits summed over ranks and collectives", nullable=True)
+    max_skew_ns = Column("max_skew_ns", pl.Int64, "largest skew", nullable=True)
+    median_algbw_bytes_per_s = Column("median_algbw_bytes_per_s", pl.Float64, "median algbw", nullable=True)
+    median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw", nullable=True)
+    max_busbw_bytes_per_s = Column("max_busbw_bytes_per_s", pl.Float64, "best busbw", nullable=True)
+
+
+class RankWaitRows(Table):
+    """What each rank waited for others, sorted by rank; complete, uncut collectives only."""
+
+    rank = Column("rank", pl.Int32, "global rank")
+    num_collectives = Column("num_collectives", pl.Int64, "collectives it took part in")
+    wait_ns = Column("wait_ns", pl.Int64, "sum of its waits, overlapped or not")
+    num_last = Column("num_last", pl.Int64, "collectives at which it arrived last")
+
+
+class CollectiveRooflineRows(Table):
+    """Message size against bus bandwidth, one row per operation, size, group shape and tier; largest total first."""
+
+    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
+    library = Column("library", _NAME, "nccl, rccl, gloo, ...")
+    dtype = Column("dtype", _NAME, "element type as the trace has it", nullable=True)
+    num_ranks = Column("num_ranks", pl.Int32, "ranks of the group")
+    tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
+    num_ranks_on_narrowest_node = Column(
+        "num_ranks_on_narrowest_node", pl.Int32, "fewest of the group's ranks on any node it touches", nullable=True
+    )
+    message_bytes = Column("message_bytes", pl.Int64, "full message")
+    num_collectives = Column("num_collectives", pl.Int64, "collectives in the row")
+    total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers")
+    median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw")
+    max_busbw_bytes_per_s = Column("max_busbw_bytes_per_s", pl.Float64, "best busbw")
+    ceiling_bytes_per_s = Column("ceiling_bytes_per_s", pl.Float64, "what the links allow, one way", nullable=True)
+    attained_ratio = Column("attained_ratio", pl.Float64, "median busbw / ceiling", nullable=True)
+    is_above_ceiling = Column(
+        "is_above_ceiling", pl.Boolean, "best busbw above the ceiling: reduction in the network, or a wrong ceiling"
+    )
+    reason = Column("reason", pl.String, "why there is no ceiling", nullable=True)
