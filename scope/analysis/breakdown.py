@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+import polars as pl
+
+from scope.analysis import spans
 from scope.analysis.result import Result
+from scope.analysis.windows import Parts, cut_at_parts
+from scope.trace.schema import DeviceEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from scope.analysis.options import Options
+    from scope.analysis.windows import Timeline
+
+_COMPUTE: Final = "compute"
+_COMMUNICATION: Final = "communication"
+_MEMORY: Final = "memory"
+_PEER: Final = "peer"
+_GROUP: Final = "group"
+
+NO_COMMUNICATION: Final = "no communication in this window"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,3 +66,111 @@ class Breakdown(Result):
         assert self.exposed_communication_ns + self.overlap_ns == self.communication_ns
         assert min(self.compute_ns, self.exposed_memory_ns, self.idle_ns, self.overlap_ns) >= 0
         assert self.peer_copy_ns <= self.memory_ns or self.memory_ns == 0
+
+
+def sum_breakdowns(parts: Iterable[Breakdown]) -> Breakdown:
+    """Return the breakdown of several windows together; every length is the sum of theirs."""
+    each = list(parts)
+    return _breakdown({name: sum(getattr(part, name) for part in each) for name in _LENGTHS})
+
+
+def compute_part_breakdowns(timeline: Timeline) -> dict[int, Breakdown]:
+    """Return the breakdown of every part of every device's window, by `part_id`.
+
+    Spans are cut at the edges of the parts, so the parts of a device sum to its window exactly.
+    """
+    return _measure(timeline.events, timeline.parts, timeline.options)
+
+
+def compute_clipped_breakdowns(timeline: Timeline) -> dict[int, Breakdown]:
+    """Return the breakdown of each device on which events overrun, with every event cut at the next on its stream.
+
+    The window shrinks to what is left. Devices on which no event overruns are not in the result.
+    """
+    overrun = pl.col(DeviceEvents.end_ns) > pl.col(DeviceEvents.clipped_end_ns)
+    devices = timeline.events.filter(overrun)[DeviceEvents.device].unique()
+    clipped = timeline.events.filter(pl.col(DeviceEvents.device).is_in(devices.implode())).with_columns(
+        pl.col(DeviceEvents.clipped_end_ns).alias(DeviceEvents.end_ns)
+    )
+    return _measure_groups(clipped, pl.col(DeviceEvents.device), timeline.options)
+
+
+def compute_launched_breakdowns(timeline: Timeline) -> dict[tuple[int, int], Breakdown]:
+    """Return, by device and step, the breakdown of the events launched in the step, whenever they ran.
+
+    Its window runs from the start of the first of these events to the largest end, so windows of neighbouring steps
+    may overlap. A step that launched nothing on a device is not in the result.
+    """
+    launched = timeline.events.filter(pl.col(DeviceEvents.step_id).is_not_null())
+    num_steps = max(timeline.trace.steps.height, 1)
+    group = pl.col(DeviceEvents.device).cast(pl.Int64) * num_steps + pl.col(DeviceEvents.step_id)
+    found = _measure_groups(launched, group, timeline.options)
+    return {divmod(number, num_steps): breakdown for number, breakdown in found.items()}
+
+
+_LENGTHS: Final = (
+    "window_ns",
+    "compute_ns",
+    "exposed_communication_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "communication_ns",
+    "memory_ns",
+    "overlap_ns",
+    "peer_copy_ns",
+)
+
+
+def _layers(options: Options) -> dict[str, pl.Expr]:
+    """Return which events count as what."""
+    category = pl.col(DeviceEvents.category)
+    compute, memory = category == "compute", category == "memory"
+    peer = pl.col(DeviceEvents.copy_kind) == "P2P"
+    moved = memory & pl.lit(value=options.memory_as_compute)
+    if options.sets_as_compute:
+        moved = moved | (pl.col(DeviceEvents.kind) == "memset")
+    return {
+        _COMPUTE: compute | moved,
+        _COMMUNICATION: category == "communication",
+        _MEMORY: memory & ~moved,
+        _PEER: peer,
+    }
+
+
+def _measure_groups(events: pl.DataFrame, group: pl.Expr, options: Options) -> dict[int, Breakdown]:
+    """Return the breakdown of each group of events over the window from its first to its last event."""
+    grouped = events.with_columns(group.cast(pl.Int64).alias(_GROUP))
+    windows = grouped.group_by(_GROUP).agg(pl.col(Parts.start_ns).min(), pl.col(Parts.end_ns).max())
+    return _measure(grouped, windows.with_columns(pl.col(_GROUP).alias(Parts.part_id)), options, by=_GROUP)
+
+
+def _measure(
+    events: pl.DataFrame, parts: pl.DataFrame, options: Options, *, by: str = DeviceEvents.device
+) -> dict[int, Breakdown]:
+    """Return the breakdown of every part; the parts of one value of `by` must not overlap."""
+    layers = _layers(options)
+    flagged = events.select(by, Parts.start_ns, Parts.end_ns, *(layer.alias(name) for name, layer in layers.items()))
+    pieces = cut_at_parts(flagged, parts, layers={name: pl.col(name) for name in layers}, by=by)
+    compute, communication, memory = (pl.col(name) > 0 for name in (_COMPUTE, _COMMUNICATION, _MEMORY))
+    figures = {
+        "compute_ns": compute,
+        "exposed_communication_ns": communication & ~compute,
+        "exposed_memory_ns": memory & ~communication & ~compute,
+        "idle_ns": ~compute & ~communication & ~memory,
+        "communication_ns": communication,
+        "memory_ns": memory,
+        "overlap_ns": communication & compute,
+        "peer_copy_ns": pl.col(_PEER) > 0,
+    }
+    sums = pieces.group_by(Parts.part_id).agg(
+        spans.SPAN_NS.filter(where).sum().alias(name) for name, where in figures.items()
+    )
+    whole = parts.select(Parts.part_id, spans.SPAN_NS.alias("window_ns")).join(sums, on=Parts.part_id, how="left")
+    return {row.pop(Parts.part_id): _breakdown(row) for row in whole.fill_null(0).iter_rows(named=True)}
+
+
+def _breakdown(lengths: Mapping[str, int]) -> Breakdown:
+    communication_ns = lengths["communication_ns"]
+    ratio = lengths["overlap_ns"] / communication_ns if communication_ns else None
+    absent = {} if communication_ns else {"overlap_ratio": NO_COMMUNICATION}
+    return Breakdown(**lengths, overlap_ratio=ratio, absent=absent)

@@ -12,24 +12,32 @@ the host and ends where the next begins; the last ends where it ends on the host
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
+from scope.analysis import spans
+from scope.analysis.host import HOST, host_events
 from scope.analysis.result import Result
 from scope.trace.columns import Column, Table
+from scope.trace.schema import DeviceEvents, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scope.analysis.options import Options
     from scope.trace.model import RankTrace
-
-HOST: Final = -1
-"""The device index under which a host timeline is shown."""
 
 Place = Literal["before", "step", "after", "whole"]
 """Where a part of the window lies; `whole` is the single part of a window in which no step has a window."""
 
 PLACES: Final[tuple[Place, ...]] = ("before", "step", "after", "whole")
+
+
+_LANE: Final = "lane"
+_BUSY: Final = "busy_ns"
+_PART_END: Final = "part_end_ns"
+_STEP_COLUMNS: Final = (Steps.step_id, Steps.number, Steps.start_ns, Steps.end_ns, Steps.is_cut)
 
 
 class Parts(Table):
@@ -117,3 +125,151 @@ class Timeline:
     """Sorted by device; empty for a trace with no events."""
     parts: pl.DataFrame
     """The table `Parts`."""
+
+
+def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
+    """Choose one rank's events and cut each device's window into its parts.
+
+    Args:
+        trace: One rank's tables.
+        options: Which events count.
+    """
+    events = host_events(trace) if trace.is_host_timeline else trace.device_events
+    if options.linked_only and not trace.is_host_timeline:
+        events = events.filter(pl.col(DeviceEvents.launch_id).is_not_null())
+    main_streams = _main_streams(events)
+    begins = _step_begins(trace, events, main_streams)
+    bounds = events.group_by(DeviceEvents.device).agg(
+        pl.col(DeviceEvents.start_ns).min(), pl.col(DeviceEvents.end_ns).max()
+    )
+    devices = tuple(
+        _device_windows(trace, device, Window(start_ns=start_ns, end_ns=end_ns), main_streams.get(device), begins)
+        for device, start_ns, end_ns in bounds.sort(DeviceEvents.device).iter_rows()
+    )
+    return Timeline(trace=trace, options=options, events=events, devices=devices, parts=_parts(devices))
+
+
+def _main_streams(events: pl.DataFrame) -> dict[int, int]:
+    """Return the stream with most compute of each device that has any."""
+    keys = (DeviceEvents.device, DeviceEvents.stream)
+    compute = events.filter(pl.col(DeviceEvents.category) == "compute")
+    numbered = compute.sort(keys).with_columns(pl.struct(keys).rle_id().alias(_LANE))
+    lanes = numbered.group_by(_LANE).agg(pl.col(key).first() for key in keys)
+    busy = spans.union(numbered, by=_LANE).group_by(_LANE).agg(spans.SPAN_NS.sum().alias(_BUSY))
+    ranked = lanes.join(busy, on=_LANE, how="left").sort(pl.col(_BUSY).fill_null(0), -pl.col(DeviceEvents.stream))
+    return dict(ranked.select(keys).iter_rows())
+
+
+_Begins = dict[tuple[int, int], tuple[int, int]]
+"""By device and step: where the step's window begins, and the end of the last event that belongs to the step."""
+
+
+def _step_begins(trace: RankTrace, events: pl.DataFrame, main_streams: dict[int, int]) -> _Begins:
+    if trace.is_host_timeline:
+        rows = trace.steps.select(Steps.step_id, Steps.start_ns, Steps.end_ns).iter_rows()
+        return {(HOST, step): (start_ns, end_ns) for step, start_ns, end_ns in rows}
+    main = pl.col(DeviceEvents.device).replace_strict(main_streams, default=None, return_dtype=pl.Int64)
+    opens = (pl.col(DeviceEvents.category) == "compute") & (pl.col(DeviceEvents.stream) == main)
+    found = (
+        events.filter(pl.col(DeviceEvents.step_id).is_not_null())
+        .group_by(DeviceEvents.device, DeviceEvents.step_id)
+        .agg(pl.col(DeviceEvents.start_ns).filter(opens).min(), pl.col(DeviceEvents.end_ns).max())
+        .drop_nulls(DeviceEvents.start_ns)
+    )
+    return {(device, step): (start_ns, end_ns) for device, step, start_ns, end_ns in found.iter_rows()}
+
+
+def _device_windows(
+    trace: RankTrace, device: int, whole: Window, main_stream: int | None, begins: _Begins
+) -> DeviceWindows:
+    is_host = device == HOST
+    inside = {step: bounds for (owner, step), bounds in begins.items() if owner == device}
+    if is_host:
+        # A step of the host may reach beyond the work that was recorded; the window of the timeline is that of the work.
+        clipped = {step: (max(start, whole.start_ns), min(end, whole.end_ns)) for step, (start, end) in inside.items()}
+        inside = {step: (start, end) for step, (start, end) in clipped.items() if start < end}
+    order = sorted(inside, key=lambda step: (inside[step][0], step))
+    ends = [inside[step][0] for step in order[1:]] + [inside[order[-1]][1]] if order else []
+    windows = {step: Window(start_ns=inside[step][0], end_ns=end) for step, end in zip(order, ends, strict=True)}
+    steps = tuple(
+        _step_window(row, device, windows.get(row[0]), is_last=bool(order) and row[0] == order[-1])
+        for row in trace.steps.select(*_STEP_COLUMNS).iter_rows()
+    )
+    absent = {} if is_host or main_stream is not None else {"main_stream": "no compute on this device"}
+    if is_host:
+        absent["main_stream"] = "a host timeline has threads, not streams"
+    if order:
+        before = Window(start_ns=whole.start_ns, end_ns=windows[order[0]].start_ns)
+        after = Window(start_ns=windows[order[-1]].end_ns, end_ns=whole.end_ns)
+    else:
+        before = after = None
+        absent |= dict.fromkeys(("before", "after"), "no step has a window on this device")
+    return DeviceWindows(
+        device=device,
+        whole=whole,
+        main_stream=None if is_host else main_stream,
+        before=before,
+        steps=steps,
+        after=after,
+        absent=absent,
+    )
+
+
+def _step_window(row: tuple[Any, ...], device: int, window: Window | None, *, is_last: bool) -> StepWindow:
+    step_id, number, start_ns, end_ns, is_cut = row
+    if window is None:
+        reason = "nothing ran in it" if device == HOST else "launched no compute kernel on the stream with most compute"
+        absent = {"window": reason, "ends_with": "no window"}
+        ends_with = None
+    else:
+        absent = {}
+        last: Literal["host step", "last event"] = "host step" if device == HOST else "last event"
+        ends_with = last if is_last else "next step"
+    return StepWindow(
+        step_id=step_id,
+        number=number,
+        device=device,
+        is_cut=is_cut,
+        host=Window(start_ns=start_ns, end_ns=end_ns),
+        window=window,
+        ends_with=ends_with,
+        absent=absent,
+    )
+
+
+def _parts(devices: tuple[DeviceWindows, ...]) -> pl.DataFrame:
+    rows: list[tuple[int, Place, int | None, int, int]] = []
+    for each in devices:
+        if each.before is None or each.after is None:
+            rows.append((each.device, "whole", None, each.whole.start_ns, each.whole.end_ns))
+            continue
+        rows.append((each.device, "before", None, each.before.start_ns, each.before.end_ns))
+        seen = [(step.window, step.step_id) for step in each.steps if step.window is not None]
+        for window, step_id in sorted(seen, key=lambda pair: (pair[0].start_ns, pair[1])):
+            rows.append((each.device, "step", step_id, window.start_ns, window.end_ns))
+        rows.append((each.device, "after", None, each.after.start_ns, each.after.end_ns))
+    numbered = [(index, *row) for index, row in enumerate(rows)]
+    return pl.DataFrame(numbered, schema=Parts.schema(), orient="row")
+
+
+def cut_at_parts(
+    covered: pl.DataFrame, parts: pl.DataFrame, *, layers: Mapping[str, pl.Expr], by: str = Parts.device
+) -> pl.DataFrame:
+    """Sweep spans and cut the pieces at the edges of the parts.
+
+    Args:
+        covered: Spans with the column `by`.
+        parts: Columns `part_id`, `by`, `start_ns`, `end_ns`; the parts of one value of `by` must be disjoint.
+        layers: As for `scope.analysis.spans.sweep`, on the columns of `covered`.
+        by: A column whose every value has a line of time of its own.
+
+    Returns:
+        The pieces inside the parts with their `part_id`, those that no layer covers too.
+    """
+    edges = parts.select(by, Parts.start_ns, Parts.end_ns)
+    pieces = spans.sweep(pl.concat([covered, edges], how="diagonal_relaxed"), layers=layers, by=by)
+    owners = parts.filter(spans.SPAN_NS > 0).select(
+        by, Parts.part_id, Parts.start_ns, pl.col(Parts.end_ns).alias(_PART_END)
+    )
+    joined = pieces.sort(Parts.start_ns).join_asof(owners.sort(Parts.start_ns), on=Parts.start_ns, by=by)
+    return joined.filter(pl.col(Parts.end_ns) <= pl.col(_PART_END)).drop(_PART_END)

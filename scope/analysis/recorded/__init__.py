@@ -1,0 +1,19 @@
+"""Figures of a recorded run: what every step, rank and collective took, from the frames of `scope.open_run`."""
+
+from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
+from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess
+from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
+from scope.analysis.recorded.summary import RunSummary, summarize_run
+
+__all__ = [
+    "CollectiveSummary",
+    "RankExcess",
+    "RunSummary",
+    "StepSummary",
+    "bin_rank_steps",
+    "compute_phase_totals",
+    "compute_rank_excess",
+    "summarize_collectives",
+    "summarize_run",
+    "summarize_steps",
+]

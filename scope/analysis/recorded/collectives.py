@@ -1,0 +1,107 @@
+"""Collectives of a recorded run by group and operation."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from scope.definitions import bus_factor, full_message_bytes
+from scope.frames.schema import CollectiveTotals
+from scope.trace.columns import Column, Table
+
+
+class CollectiveSummary(Table):
+    """All calls of one operation on groups of one axis and size a row, the most time first."""
+
+    mesh_axis = Column("mesh_axis", pl.String, "axis of the device mesh", nullable=True)
+    group_size = Column("group_size", pl.UInt32, "ranks of the group", nullable=True)
+    operation = Column("operation", pl.String, "one name whatever the library")
+    variant = Column("variant", pl.String, "how it was called")
+    control = Column("control", pl.Boolean, "control traffic of object collectives")
+    num_groups = Column("num_groups", pl.UInt32, "process groups in this row")
+    num_calls = Column("num_calls", pl.Int64, "calls of all ranks")
+    message_bytes = Column("message_bytes", pl.Float64, "mean full message of a call", nullable=True)
+    in_bytes = Column("in_bytes", pl.Int64, "bytes that the ranks gave")
+    out_bytes = Column("out_bytes", pl.Int64, "bytes that the ranks got")
+    num_timed = Column("num_timed", pl.Int64, "calls whose completion was seen")
+    duration_ns = Column("duration_ns", pl.Int64, "issued to completed, added over these", nullable=True)
+    blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in them", nullable=True)
+    busbw_at_least_bytes_per_s = Column(
+        "busbw_at_least_bytes_per_s",
+        pl.Float64,
+        "bus bandwidth over issued to completed, the wait for late ranks included: the link did at least this",
+        nullable=True,
+    )
+
+
+def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
+    """Return calls, bytes, time and a lower bound of bus bandwidth by axis and operation (table `CollectiveSummary`).
+
+    Args:
+        totals: Table `CollectiveTotals`.
+    """
+    grouped = (
+        totals.with_columns(
+            pl.col(CollectiveTotals.mesh_axis).cast(pl.String).alias(CollectiveSummary.mesh_axis),
+            pl.col(CollectiveTotals.group_ranks).list.len().alias(CollectiveSummary.group_size),
+        )
+        .group_by(
+            CollectiveSummary.mesh_axis,
+            CollectiveSummary.group_size,
+            CollectiveTotals.operation,
+            CollectiveTotals.variant,
+            CollectiveTotals.control,
+        )
+        .agg(
+            pl.struct(CollectiveTotals.attempt, CollectiveTotals.group, CollectiveTotals.group_ranks)
+            .n_unique()
+            .alias(CollectiveSummary.num_groups),
+            pl.col(
+                CollectiveTotals.num_calls,
+                CollectiveTotals.in_bytes,
+                CollectiveTotals.out_bytes,
+                CollectiveTotals.num_timed,
+            ).sum(),
+            _sum_of_known(CollectiveTotals.duration_ns),
+            _sum_of_known(CollectiveTotals.blocked_ns),
+        )
+        .with_columns(pl.col(CollectiveTotals.operation, CollectiveTotals.variant).cast(pl.String))
+        .collect()
+    )
+    bandwidths = [_bandwidth(row) for row in grouped.iter_rows(named=True)]
+    columns = {
+        CollectiveSummary.message_bytes: [message for message, _ in bandwidths],
+        CollectiveSummary.busbw_at_least_bytes_per_s: [bandwidth for _, bandwidth in bandwidths],
+    }
+    table = grouped.with_columns(pl.Series(str(name), values, pl.Float64) for name, values in columns.items())
+    ordered = table.sort(
+        CollectiveSummary.duration_ns, CollectiveSummary.in_bytes, descending=True, nulls_last=True, maintain_order=True
+    )
+    return CollectiveSummary.check(ordered.select(*CollectiveSummary.columns()).cast(dict(CollectiveSummary.schema())))
+
+
+def _bandwidth(row: dict[str, object]) -> tuple[float | None, float | None]:
+    """Return the mean message and the lower bound of bus bandwidth of one row."""
+    operation, calls = str(row[CollectiveTotals.operation]), _integer(row, CollectiveTotals.num_calls)
+    message = full_message_bytes(
+        operation,
+        in_bytes=_integer(row, CollectiveTotals.in_bytes),
+        out_bytes=_integer(row, CollectiveTotals.out_bytes),
+    )
+    size, duration = row[CollectiveSummary.group_size], row[CollectiveTotals.duration_ns]
+    mean = None if message is None or calls == 0 else message / calls
+    if mean is None or not isinstance(size, int) or not isinstance(duration, int) or duration <= 0 or size < 1:
+        return mean, None
+    factor = bus_factor(operation, num_ranks=size)
+    if factor is None:
+        return mean, None
+    return mean, factor * mean * _integer(row, CollectiveTotals.num_timed) / duration * 1e9
+
+
+def _integer(row: dict[str, object], column: str) -> int:
+    value = row[column]
+    assert isinstance(value, int)
+    return value
+
+
+def _sum_of_known(column: str) -> pl.Expr:
+    return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)

@@ -1,0 +1,134 @@
+"""Ranks beside each other: in synchronous training all steps are equally long, so what counts is the time not waited."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from scope.frames.schema import PHASE_COLUMNS, RankSteps
+from scope.trace.columns import Column, Table
+
+RANK_BIN: Final = "rank_bin"
+STEP_BIN: Final = "step_bin"
+BUSY_NS: Final = "busy_ns"
+_CAUSES: Final = {
+    RankSteps.input_ns: "input",
+    RankSteps.host_to_device_ns: "host_to_device",
+    RankSteps.forward_ns: "forward",
+    RankSteps.backward_ns: "backward",
+    RankSteps.optimizer_ns: "optimizer",
+    RankSteps.checkpoint_ns: "checkpoint",
+    RankSteps.evaluation_ns: "evaluation",
+    RankSteps.other_ns: "other",
+    RankSteps.custom_ns: "custom",
+}
+
+
+class RankExcess(Table):
+    """How much longer than its peers each rank works in a typical step, sorted by excess, the worst first."""
+
+    rank = Column("rank", pl.Int32, "global rank")
+    num_steps = Column("num_steps", pl.UInt32, "steps that it rests on")
+    busy_ns = Column("busy_ns", pl.Int64, "median of the step's length less the wait in communication")
+    peers_busy_ns = Column("peers_busy_ns", pl.Int64, "median of that over the ranks")
+    excess_ns = Column("excess_ns", pl.Int64, "busy less peers' busy; negative for a fast rank")
+    excess_ratio = Column("excess_ratio", pl.Float64, "excess / peers' busy")
+    phase = Column("phase", pl.String, "phase that exceeds the peers' median most, wait not counted")
+    phase_excess_ns = Column("phase_excess_ns", pl.Int64, "by how much")
+
+
+def compute_rank_excess(steps: pl.LazyFrame) -> pl.DataFrame:
+    """Return how much longer than the others each rank works (table `RankExcess`).
+
+    The wait in communication is taken out of the step's length: a rank that waits is a victim. The phase named is the
+    one whose median exceeds the median over ranks most; backward is compared without the wait, which lies in it.
+
+    Args:
+        steps: Table `RankSteps`; steps that were disturbed (captures, the FLOP count) and ones without a known wait are
+            left out, so the table is empty when no wait is known.
+    """
+    usable = steps.filter(
+        pl.col(RankSteps.disturbed).is_null(),
+        pl.col(RankSteps.communication_wait_ns).is_not_null(),
+        pl.col(RankSteps.num_steps) == 1,
+    )
+    medians = (
+        usable.with_columns(
+            busy().alias(BUSY_NS),
+            # DDP waits for its last bucket inside backward: without this every victim looks slow there.
+            (pl.col(RankSteps.backward_ns) - pl.col(RankSteps.communication_wait_ns))
+            .clip(lower_bound=0)
+            .alias(RankSteps.backward_ns),
+        )
+        .group_by(RankSteps.rank)
+        .agg(
+            pl.len().alias(RankExcess.num_steps),
+            *(_lower_median(column) for column in (BUSY_NS, *_CAUSES)),
+        )
+        .collect()
+    )
+    excess = {column: pl.col(column) - _lower_median(column) for column in (BUSY_NS, *_CAUSES)}
+    worst = pl.max_horizontal(*(excess[column] for column in _CAUSES))
+    cause = pl.coalesce(*(pl.when(excess[column] == worst).then(pl.lit(name)) for column, name in _CAUSES.items()))
+    table = medians.select(
+        RankExcess.rank,
+        RankExcess.num_steps,
+        RankExcess.busy_ns,
+        _lower_median(BUSY_NS).alias(RankExcess.peers_busy_ns),
+        excess[BUSY_NS].alias(RankExcess.excess_ns),
+        (excess[BUSY_NS] / pl.max_horizontal(_lower_median(BUSY_NS), 1)).alias(RankExcess.excess_ratio),
+        cause.alias(RankExcess.phase),
+        worst.alias(RankExcess.phase_excess_ns),
+    ).sort(RankExcess.excess_ns, RankExcess.rank, descending=[True, False])
+    return RankExcess.check(table.cast(dict(RankExcess.schema())))
+
+
+def bin_rank_steps(steps: pl.LazyFrame, *, max_ranks: int, max_steps: int) -> pl.DataFrame:
+    """Return the time not waited by rank and step, binned so that at most `max_ranks` x `max_steps` cells remain.
+
+    Args:
+        steps: Table `RankSteps` of one attempt.
+        max_ranks: Most rows.
+        max_steps: Most columns.
+
+    Returns:
+        `rank` and `step` (first of the bin), `busy_ns`: mean over the ranks and steps of the bin, rounded down, of the
+        step's length less the wait in communication (the whole length where the wait is unknown).
+    """
+    bounds = steps.select(
+        pl.col(RankSteps.rank).max().alias("last_rank"),
+        pl.col(RankSteps.step).min().alias("first_step"),
+        pl.col(RankSteps.step).max().alias("last_step"),
+    ).collect()
+    last_rank, first_step, last_step = bounds.row(0)
+    if last_rank is None:
+        return pl.DataFrame(schema={RankSteps.rank: pl.Int32, RankSteps.step: pl.Int64, BUSY_NS: pl.Int64})
+    rank_width = -(-(last_rank + 1) // max_ranks)
+    step_width = -(-(last_step - first_step + 1) // max_steps)
+    return (
+        steps.group_by(
+            (pl.col(RankSteps.rank) // rank_width).alias(RANK_BIN),
+            ((pl.col(RankSteps.step) - first_step) // step_width).alias(STEP_BIN),
+        )
+        .agg((busy().sum() // pl.col(RankSteps.num_steps).sum()).alias(BUSY_NS))
+        .select(
+            (pl.col(RANK_BIN) * rank_width).cast(pl.Int32).alias(RankSteps.rank),
+            (pl.col(STEP_BIN) * step_width + first_step).alias(RankSteps.step),
+            BUSY_NS,
+        )
+        .sort(RankSteps.rank, RankSteps.step)
+        .collect()
+    )
+
+
+def busy() -> pl.Expr:
+    """Return the step's length less the wait in communication; the whole length where the wait is unknown."""
+    return pl.col(RankSteps.duration_ns) - pl.col(RankSteps.communication_wait_ns).fill_null(0)
+
+
+def _lower_median(column: str) -> pl.Expr:
+    return pl.col(column).quantile(0.5, interpolation="lower").cast(pl.Int64)
+
+
+assert set(_CAUSES) <= set(PHASE_COLUMNS)

@@ -1,0 +1,102 @@
+"""Steps over all ranks: how long, whose was the slowest, and where its time went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from scope.frames.schema import PHASE_COLUMNS, RankSteps
+from scope.trace.columns import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class StepSummary(Table):
+    """One step of the job a row, sorted by attempt and step.
+
+    The phases are those of the slowest rank, so that they sum to `duration_ns` exactly.
+    """
+
+    attempt = Column("attempt", pl.Int32, "restart count")
+    step = Column("step", pl.Int64, "number of the step, the first one of a summary")
+    num_steps = Column("num_steps", pl.Int64, "1, or the number of folded steps")
+    num_ranks = Column("num_ranks", pl.UInt32, "ranks that have recorded it")
+    slowest_rank = Column("slowest_rank", pl.Int32, "rank with the longest step; the lowest of equals")
+    start_ns = Column("start_ns", pl.Int64, "earliest start of a rank")
+    end_ns = Column("end_ns", pl.Int64, "latest end of a rank")
+    duration_ns = Column("duration_ns", pl.Int64, "length on the slowest rank")
+    median_ns = Column("median_ns", pl.Int64, "median length over the ranks, the lower of two")
+    model_flop = Column("model_flop", pl.Float64, "FLOPs of all ranks; null unless every rank knows", nullable=True)
+    hardware_flop = Column("hardware_flop", pl.Float64, "with recompute, likewise", nullable=True)
+    tokens = Column("tokens", pl.Int64, "tokens of all ranks; null unless every rank knows", nullable=True)
+    communication_wait_ns = Column(
+        "communication_wait_ns", pl.Int64, "overlay: host of the slowest rank blocked in communication", nullable=True
+    )
+    gc_ns = Column("gc_ns", pl.Int64, "overlay: garbage collection of the slowest rank")
+    startup_ns = Column("startup_ns", pl.Int64, "phase of the slowest rank")
+    init_ns = Column("init_ns", pl.Int64, "phase of the slowest rank")
+    input_ns = Column("input_ns", pl.Int64, "phase of the slowest rank")
+    host_to_device_ns = Column("host_to_device_ns", pl.Int64, "phase of the slowest rank")
+    forward_ns = Column("forward_ns", pl.Int64, "phase of the slowest rank")
+    backward_ns = Column("backward_ns", pl.Int64, "phase of the slowest rank")
+    optimizer_ns = Column("optimizer_ns", pl.Int64, "phase of the slowest rank")
+    evaluation_ns = Column("evaluation_ns", pl.Int64, "phase of the slowest rank")
+    checkpoint_ns = Column("checkpoint_ns", pl.Int64, "phase of the slowest rank")
+    other_ns = Column("other_ns", pl.Int64, "none of the phases, on the slowest rank")
+    custom_ns = Column("custom_ns", pl.Int64, "the user's own phases on the slowest rank")
+
+
+_OF_SLOWEST = (
+    RankSteps.rank,
+    RankSteps.duration_ns,
+    RankSteps.communication_wait_ns,
+    RankSteps.gc_ns,
+    *PHASE_COLUMNS,
+)
+
+
+def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
+    """Return each step of the job with its slowest rank (table `StepSummary`).
+
+    Args:
+        steps: Table `RankSteps`, in any order. Summaries of folded steps count as one row each.
+    """
+    order = pl.col(RankSteps.duration_ns) * 2**20 - pl.col(RankSteps.rank)
+    slowest = order.arg_max()
+    summary = (
+        steps.group_by(RankSteps.attempt, RankSteps.step)
+        .agg(
+            pl.col(RankSteps.num_steps).max(),
+            pl.len().alias(StepSummary.num_ranks),
+            pl.col(RankSteps.start_ns).min(),
+            pl.col(RankSteps.end_ns).max(),
+            pl.col(RankSteps.duration_ns)
+            .quantile(0.5, interpolation="lower")
+            .cast(pl.Int64)
+            .alias(StepSummary.median_ns),
+            *(_sum_if_all_known(column) for column in (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)),
+            *(pl.col(column).get(slowest) for column in _OF_SLOWEST),
+        )
+        .rename({RankSteps.rank: StepSummary.slowest_rank})
+        .sort(StepSummary.attempt, StepSummary.step)
+        .select(*StepSummary.columns())
+        .collect()
+    )
+    return StepSummary.check(summary)
+
+
+def compute_phase_totals(steps: pl.LazyFrame, *, phases: Sequence[str] = PHASE_COLUMNS) -> dict[str, int]:
+    """Return host nanoseconds by phase, added over all ranks and steps; they sum to the length of all steps.
+
+    Args:
+        steps: Table `RankSteps`.
+        phases: Columns to add.
+    """
+    sums = steps.select(pl.col(list(phases)).sum()).collect()
+    return {phase.removesuffix("_ns"): int(sums[phase][0]) for phase in phases}
+
+
+def _sum_if_all_known(column: str) -> pl.Expr:
+    return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum()).alias(column)
