@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Self, cast
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import polars as pl
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
@@ -57,6 +59,24 @@ class Distribution:
     median_ns: int
     p90_ns: int
     max_ns: int
+
+    @classmethod
+    def of(cls, values_ns: pl.Series) -> Self:
+        """Return the summary of integer lengths.
+
+        Args:
+            values_ns: At least one value, no nulls.
+        """
+        quantiles = [values_ns.quantile(q, interpolation="lower") for q in (0.0, 0.5, 0.9, 1.0)]
+        smallest, median, p90, largest = (int(quantile or 0) for quantile in quantiles)
+        return cls(
+            num_values=len(values_ns),
+            total_ns=int(values_ns.sum()),
+            min_ns=smallest,
+            median_ns=median,
+            p90_ns=p90,
+            max_ns=largest,
+        )
 
     @property
     def mean_ns(self) -> float:

@@ -76,7 +76,7 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
     ordered = table.sort(
         CollectiveSummary.duration_ns, CollectiveSummary.in_bytes, descending=True, nulls_last=True, maintain_order=True
     )
-    return CollectiveSummary.check(ordered.select(*CollectiveSummary.columns()).cast(dict(CollectiveSummary.schema())))
+    return CollectiveSummary.check(ordered.select(*CollectiveSummary.columns()).cast(CollectiveSummary.schema()))
 
 
 def _bandwidth(row: dict[str, object]) -> tuple[float | None, float | None]:

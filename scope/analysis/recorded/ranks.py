@@ -1,4 +1,4 @@
-"""Ranks beside each other: in synchronous training all steps are equally long, so what counts is the time not waited."""
+"""Ranks beside each other: synchronous steps are equally long on all, so what counts is the time not waited."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def compute_rank_excess(steps: pl.LazyFrame) -> pl.DataFrame:
         cause.alias(RankExcess.phase),
         worst.alias(RankExcess.phase_excess_ns),
     ).sort(RankExcess.excess_ns, RankExcess.rank, descending=[True, False])
-    return RankExcess.check(table.cast(dict(RankExcess.schema())))
+    return RankExcess.check(table.cast(RankExcess.schema()))
 
 
 def bin_rank_steps(steps: pl.LazyFrame, *, max_ranks: int, max_steps: int) -> pl.DataFrame:

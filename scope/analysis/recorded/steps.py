@@ -55,6 +55,7 @@ _OF_SLOWEST = (
     RankSteps.gc_ns,
     *PHASE_COLUMNS,
 )
+_OF_ALL = (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)
 
 
 def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
@@ -76,7 +77,10 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
             .quantile(0.5, interpolation="lower")
             .cast(pl.Int64)
             .alias(StepSummary.median_ns),
-            *(_sum_if_all_known(column) for column in (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)),
+            *(
+                _sum_if_all_known(column)
+                for column in (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)
+            ),
             *(pl.col(column).get(slowest) for column in _OF_SLOWEST),
         )
         .rename({RankSteps.rank: StepSummary.slowest_rank})

@@ -1,10 +1,9 @@
-"""The run as a whole: is it going, how fast against what it could be, and what is wasted on what."""
+"""The run as a whole: how fast it is against what it could be, and what is wasted on what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
@@ -14,82 +13,197 @@ from scope.definitions import goodput_ratio, model_flops_utilization
 from scope.frames.schema import Ranks, RankSteps
 from scope.units import NS_PER_S
 
-_RECENT_STEPS: Final = 50
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RECENT_STEPS: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary(Result):
-    """A run at a glance; its speed rests on the last 50 undisturbed steps of the last attempt."""
+class RunSpeed(Result):
+    """How fast the run is, from the last 50 undisturbed steps of its last attempt."""
 
-    attempt: int
-    num_ranks: int
-    world_size: int | None
-    missing_ranks: tuple[int, ...]
-    """Ranks of the last attempt that have recorded nothing."""
-    last_step: int | None
     num_steps: int
-    """Steps of all attempts, repeated ones counted again."""
     step_time: Distribution | None
     """Length of the slowest rank's step."""
     steps_per_s: float | None
     tokens_per_s: float | None
     mfu_ratio: float | None
+    """Model FLOPs of all ranks / (slowest rank's step time x sum of the ranks' peaks)."""
     hfu_ratio: float | None
+    """The same with recompute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary(Result):
+    """A run at a glance."""
+
+    attempt: int
+    """The last attempt."""
+    num_ranks: int
+    """Ranks of the last attempt that have recorded anything."""
+    world_size: int | None
+    missing_ranks: tuple[int, ...]
+    """Ranks of the last attempt that have recorded nothing."""
+    last_step: int | None
+    num_steps: int
+    """Steps of all attempts; one that was repeated after a restart counts again."""
+    speed: RunSpeed
     goodput_ratio: float | None
+    """Time in steps that were kept / wall time since the first attempt began."""
     phases_ns: Mapping[str, int]
-    """Host time of all ranks by phase over the whole run; sums to the length of all steps."""
+    """Host time of all ranks by phase over the whole run; sums to the length of all steps of all ranks."""
     communication_wait_ns: int | None
-    """Overlay on the phases: host time of all ranks blocked in communication."""
+    """Overlay on the phases: host time of all ranks blocked in communication, where it was seen."""
     gc_ns: int
+    """Overlay: garbage collection of all ranks."""
     recorder_ns: int
+    """What recording itself took on the training threads of all ranks."""
     num_dropped: int
+    """Records that were dropped."""
 
 
 def summarize_run(ranks: pl.DataFrame, steps: pl.LazyFrame, *, now_ns: int | None = None) -> RunSummary:
     """Return the run at a glance.
 
     Args:
-        ranks: Table `Ranks`.
+        ranks: Table `Ranks`, at least one row.
         steps: Table `RankSteps`.
-        now_ns: Time that goodput of a run that goes on is counted to; None for the end of its last step.
+        now_ns: Instant to which the wall time of a run that goes on is counted; None for the end of its last step.
     """
     by_step = summarize_steps(steps)
-    attempt = int(ranks[Ranks.attempt].max() or 0)  # type: ignore[arg-type]
+    attempt = _integer(ranks[Ranks.attempt].max())
     current = ranks.filter(pl.col(Ranks.attempt) == attempt)
-    recent = _recent_steps(by_step, steps, attempt)
-    absent: dict[str, str] = {}
-    speed = _speed(recent, current, absent)
-    totals = steps.select(
-        pl.when(pl.col(RankSteps.communication_wait_ns).is_not_null().any())
-        .then(pl.col(RankSteps.communication_wait_ns).sum())
-        .alias("wait"),
-        pl.col(RankSteps.gc_ns).sum(),
-        pl.col(RankSteps.recorder_ns).sum(),
-        pl.col(RankSteps.num_dropped).sum(),
-    ).collect()
-    if totals["wait"][0] is None:
-        absent["communication_wait_ns"] = "no wait site was seen"
-    goodput = _goodput(ranks, by_step, now_ns)
-    if goodput is None:
-        absent["goodput_ratio"] = "no step has ended yet"
-    world_size = current[Ranks.world_size].max()
-    if world_size is None:
-        absent["world_size"] = "no rank has said it yet"
-    if by_step.is_empty():
-        absent["last_step"] = "no step has ended yet"
+    world_size = _integer_or_none(current[Ranks.world_size].max())
+    overlays = _overlays(steps)
+    known = {
+        "world_size": (world_size, "no rank has said it yet"),
+        "last_step": (_integer_or_none(by_step[StepSummary.step].last()), "no step has ended yet"),
+        "goodput_ratio": (compute_goodput(ranks, by_step, now_ns=now_ns), "no step has ended yet"),
+        "communication_wait_ns": (overlays[RankSteps.communication_wait_ns], "no wait site was seen"),
+    }
     return RunSummary(
-        absent=absent,
+        absent={name: reason for name, (value, reason) in known.items() if value is None},
         attempt=attempt,
         num_ranks=current.height,
-        world_size=None if world_size is None else int(world_size),  # type: ignore[arg-type]
-        missing_ranks=_missing(current, world_size),
-        last_step=None if by_step.is_empty() else int(by_step[StepSummary.step][-1]),
-        num_steps=int(by_step[StepSummary.num_steps].sum()),
-        goodput_ratio=goodput,
+        world_size=world_size,
+        missing_ranks=tuple(sorted(set(range(world_size or 0)) - set(current[Ranks.rank].to_list()))),
+        last_step=cast("int | None", known["last_step"][0]),
+        num_steps=_integer(by_step[StepSummary.num_steps].sum()),
+        speed=compute_speed(current, by_step, steps),
+        goodput_ratio=cast("float | None", known["goodput_ratio"][0]),
         phases_ns=compute_phase_totals(steps),
-        communication_wait_ns=totals["wait"][0],
-        gc_ns=int(totals[RankSteps.gc_ns][0]),
-        recorder_ns=int(totals[RankSteps.recorder_ns][0]),
-        num_dropped=int(totals[RankSteps.num_dropped][0]),
-        **speed,
+        communication_wait_ns=overlays[RankSteps.communication_wait_ns],
+        gc_ns=overlays[RankSteps.gc_ns] or 0,
+        recorder_ns=overlays[RankSteps.recorder_ns] or 0,
+        num_dropped=overlays[RankSteps.num_dropped] or 0,
     )
+
+
+def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> RunSpeed:
+    """Return how fast the last steps of an attempt were.
+
+    Args:
+        ranks: Table `Ranks` of the attempt.
+        by_step: Table `StepSummary`; other attempts' steps are left out.
+        steps: Table `RankSteps`, which says which steps were disturbed.
+    """
+    recent = _recent_steps(ranks, by_step, steps)
+    if recent.is_empty():
+        reason = "no undisturbed step has ended yet"
+        unknown = ("step_time", "steps_per_s", "tokens_per_s", "mfu_ratio", "hfu_ratio")
+        return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, **dict.fromkeys(unknown))
+    total_ns = _integer(recent[StepSummary.duration_ns].sum())
+    peak, why_no_peak = _peak_flop_per_s(ranks)
+    tokens = recent[StepSummary.tokens]
+    figures: dict[str, tuple[float | None, str]] = {
+        "tokens_per_s": (
+            None if tokens.null_count() else _integer(tokens.sum()) / total_ns * NS_PER_S,
+            "not every rank knows its tokens a step",
+        ),
+        "mfu_ratio": _utilization(recent[StepSummary.model_flop], total_ns, peak, why_no_peak),
+        "hfu_ratio": _utilization(recent[StepSummary.hardware_flop], total_ns, peak, why_no_peak),
+    }
+    return RunSpeed(
+        absent={name: reason for name, (value, reason) in figures.items() if value is None},
+        num_steps=recent.height,
+        step_time=Distribution.of(recent[StepSummary.duration_ns]),
+        steps_per_s=recent.height / total_ns * NS_PER_S,
+        **{name: value for name, (value, _) in figures.items()},
+    )
+
+
+def compute_goodput(ranks: pl.DataFrame, by_step: pl.DataFrame, *, now_ns: int | None = None) -> float | None:
+    """Return time in steps that were kept / wall time since the first attempt began, or None before the first step.
+
+    A step is lost when a later attempt begins at it or before it. Time in a step is its length on the slowest rank.
+
+    Args:
+        ranks: Table `Ranks` of all attempts.
+        by_step: Table `StepSummary` of all attempts.
+        now_ns: End of the wall time; None for the end of the last step.
+    """
+    if by_step.is_empty():
+        return None
+    firsts = by_step.group_by(StepSummary.attempt).agg(pl.col(StepSummary.step).min()).sort(StepSummary.attempt)
+    # Going back from the last attempt: what a later one did again, an earlier one did in vain.
+    resumed_at = dict(
+        zip(
+            firsts[StepSummary.attempt],
+            firsts[StepSummary.step].reverse().shift(1).cum_min().reverse(),
+            strict=True,
+        )
+    )
+    lost_from = by_step[StepSummary.attempt].replace_strict(resumed_at, return_dtype=pl.Int64)
+    kept = by_step.filter(lost_from.is_null() | (by_step[StepSummary.step] < lost_from))
+    began_ns = _integer(ranks[Ranks.started_ns].min())
+    ended_ns = _integer(by_step[StepSummary.end_ns].max()) if now_ns is None else now_ns
+    return goodput_ratio(kept_ns=_integer(kept[StepSummary.duration_ns].sum()), wall_ns=ended_ns - began_ns)
+
+
+def _recent_steps(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> pl.DataFrame:
+    attempt = ranks[Ranks.attempt].first()
+    disturbed = (
+        steps.filter(pl.col(RankSteps.attempt) == attempt, pl.col(RankSteps.disturbed).is_not_null())
+        .select(RankSteps.step)
+        .unique()
+        .collect()
+    )
+    # A step that some rank has not finished yet would look shorter than it is.
+    whole = (
+        (pl.col(StepSummary.attempt) == attempt)
+        & (pl.col(StepSummary.num_steps) == 1)
+        & (pl.col(StepSummary.num_ranks) == ranks.height)
+    )
+    return by_step.filter(whole).join(disturbed, on=StepSummary.step, how="anti").tail(RECENT_STEPS)
+
+
+def _peak_flop_per_s(ranks: pl.DataFrame) -> tuple[float | None, str]:
+    peaks = ranks[Ranks.peak_flop_per_s]
+    if not peaks.null_count():
+        return float(peaks.sum()), ""
+    reasons = ranks.filter(peaks.is_null())[Ranks.mfu_absent_reason].drop_nulls()
+    return None, str(reasons.first()) if len(reasons) else "the peak of the device is not known"
+
+
+def _utilization(flop: pl.Series, total_ns: int, peak: float | None, why_no_peak: str) -> tuple[float | None, str]:
+    if flop.null_count():
+        return None, "the FLOPs of a step are not known on every rank"
+    if peak is None:
+        return None, why_no_peak
+    return model_flops_utilization(float(flop.sum()), step_ns=total_ns, peak_flop_per_s=peak), why_no_peak
+
+
+def _overlays(steps: pl.LazyFrame) -> dict[str, int | None]:
+    columns = (RankSteps.communication_wait_ns, RankSteps.gc_ns, RankSteps.recorder_ns, RankSteps.num_dropped)
+    known = (pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column) for column in columns)
+    return cast("dict[str, int | None]", steps.select(*known).collect().row(0, named=True))
+
+
+def _integer(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _integer_or_none(value: object) -> int | None:
+    return None if value is None else _integer(value)

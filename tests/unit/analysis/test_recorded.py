@@ -1,0 +1,189 @@
+"""Figures of recorded runs against plain Python over the same rows."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any
+
+import polars as pl
+import pytest
+
+from scope.analysis.recorded import (
+    CollectiveSummary,
+    RankExcess,
+    StepSummary,
+    bin_rank_steps,
+    compute_phase_totals,
+    compute_rank_excess,
+    summarize_collectives,
+    summarize_run,
+    summarize_steps,
+)
+from scope.frames.schema import PHASE_COLUMNS, CollectiveTotals, Ranks, RankSteps
+
+MS = 1_000_000
+
+
+def rank_row(rank: int, **values: Any) -> dict[str, Any]:
+    """Return a row of `Ranks`; what is not given is null."""
+    row: dict[str, Any] = dict.fromkeys(map(str, Ranks.columns()))
+    return row | {"attempt": 0, "rank": rank, "world_size": 2, "host": "a", "pid": rank, "started_ns": 0} | values
+
+
+def step_row(rank: int, step: int, phases: dict[str, int], **values: Any) -> dict[str, Any]:
+    """Return a row of `RankSteps` whose length is the sum of its phases."""
+    row: dict[str, Any] = dict.fromkeys(map(str, RankSteps.columns()))
+    row |= dict.fromkeys(map(str, PHASE_COLUMNS), 0) | {f"{name}_ns": length for name, length in phases.items()}
+    duration = sum(phases.values())
+    start = step * 1_000 * MS
+    row |= {"attempt": 0, "rank": rank, "step": step, "num_steps": 1, "start_ns": start, "end_ns": start + duration}
+    return row | {"duration_ns": duration, "gc_ns": 0, "recorder_ns": 7, "num_dropped": 0} | values
+
+
+def frame(table: type[Ranks | RankSteps | CollectiveTotals], rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """Return the rows as a checked frame."""
+    return table.check(pl.DataFrame(rows, schema=table.schema(), orient="row"))
+
+
+def random_rows(seed: int, *, ranks: int, steps: int) -> list[dict[str, Any]]:
+    """Return steps with random phases and waits, in random order."""
+    random_numbers = random.Random(seed)
+    rows = [
+        step_row(
+            rank,
+            step,
+            {name.removesuffix("_ns"): random_numbers.randrange(50 * MS) for name in PHASE_COLUMNS},
+            communication_wait_ns=random_numbers.choice([None, random_numbers.randrange(20 * MS)]),
+            tokens=random_numbers.randrange(100),
+        )
+        for rank in range(ranks)
+        for step in range(steps)
+    ]
+    random_numbers.shuffle(rows)
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_take_the_slowest_rank(seed: int) -> None:
+    """A step's length and phases are those of its slowest rank, and sum exactly."""
+    rows = random_rows(seed, ranks=5, steps=7)
+    summary = summarize_steps(frame(RankSteps, rows).lazy())
+    assert summary.height == 7
+    for row in summary.iter_rows(named=True):
+        same = [each for each in rows if each["step"] == row["step"]]
+        slowest = max(same, key=lambda each: (each["duration_ns"], -each["rank"]))
+        assert row["slowest_rank"] == slowest["rank"]
+        assert row["duration_ns"] == slowest["duration_ns"] == sum(row[phase] for phase in PHASE_COLUMNS)
+        assert row["median_ns"] == statistics.median_low([each["duration_ns"] for each in same])
+        assert row["tokens"] == sum(each["tokens"] for each in same)
+
+
+def test_tokens_of_a_step_are_unknown_when_one_rank_does_not_know() -> None:
+    """A sum over ranks is absent, not smaller, when one of them does not know its part."""
+    rows = [step_row(0, 0, {"forward": 5}, tokens=8), step_row(1, 0, {"forward": 5}, tokens=None)]
+    assert summarize_steps(frame(RankSteps, rows).lazy())[StepSummary.tokens].to_list() == [None]
+
+
+def test_phase_totals_sum_to_all_steps() -> None:
+    """Host time by phase sums to the length of all steps of all ranks."""
+    rows = random_rows(1, ranks=3, steps=4)
+    totals = compute_phase_totals(frame(RankSteps, rows).lazy())
+    assert sum(totals.values()) == sum(row["duration_ns"] for row in rows)
+    assert totals["backward"] == sum(row["backward_ns"] for row in rows)
+
+
+def test_the_rank_that_does_not_wait_is_the_slow_one() -> None:
+    """All steps are equally long; the rank with long forward and no wait exceeds its peers, and forward is named."""
+    rows = [
+        step_row(
+            rank,
+            step,
+            {"forward": 40 * MS if rank == 2 else 10 * MS, "backward": 20 * MS if rank == 2 else 50 * MS},
+            communication_wait_ns=0 if rank == 2 else 30 * MS,
+        )
+        for rank in range(4)
+        for step in range(10)
+    ]
+    excess = compute_rank_excess(frame(RankSteps, rows).lazy())
+    worst = excess.row(0, named=True)
+    assert (worst["rank"], worst["phase"], worst["phase_excess_ns"]) == (2, "forward", 30 * MS)
+    assert (worst["busy_ns"], worst["peers_busy_ns"], worst["excess_ns"]) == (60 * MS, 30 * MS, 30 * MS)
+    assert excess.filter(pl.col(RankExcess.rank) != 2)[RankExcess.excess_ns].to_list() == [0, 0, 0]
+
+
+def test_no_rank_is_named_when_no_wait_is_known() -> None:
+    """Without a known wait a slow rank cannot be told from its victims."""
+    rows = [step_row(0, 0, {"forward": 5}), step_row(1, 0, {"forward": 9})]
+    assert compute_rank_excess(frame(RankSteps, rows).lazy()).is_empty()
+
+
+@pytest.mark.parametrize(("max_ranks", "max_steps"), [(100, 100), (2, 3), (1, 1)])
+def test_bins_hold_the_mean_of_their_cells(max_ranks: int, max_steps: int) -> None:
+    """Each cell of the heat map is the mean busy time of the ranks and steps in it."""
+    rows = random_rows(3, ranks=5, steps=7)
+    binned = bin_rank_steps(frame(RankSteps, rows).lazy(), max_ranks=max_ranks, max_steps=max_steps)
+    rank_width, step_width = -(-5 // max_ranks), -(-7 // max_steps)
+    cells: dict[tuple[int, int], list[int]] = {}
+    for row in rows:
+        key = (row["rank"] // rank_width * rank_width, row["step"] // step_width * step_width)
+        cells.setdefault(key, []).append(row["duration_ns"] - (row["communication_wait_ns"] or 0))
+    expected = {key: sum(values) // len(values) for key, values in cells.items()}
+    assert {(rank, step): busy for rank, step, busy in binned.iter_rows()} == expected
+
+
+def test_bandwidth_is_a_lower_bound_over_issue_to_completion() -> None:
+    """Two ranks reduce 8 MB in 4 ms each: 2 (N-1)/N x 8 MB / 4 ms = 2 GB/s."""
+    base = dict.fromkeys(map(str, CollectiveTotals.columns()))
+    rows = [
+        base
+        | {"attempt": 0, "rank": rank, "step": 0, "group": "0", "group_ranks": [0, 1], "operation": "all_reduce"}
+        | {"variant": "plain", "control": False, "num_calls": 1, "in_bytes": 8_000_000, "out_bytes": 8_000_000}
+        | {"num_timed": 1, "duration_ns": 4 * MS}
+        for rank in (0, 1)
+    ]
+    row = summarize_collectives(frame(CollectiveTotals, rows).lazy()).row(0, named=True)
+    assert row[CollectiveSummary.busbw_at_least_bytes_per_s] == pytest.approx(2e9)
+    assert (row["num_calls"], row["group_size"], row["message_bytes"], row["blocked_ns"]) == (2, 2, 8e6, None)
+
+
+def test_mfu_counts_the_slowest_rank_against_all_peaks() -> None:
+    """1.2e12 model FLOPs a rank in 2 s on the slowest of two ranks of 1e12 FLOP/s: 2.4e12 / (2 s x 2e12) = 0.6."""
+    ranks = frame(Ranks, [rank_row(rank, peak_flop_per_s=1e12) for rank in (0, 1)])
+    steps = [
+        step_row(0, 0, {"forward": 1_000 * MS}, model_flop=1.2e12, hardware_flop=1.6e12, tokens=500),
+        step_row(1, 0, {"forward": 2_000 * MS}, model_flop=1.2e12, hardware_flop=1.6e12, tokens=500),
+    ]
+    speed = summarize_run(ranks, frame(RankSteps, steps).lazy()).check().speed
+    assert speed.mfu_ratio == pytest.approx(0.6)
+    assert speed.hfu_ratio == pytest.approx(0.8)
+    assert speed.tokens_per_s == pytest.approx(500)
+    assert speed.steps_per_s == pytest.approx(0.5)
+
+
+def test_what_is_unknown_is_absent_with_its_reason() -> None:
+    """Without peak, tokens and waits the figures are None and say why."""
+    ranks = frame(Ranks, [rank_row(0, mfu_absent_reason="GPU 'X' is not in the catalogue", world_size=3)])
+    summary = summarize_run(ranks, frame(RankSteps, [step_row(0, 0, {"forward": 5}, model_flop=1.0)]).lazy()).check()
+    assert summary.missing_ranks == (1, 2)
+    assert summary.speed.absent["mfu_ratio"] == "GPU 'X' is not in the catalogue"
+    assert set(summary.speed.absent) == {"mfu_ratio", "hfu_ratio", "tokens_per_s"}
+    assert summary.absent["communication_wait_ns"] == "no wait site was seen"
+
+
+def test_a_run_without_steps_says_so() -> None:
+    """Before the first step every figure is absent."""
+    summary = summarize_run(frame(Ranks, [rank_row(0)]), RankSteps.empty().lazy()).check()
+    assert (summary.last_step, summary.num_steps, summary.speed.num_steps) == (None, 0, 0)
+    assert summary.absent["goodput_ratio"] == "no step has ended yet"
+
+
+def test_goodput_leaves_out_steps_that_a_restart_did_again() -> None:
+    """Steps 0 to 3 of the first attempt, restart from step 2: 2 of them were in vain; 4 kept seconds of 8."""
+    ranks = frame(Ranks, [rank_row(0, world_size=1), rank_row(0, attempt=1, started_ns=5_000 * MS, world_size=1)])
+    steps = [step_row(0, step, {"forward": 1_000 * MS}) for step in range(4)]
+    steps += [
+        step_row(0, step, {"forward": 1_000 * MS}, attempt=1, start_ns=start * MS, end_ns=(start + 1_000) * MS)
+        for step, start in ((2, 6_000), (3, 7_000))
+    ]
+    assert summarize_run(ranks, frame(RankSteps, steps).lazy()).check().goodput_ratio == pytest.approx(4 / 8)
