@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 import scope
+from scope.cli.exporter import exporter
 from scope.errors import ScopeError
 
 _INTERRUPTED: Final = 130
@@ -42,6 +43,14 @@ def _root(
     ] = False,
 ) -> None:
     """Hold the options that stand before a command."""
+
+
+# The exporter has its own options and its own help.
+app.command(
+    "exporter",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(exporter)
 
 
 def main() -> None:

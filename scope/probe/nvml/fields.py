@@ -36,7 +36,7 @@ class FieldReader:
 
     Args:
         library: The opened NVML.
-        gpu: UUID of the GPU.
+        gpu: What its calls are announced under.
         handle: Its handle.
         keys: The fields; those that the bindings do not know are dropped.
     """

@@ -24,7 +24,7 @@ class GpmReader:
 
     Args:
         library: The opened NVML.
-        gpu: UUID of the GPU.
+        gpu: What its calls are announced under.
         handle: Its handle; the parent's for a GPU instance.
         gpu_instance: Id of the GPU instance, None for the whole GPU.
     """

@@ -84,6 +84,8 @@ class GpuReader:
         with_nvlink: bool = True,
     ) -> None:
         self.identity = identity
+        # The index is what calls are announced under: it is known before any call of the GPU itself.
+        self._subject = str(identity.index)
         self._library = library
         self._handle = handle
         self._with_gpm = with_gpm
@@ -93,8 +95,8 @@ class GpuReader:
         self._slow = GpuReading(identity)
         self._fast_fields = self._fields(_FAST_FIELDS)
         self._slow_fields = self._fields(_SLOW_FIELDS)
-        self._nvlink = NvlinkReader(library, identity.uuid, handle)
-        self._mig = MigReader(library, identity.uuid, handle)
+        self._nvlink = NvlinkReader(library, self._subject, handle)
+        self._mig = MigReader(library, self._subject, handle)
 
     def read(self, problems: Problems, now_ns: int, *, slow: bool) -> GpuReading:
         """Return all that this GPU tells.
@@ -132,7 +134,7 @@ class GpuReader:
 
     def _fields(self, names: tuple[str, ...]) -> FieldReader:
         keys: list[Key] = [(name, 0) for name in names]
-        return FieldReader(self._library, self.identity.uuid, self._handle, keys)
+        return FieldReader(self._library, self._subject, self._handle, keys)
 
     def _reporter(self, problems: Problems) -> Callable[[str, str], None]:
         def report(error: str, where: str) -> None:
@@ -229,7 +231,7 @@ class GpuReader:
         if "gpm" in self._absent:
             return {}
         if self._gpm is None:
-            gpm = GpmReader(self._library, self.identity.uuid, self._handle)
+            gpm = GpmReader(self._library, self._subject, self._handle)
             supported = self._guarded("nvmlGpmQueryDeviceSupport", gpm.is_supported, problems)
             if not supported:
                 self._absent.add("gpm")
@@ -252,7 +254,7 @@ class GpuReader:
         key = call + tag
         if key in self._absent:
             return None
-        return self._guarded(key, lambda: self._library.call(self.identity.uuid, call, *arguments), problems)
+        return self._guarded(key, lambda: self._library.call(self._subject, call, *arguments), problems)
 
     def _guarded(self, key: str, read: Callable[[], Any], problems: Problems) -> Any:
         """Return what `read` gives; None when it failed in a way that concerns this figure alone."""
@@ -280,7 +282,7 @@ def read_identity(library: NvmlLibrary, index: int) -> tuple[GpuIdentity, Any]:
 
     def ask(name: str) -> Any:
         try:
-            return library.call(identity.uuid, name, handle)
+            return library.call(gpu, name, handle)
         except NvmlFailure as failure:
             if failure.lost:
                 raise

@@ -19,7 +19,7 @@ class MigReader:
 
     Args:
         library: The opened NVML.
-        gpu: UUID of the parent.
+        gpu: What calls of the parent are announced under.
         handle: The parent's handle.
     """
 

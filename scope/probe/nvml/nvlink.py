@@ -28,7 +28,7 @@ class NvlinkReader:
 
     Args:
         library: The opened NVML.
-        gpu: UUID of the GPU.
+        gpu: What its calls are announced under.
         handle: Its handle.
     """
 

@@ -181,12 +181,10 @@ class NvmlProbe:
         except NvmlFailure:
             return
         registered = 0
-        for index, identity in self._known.items():
-            if index not in self._readers:
-                continue
+        for index in self._readers:
             try:
-                handle = self._library.call(identity.uuid, "nvmlDeviceGetHandleByIndex", index)
-                self._library.call(identity.uuid, "nvmlDeviceRegisterEvents", handle, _XID_EVENT, event_set)
+                handle = self._library.call(str(index), "nvmlDeviceGetHandleByIndex", index)
+                self._library.call(str(index), "nvmlDeviceRegisterEvents", handle, _XID_EVENT, event_set)
                 registered += 1
             except NvmlFailure:
                 continue

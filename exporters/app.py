@@ -1,0 +1,156 @@
+"""Put the parts together: sampling process, training runs, server; and stop them in order."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exporters.discovery import expand_hosts, render_targets
+from exporters.node import NodeState
+from exporters.options import DEFAULT_PORT, Options, parse_options
+from exporters.scrape import Scraper, Source
+from exporters.server import Content, ExporterServer
+from exporters.supervisor import Supervisor
+from exporters.web_config import WebConfig, load_web_config
+from exporters.wire import COLLECTORS, SamplerSettings
+from scope.errors import InputError, ScopeError, UsageError
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from exporters.series import SeriesSet
+
+log = logging.getLogger("scope.exporter")
+
+
+class Exporter:
+    """One node's exporter.
+
+    Args:
+        options: What the user asked for.
+
+    Raises:
+        ScopeError: The web-config has mistakes, or the address cannot be taken.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        config = load_web_config(options.web_config) if options.web_config else WebConfig(None, {}, {})
+        hosts = expand_hosts(options.targets) if options.targets else []
+        stale_after_ns = options.deadline_ns + 3 * options.interval_ns
+        self.node = NodeState(options.collectors, stale_after_ns=stale_after_ns)
+        settings = SamplerSettings(
+            collectors=[name for name in COLLECTORS if name in options.collectors],
+            interval_ns=options.interval_ns,
+            slow_interval_ns=options.slow_interval_ns,
+            root=options.root,
+            nvml_library=options.nvml_library,
+        )
+        self.supervisor = Supervisor(settings, self.node.observe, deadline_ns=options.deadline_ns)
+        self.scraper = Scraper(self._sources(), self._add_own)
+        content = Content(
+            self.scraper.text, self._health, lambda: render_targets(hosts, self.server.port), "Scope exporter"
+        )
+        try:
+            self.server = ExporterServer(
+                (options.host, options.port), content, config, max_connections=options.max_connections
+            )
+        except OSError as error:
+            message = f"cannot listen at {options.host}:{options.port}: {error}"
+            raise InputError(message) from error
+        self._is_open = not options.is_loopback and (config.tls is None or not config.users)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        if self._is_open:
+            log.warning(
+                "listening at %s without TLS and users: everybody who reaches it can read it (--web-config)",
+                self._options.host,
+            )
+        self.supervisor.start()
+        scheme = "http" if self.server.config.tls is None else "https"
+        host = f"[{self._options.host}]" if ":" in self._options.host else self._options.host
+        log.info("serving %s://%s:%d/metrics", scheme, host, self.server.port)
+        try:
+            self.server.serve_forever(poll_interval=0.2)
+        finally:
+            self.supervisor.stop()
+            self.server.server_close()
+
+    def stop(self) -> None:
+        """Let `run` return; answers under way are finished."""
+        threading.Thread(target=self.server.shutdown, name="shutdown").start()
+
+    def _sources(self) -> list[Source]:
+        return [self.node]
+
+    def _add_own(self, series: SeriesSet) -> None:
+        self.node.add_own(series, self.supervisor)
+
+    def _health(self) -> str | None:
+        if self.supervisor.stuck:
+            return "the sampling process hangs in the kernel and cannot be killed"
+        sample = self.node.sample
+        if sample is None:
+            return "no sample yet"
+        age_s = self.node.age_ns(sample) / NS_PER_S
+        if age_s > self._options.deadline_ns / NS_PER_S + 3 * self._options.interval_ns / NS_PER_S:
+            return f"the last sample is {age_s:.1f} s old"
+        return None
+
+
+def main(arguments: list[str]) -> int:
+    """Run the exporter, or with `targets` as first argument write a target file.
+
+    Returns:
+        The exit status.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        if arguments[:1] == ["targets"]:
+            return write_targets(arguments[1:])
+        options = parse_options(arguments)
+        if options.verbose:
+            log.setLevel(logging.DEBUG)
+        exporter = Exporter(options)
+    except ScopeError as error:
+        sys.stderr.write(f"scope: {error}\n")
+        return error.exit_code
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: exporter.stop())
+    exporter.run()
+    return 0
+
+
+def write_targets(arguments: list[str]) -> int:
+    """Write the file that `file_sd_configs` reads.
+
+    Raises:
+        ScopeError: The hosts make no sense, or the file exists and `--force` was not given.
+    """
+    parser = argparse.ArgumentParser(
+        prog="scope exporter targets", description="Write a target file for file_sd_configs."
+    )
+    parser.add_argument("hosts", help="such as 'node[001-128]', or @FILE with one a line")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"port of the exporters (default {DEFAULT_PORT})"
+    )
+    parser.add_argument("--output", metavar="FILE", help="where to write; default is the standard output")
+    parser.add_argument("--force", action="store_true", help="overwrite the file")
+    values = parser.parse_args(arguments)
+    text = render_targets(expand_hosts(values.hosts), values.port)
+    if values.output is None:
+        sys.stdout.write(text)
+        return 0
+    path = Path(values.output)
+    if path.exists() and not values.force:
+        message = f"{path} exists; --force overwrites it"
+        raise UsageError(message)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+    return 0

@@ -1,0 +1,90 @@
+"""The text formats of Prometheus, written from scratch because a node has thousands of series.
+
+About twenty times faster than `prometheus_client`, whose parsers the tests use to check every line. What names a series
+is built once and kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from exporters.series import Metric, SeriesSet, Value
+
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_MAX_CACHED_NAMES: Final = 200_000
+
+
+def choose_format(accept: str) -> str:
+    """Return the content type for an Accept header: OpenMetrics when it is asked for, else the plain text format."""
+    return OPENMETRICS if "application/openmetrics-text" in accept else TEXT
+
+
+def escape_label(value: str) -> str:
+    """Return a label's value as both formats write it between quotes."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+class Renderer:
+    """Writes series in one of the two formats.
+
+    Args:
+        content_type: `TEXT` or `OPENMETRICS`.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        self._open = content_type == OPENMETRICS
+        self._names: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._headers: dict[str, str] = {}
+
+    def render(self, series: SeriesSet) -> str:
+        """Return the lines of all families, without an end mark."""
+        lines: list[str] = []
+        names = self._names
+        if len(names) > _MAX_CACHED_NAMES:
+            names.clear()
+        for metric, samples in series:
+            if not samples:
+                continue
+            lines.append(self._header(metric))
+            family = metric.name
+            for labels, value in samples.items():
+                name = names.get((family, labels))
+                if name is None:
+                    name = names[family, labels] = _series_name(metric, labels)
+                lines.append(f"{name} {_number(value)}\n")
+        return "".join(lines)
+
+    @property
+    def end(self) -> str:
+        """What stands at the end of the whole answer."""
+        return "# EOF\n" if self._open else ""
+
+    def _header(self, metric: Metric) -> str:
+        header = self._headers.get(metric.name)
+        if header is None:
+            header = self._headers[metric.name] = self._make_header(metric)
+        return header
+
+    def _make_header(self, metric: Metric) -> str:
+        name, kind = metric.name, metric.kind
+        text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
+        if self._open:
+            # OpenMetrics names the family without the suffix that its samples carry.
+            name = name.removesuffix("_total" if kind == "counter" else "_info" if kind == "info" else "")
+            text = text.replace('"', '\\"')
+        elif kind == "info":
+            kind = "gauge"
+        return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+
+
+def _series_name(metric: Metric, labels: tuple[str, ...]) -> str:
+    if not labels:
+        return metric.name
+    pairs = ",".join(f'{name}="{escape_label(value)}"' for name, value in zip(metric.labels, labels, strict=True))
+    return f"{metric.name}{{{pairs}}}"
+
+
+def _number(value: Value) -> str:
+    return repr(value) if isinstance(value, float) else str(int(value))

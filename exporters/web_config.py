@@ -1,0 +1,285 @@
+"""TLS and basic authentication from a web-config file, in the format of Prometheus' exporter-toolkit.
+
+`promtool check web-config` accepts the same files. Every mistake is reported, not only the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import secrets
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from scope.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TLS_KEYS: Final = frozenset(
+    {"cert_file", "key_file", "cert", "key", "client_ca_file", "client_ca", "client_auth_type", "client_allowed_sans"}
+    | {"min_version", "max_version", "cipher_suites", "prefer_server_cipher_suites", "curve_preferences"}
+)
+_HTTP_KEYS: Final = frozenset({"http2", "headers"})
+_HEADERS: Final = frozenset(
+    {"Content-Security-Policy", "X-Frame-Options", "X-Content-Type-Options", "X-XSS-Protection"}
+    | {"Strict-Transport-Security"}
+)
+_VERSIONS: Final = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+_OLD_VERSIONS: Final = frozenset({"TLS10", "TLS11"})
+_CLIENT_AUTH: Final = {
+    "NoClientCert": ssl.CERT_NONE,
+    "RequestClientCert": ssl.CERT_OPTIONAL,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAnyClientCert": ssl.CERT_REQUIRED,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+_BCRYPT_LENGTH: Final = 60
+_MAX_CACHED: Final = 100
+# A hash of a password that nobody has, so that an unknown user costs as long as a wrong password.
+_DECOY: Final = b"$2b$10$CQZpzJyTNlZ1LCOKZ3Q3ReQ6e3cRtJQ1uVgRrdoxHXqpIFOcDV5ru"
+
+
+class WebConfig(NamedTuple):
+    """What a web-config file says.
+
+    Attributes:
+        tls: Ready to wrap connections; None for plain HTTP.
+        users: bcrypt hash by user; empty lets everybody in.
+        headers: Headers to add to every answer.
+    """
+
+    tls: ssl.SSLContext | None
+    users: dict[str, bytes]
+    headers: dict[str, str]
+
+
+def load_web_config(path: Path) -> WebConfig:
+    """Read a web-config file.
+
+    Raises:
+        ConfigError: The file has mistakes; the message lists all of them.
+        MissingExtraError: The libraries that it needs are not installed.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        message = "a web-config needs PyYAML: pip install 'stepscope[exporter]'"
+        raise MissingExtraError(message) from error
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read the web-config {path}: {error}"
+        raise ConfigError(message) from error
+    except yaml.YAMLError as error:
+        message = f"the web-config {path} is no YAML: {' '.join(str(error).split())}"
+        raise ConfigError(message) from error
+    return _Reader(path).read(content)
+
+
+class _Reader:
+    """Checks one file and gathers its mistakes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mistakes: list[str] = []
+
+    def read(self, content: Any) -> WebConfig:
+        top = self._mapping(content, "$")
+        self._only(top, {"tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"}, "$")
+        tls = self._tls(self._mapping(top.get("tls_server_config"), "$.tls_server_config"))
+        headers = self._headers(self._mapping(top.get("http_server_config"), "$.http_server_config"))
+        users = self._users(self._mapping(top.get("basic_auth_users"), "$.basic_auth_users"))
+        if self._mistakes:
+            message = f"the web-config {self._path} has mistakes:\n" + "\n".join(f"  {line}" for line in self._mistakes)
+            raise ConfigError(message)
+        return WebConfig(tls, users, headers)
+
+    def _mapping(self, value: Any, where: str) -> dict[str, Any]:
+        if value is None:
+            return {}
+        if isinstance(value, dict):
+            return {str(key): item for key, item in cast("dict[Any, Any]", value).items()}
+        self._mistakes.append(f"{where}: must be a mapping, is {type(value).__name__}")
+        return {}
+
+    def _only(self, mapping: dict[str, Any], known: set[str] | frozenset[str], where: str) -> None:
+        for key in mapping.keys() - known:
+            self._mistakes.append(f"{where}.{key}: unknown key; known are {', '.join(sorted(known))}")
+
+    def _users(self, mapping: dict[str, Any]) -> dict[str, bytes]:
+        users: dict[str, bytes] = {}
+        for user, hashed in mapping.items():
+            text = str(hashed)
+            if not text.startswith(("$2a$", "$2b$", "$2y$")) or len(text) != _BCRYPT_LENGTH:
+                self._mistakes.append(f"$.basic_auth_users.{user}: is no bcrypt hash (htpasswd -nBC 10 USER makes one)")
+            else:
+                users[user] = text.encode()
+        return users
+
+    def _headers(self, mapping: dict[str, Any]) -> dict[str, str]:
+        where = "$.http_server_config"
+        self._only(mapping, _HTTP_KEYS, where)
+        headers = self._mapping(mapping.get("headers"), f"{where}.headers")
+        self._only(headers, _HEADERS, f"{where}.headers")
+        for name, value in headers.items():
+            if "\n" in str(value) or "\r" in str(value):
+                self._mistakes.append(f"{where}.headers.{name}: holds a line break")
+        return {name: str(value) for name, value in headers.items()}
+
+    def _tls(self, mapping: dict[str, Any]) -> ssl.SSLContext | None:
+        where = "$.tls_server_config"
+        self._only(mapping, _TLS_KEYS, where)
+        if not mapping:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._versions(context, mapping, where)
+        self._certificate(context, mapping, where)
+        self._clients(context, mapping, where)
+        suites: Any = mapping.get("cipher_suites")
+        if suites is not None:
+            try:
+                context.set_ciphers(":".join(_openssl_name(str(suite)) for suite in suites))
+            except (ssl.SSLError, TypeError) as error:
+                self._mistakes.append(f"{where}.cipher_suites: {error}")
+        if mapping.get("client_allowed_sans"):
+            self._mistakes.append(f"{where}.client_allowed_sans: not supported; use a client CA of its own")
+        return context
+
+    def _versions(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
+        for key, attribute in (("min_version", "minimum_version"), ("max_version", "maximum_version")):
+            name = mapping.get(key)
+            if name is None:
+                if key == "min_version":
+                    context.minimum_version = ssl.TLSVersion.TLSv1_2
+            elif name in _VERSIONS:
+                setattr(context, attribute, _VERSIONS[name])
+            elif name in _OLD_VERSIONS:
+                self._mistakes.append(f"{where}.{key}: {name} is broken; use TLS12 or TLS13")
+            else:
+                self._mistakes.append(f"{where}.{key}: {name!r} is none of TLS12, TLS13")
+
+    def _certificate(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
+        for name in ("cert", "key"):
+            given = [key for key in (name, f"{name}_file") if mapping.get(key)]
+            if len(given) != 1:
+                self._mistakes.append(f"{where}: needs exactly one of {name} and {name}_file")
+        paths: list[str] = []
+        for name in ("cert", "key"):
+            if mapping.get(f"{name}_file"):
+                path = self._file(mapping, f"{name}_file", where)
+                if path is not None:
+                    paths.append(str(path))
+            elif mapping.get(name):
+                paths.append(_in_memory(str(mapping[name])))
+        if len(paths) != 2:
+            return
+        try:
+            context.load_cert_chain(paths[0], paths[1], password=_refuse_password)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            self._mistakes.append(f"{where}: certificate and key cannot be used together: {error}")
+
+    def _clients(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
+        kind = str(mapping.get("client_auth_type") or "NoClientCert")
+        if kind not in _CLIENT_AUTH:
+            self._mistakes.append(f"{where}.client_auth_type: {kind!r} is none of {', '.join(_CLIENT_AUTH)}")
+            return
+        path = self._file(mapping, "client_ca_file", where) if mapping.get("client_ca_file") else None
+        authority = mapping.get("client_ca")
+        if kind == "NoClientCert":
+            if path is not None or authority:
+                self._mistakes.append(f"{where}: a client CA is given, but client_auth_type asks for no certificate")
+            return
+        if path is None and not authority:
+            # OpenSSL has no way to take a certificate that it cannot check.
+            self._mistakes.append(f"{where}.client_auth_type: {kind} needs client_ca_file")
+            return
+        try:
+            context.load_verify_locations(cafile=None if path is None else str(path), cadata=authority or None)
+        except (ssl.SSLError, OSError) as error:
+            self._mistakes.append(f"{where}.client_ca_file: {error}")
+        context.verify_mode = _CLIENT_AUTH[kind]
+
+    def _file(self, mapping: dict[str, Any], key: str, where: str) -> Path | None:
+        path = self._path.parent / str(mapping[key])
+        if not path.is_file():
+            self._mistakes.append(f"{where}.{key}: no file {path}")
+            return None
+        if not os.access(path, os.R_OK):
+            self._mistakes.append(f"{where}.{key}: {path} may not be read")
+            return None
+        return path
+
+
+def _openssl_name(name: str) -> str:
+    """Return OpenSSL's name of a suite that Go names `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`."""
+    name = name.removeprefix("TLS_").replace("_WITH_", "-").replace("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305")
+    return name.replace("AES_128", "AES128").replace("AES_256", "AES256").replace("_", "-")
+
+
+def _in_memory(text: str) -> str:
+    """Return a path to a text that never reaches a disk."""
+    descriptor = os.memfd_create("scope-pem")
+    os.write(descriptor, text.encode())
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _refuse_password() -> str:
+    message = "the key is encrypted; the exporter cannot ask for its password"
+    raise ValueError(message)
+
+
+class Authenticator:
+    """Checks basic authentication.
+
+    bcrypt is slow on purpose, so what was checked once is remembered by a keyed hash, and an unknown user costs as much
+    as a wrong password.
+
+    Args:
+        users: bcrypt hash by user.
+
+    Raises:
+        MissingExtraError: bcrypt is not installed.
+    """
+
+    def __init__(self, users: dict[str, bytes]) -> None:
+        try:
+            import bcrypt
+        except ImportError as error:
+            message = "basic authentication needs bcrypt: pip install 'stepscope[exporter]'"
+            raise MissingExtraError(message) from error
+        self._bcrypt = bcrypt
+        self._users = users
+        self._secret = secrets.token_bytes(32)
+        self._known: dict[bytes, bool] = {}
+        self._lock = threading.Lock()
+
+    def allows(self, header: str | None) -> bool:
+        """Return whether an Authorization header names a user with the right password."""
+        scheme, _, encoded = (header or "").partition(" ")
+        if scheme.lower() != "basic":
+            return False
+        try:
+            user, separator, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        if not separator:
+            return False
+        hashed = self._users.get(user, _DECOY)
+        key = hmac.digest(self._secret, hashlib.sha256(user.encode()).digest() + hashed + password.encode(), "sha256")
+        with self._lock:
+            allowed = self._known.get(key)
+            if allowed is None:
+                # bcrypt takes 72 bytes; a longer password is refused by it and so by us.
+                try:
+                    allowed = self._bcrypt.checkpw(password.encode(), hashed) and user in self._users
+                except ValueError:
+                    allowed = False
+                if len(self._known) >= _MAX_CACHED:
+                    self._known.clear()
+                self._known[key] = allowed
+        return allowed

@@ -1,0 +1,35 @@
+"""`scope exporter`: serve this node's hardware and training runs to Prometheus."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from scope.errors import MissingExtraError
+
+_NEEDED = ("pynvml", "bcrypt", "yaml")
+
+
+def exporter(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPTIONS]", help="Options of the exporter; --help lists them.")
+    ] = None,
+) -> None:
+    """Serve this node's GPUs, links, NICs, storage and training runs to Prometheus, on 127.0.0.1:9469.
+
+    `scope exporter targets HOSTS` writes a target file for file_sd_configs.
+
+    Example: scope exporter --port 9469 --runs '/var/spool/scope/*'
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        message = f"the exporter needs {', '.join(missing)}: pip install 'stepscope[exporter]'"
+        raise MissingExtraError(message)
+    command = [sys.executable, "-m", "exporters", *(arguments or [])]
+    sys.stdout.flush()
+    # Becoming the exporter costs one process less, and the signals of a service manager reach it directly.
+    os.execv(sys.executable, command)

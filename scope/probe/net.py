@@ -1,0 +1,160 @@
+"""Network interfaces: kernel statistics, and from the driver the pause frames of priority flow control.
+
+RDMA traffic does not pass here; `scope.probe.rdma` has it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from scope.probe.ethtool import Ethtool
+from scope.probe.records import NetDevice
+from scope.probe.tree import CounterFiles, Problems, Tree, error_kind
+from scope.units import BITS_PER_BYTE, NS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BASE: Final = "/sys/class/net"
+MAX_DEVICES: Final = 64
+STATISTICS: Final = (
+    "rx_bytes",
+    "tx_bytes",
+    "rx_packets",
+    "tx_packets",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+)
+DRIVER_COUNTERS: Final = frozenset(
+    {
+        "rx_discards_phy",
+        "tx_pause_storm_warning_events",
+        "tx_pause_storm_error_events",
+        "link_down_events_phy",
+        "rx_symbol_err_phy",
+        "rx_crc_errors_phy",
+        "rx_pcs_symbol_err_phy",
+        "rx_corrected_bits_phy",
+        "outbound_pci_stalled_rd",
+        "outbound_pci_stalled_wr",
+        "rx_out_of_buffer",
+    }
+)
+"""Counters of drivers that tell of faults; a port has about a thousand, which nobody could pay for."""
+
+_PAUSE: Final = re.compile(r"(rx|tx)_prio([0-7])_pause(_duration)?")
+_VIRTUAL: Final = "/devices/virtual/"
+
+
+class NetProbe:
+    """Reads all interfaces of this network namespace but the loopback.
+
+    Args:
+        tree: Where sysfs lies.
+        ioctl: Ask drivers too; False where the tree is not this machine's.
+    """
+
+    def __init__(self, tree: Tree, *, ioctl: bool = True) -> None:
+        self._tree = tree
+        self._files = CounterFiles(tree)
+        self._ethtool = Ethtool() if ioctl else None
+        self._without_counters: set[str] = set()
+        self._known: set[str] = set()
+
+    def read(self, problems: Problems, may_touch: Callable[[str], bool] = lambda _device: True) -> list[NetDevice]:
+        """Return one record an interface.
+
+        Args:
+            problems: Told of every file and driver that failed.
+            may_touch: Asked before a device is read; one that may not be touched is left out.
+        """
+        names = [
+            name for name in self._tree.list(_BASE) if name != "lo" and self._tree.exists(f"{_BASE}/{name}/statistics")
+        ]
+        if len(names) > MAX_DEVICES:
+            problems.add("too_many", where=_BASE, message=f"{len(names)} interfaces; the first {MAX_DEVICES} are kept")
+        names = names[:MAX_DEVICES]
+        self._forget(set(names))
+        return [self._read_device(name, problems) for name in names if may_touch(name)]
+
+    def _forget(self, alive: set[str]) -> None:
+        for gone in self._known - alive:
+            self._files.forget(f"{_BASE}/{gone}/")
+        self._known = alive
+        self._without_counters &= alive
+        if self._ethtool is not None:
+            self._ethtool.forget(alive)
+
+    def _read_device(self, name: str, problems: Problems) -> NetDevice:
+        folder = f"{_BASE}/{name}"
+        virtual = _VIRTUAL in self._tree.resolve(folder) + "/"
+        reading = NetDevice(name, up=self._text(f"{folder}/operstate", problems) == "up", virtual=virtual)
+        for counter in STATISTICS:
+            value = self._number(f"{folder}/statistics/{counter}", problems)
+            if value is not None:
+                reading.statistics[counter] = value
+        reading.carrier_downs = self._number(f"{folder}/carrier_down_count", problems)
+        if reading.up and not virtual:
+            reading.speed_bytes_per_s = self._speed(folder)
+        if not virtual:
+            self._read_driver(reading, problems)
+        return reading
+
+    def _speed(self, folder: str) -> int | None:
+        """Return the speed; the kernel refuses to tell it of an interface that is down, and gives -1 for unknown."""
+        try:
+            megabits = int(self._tree.read(f"{folder}/speed"))
+        except (OSError, ValueError):
+            return None
+        return megabits * 1_000_000 // BITS_PER_BYTE if megabits > 0 else None
+
+    def _read_driver(self, reading: NetDevice, problems: Problems) -> None:
+        if self._ethtool is None or reading.name in self._without_counters:
+            return
+        try:
+            counters = self._ethtool.read(reading.name)
+        except OSError as error:
+            # EOPNOTSUPP: this driver has no counters, and never will have.
+            self._without_counters.add(reading.name)
+            if error_kind(error) not in {"not_supported", "no_device"}:
+                problems.add_os_error(error, where=f"ethtool {reading.name}")
+            return
+        take_driver_counters(reading, counters)
+
+    def _number(self, path: str, problems: Problems) -> int | None:
+        text = self._text(path, problems)
+        if text.isdecimal():
+            return int(text)
+        if text:
+            problems.add("invalid", where=path, message=f"no number: {text[:40]!r}")
+        return None
+
+    def _text(self, path: str, problems: Problems) -> str:
+        try:
+            return self._files.read(path).decode("utf-8", "replace").strip()
+        except OSError as error:
+            problems.add(error_kind(error), where=path, message=str(error))
+            return ""
+
+
+def take_driver_counters(reading: NetDevice, counters: dict[str, int]) -> None:
+    """Keep of a driver's counters the pause frames and those that tell of faults.
+
+    Args:
+        reading: Where they are put; pause durations, microseconds in mlx5, become nanoseconds.
+        counters: All counters by the driver's names.
+    """
+    for name, value in counters.items():
+        if name in DRIVER_COUNTERS:
+            reading.driver_counters[name] = value
+            continue
+        match = _PAUSE.fullmatch(name)
+        if match is not None:
+            key = f"{match[2]}/{match[1]}"
+            if match[3]:
+                reading.pause_ns[key] = value * NS_PER_US
+            else:
+                reading.pause_frames[key] = value
