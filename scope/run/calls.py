@@ -307,6 +307,11 @@ class CallLog:
         if counter is not None:
             counter.fr = (max(enqueued, 0), max(started, 0), max(completed, 0))
 
+    def silence(self) -> None:
+        """Forget the black box and take a lock of its own: in a forked child both belong to the parent."""
+        self._lock = threading.RLock()
+        self._black_box = None
+
     def next_step(self, step: int) -> StepCalls:
         """Begin a step and return the calls of the one before."""
         with self._lock:

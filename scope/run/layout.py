@@ -59,14 +59,15 @@ hash, Flight Recorder's enqueued, started, completed (0 unknown), operation and 
 
 RING: Final = struct.Struct("<BBBBIHBBIiiIQQqq")
 """operation, variant, dtype, flags, lap, group, phase (place in `PHASES`, 255 the user's own), reserved, sequence,
-step (-1 before the first), peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes, issued_ns, completed_ns.
+step (-1 before the first), peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes, issued_ns,
+completed_ns.
 
 A call's place in the ring is `lap * 1024 + slot`."""
 
 CALL: Final = struct.Struct("<IiQBBBBiiQQqqqqHBBIIQ")
-"""group, step (-1 before the first), sequence, operation, variant, dtype, flags, peer (-1 none; root of rooted operations, group rank), tag
-(-1 none), in_bytes, out_bytes, issued_ns, arrived_ns, completed_ns, blocked_ns (-1 unknown), num_tensors, phase,
-reserved, call site (0 unknown), reserved, rolling hash after this call."""
+"""group, step (-1 before the first), sequence, operation, variant, dtype, flags, peer (-1 none; the group rank of the
+root), tag (-1 none), in_bytes, out_bytes, issued_ns, arrived_ns, completed_ns, blocked_ns (-1 unknown), num_tensors,
+phase, reserved, call site (0 unknown), reserved, rolling hash after this call."""
 
 SEGMENT: Final = struct.Struct("<8sHHIIIqII")
 """magic, major, minor, rank, attempt, record_bytes, wall_offset_ns, first step, reserved; the CRC stands after it."""

@@ -491,7 +491,7 @@ class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
 StepLine = StepRecord | StepSummary
 """What a line of `steps.jsonl` may hold."""
 
-Detail = str | int | float | bool | None | list[str] | list[int]
+Detail = str | int | float | bool | list[str | int] | None
 """A value of `EventRecord.detail` or `Verdict.evidence`; names carry their unit (`bytes`, `duration_ns`)."""
 
 

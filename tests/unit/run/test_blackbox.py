@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
@@ -14,6 +14,9 @@ from scope.run import layout
 from scope.run.blackbox import BlackBox, BlackBoxIdentity, read_black_box
 from scope.run.calls import Call, CallLog, pack_segment_header, read_segment
 from scope.run.schema import OPERATIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WHO = BlackBoxIdentity(rank=3, attempt=1, world_size=8, pid=77, process_start_ticks=1234, wall_offset_ns=1_000_000)
 ALL_REDUCE = OPERATIONS.index("all_reduce")

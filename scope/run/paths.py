@@ -1,0 +1,164 @@
+"""Where things stand: folders of a run, the node-local spool, and the registry by which an exporter finds them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from scope.errors import RunError, UsageError
+from scope.run.files import FOLDER_MODE, read_document, replace_document
+
+RUN_FILE: Final = "run.json"
+VERDICTS_FILE: Final = "verdicts.jsonl"
+RANK_FILE: Final = "rank.json"
+STEPS_FILE: Final = "steps.jsonl"
+EVENTS_FILE: Final = "events.jsonl"
+BLACK_BOX_FILE: Final = "blackbox.bin"
+CALLS_FOLDER: Final = "calls"
+TRACES_FOLDER: Final = "traces"
+SEGMENT_SUFFIX: Final = ".bin"
+OPEN_SEGMENT_SUFFIX: Final = ".part"
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MIN_FREE_BYTES: Final = 64 * 2**20
+_NETWORK_TYPES: Final = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "afs", "wekafs", "pvfs2")
+)
+_MEMORY_FOLDER: Final = Path("/dev/shm")
+
+
+class Registration(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """One spool on this node, for the exporter.
+
+    Attributes:
+        run_id: The run.
+        spool: Folder with the layout of a run directory that the ranks of this node write to.
+        run_dir: Run directory that it is published to; absent when the spool is the run directory.
+    """
+
+    run_id: str
+    spool: str
+    run_dir: str | None = None
+
+
+def check_run_id(run_id: str) -> str:
+    """Return `run_id` when it can be the name of a folder.
+
+    Raises:
+        UsageError: It is empty, longer than 128, or has other characters than letters, digits, `.`, `_` and `-`.
+    """
+    if not _RUN_ID.fullmatch(run_id):
+        message = f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' or '-', a letter or digit first"
+        raise UsageError(message)
+    return run_id
+
+
+def attempt_folder(run: Path, attempt: int) -> Path:
+    """Return the folder of an attempt."""
+    return run / f"attempt-{attempt:03d}"
+
+
+def rank_folder(run: Path, attempt: int, rank: int) -> Path:
+    """Return the folder of a rank in an attempt."""
+    return attempt_folder(run, attempt) / "ranks" / f"{rank:05d}"
+
+
+def list_attempts(run: Path) -> list[int]:
+    """Return the numbers of the attempts that a run directory holds, sorted; empty when it does not exist."""
+    return _numbered(run, re.compile(r"attempt-(\d{3,9})"))
+
+
+def list_ranks(run: Path, attempt: int) -> list[int]:
+    """Return the ranks that an attempt holds, sorted."""
+    return _numbered(attempt_folder(run, attempt) / "ranks", re.compile(r"(\d{5,9})"))
+
+
+def _numbered(folder: Path, name: re.Pattern[str]) -> list[int]:
+    try:
+        with os.scandir(folder) as entries:
+            matches = [name.fullmatch(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def default_spool(environment: dict[str, str] | None = None) -> Path:
+    """Return the folder of this user's spools: `SCOPE_SPOOL`, else in memory where there is room, else on disk."""
+    named = (os.environ if environment is None else environment).get("SCOPE_SPOOL")
+    if named:
+        return Path(named)
+    name = f"scope-{os.getuid()}"
+    if _MEMORY_FOLDER.is_dir() and os.access(_MEMORY_FOLDER, os.W_OK) and _free_bytes(_MEMORY_FOLDER) > _MIN_FREE_BYTES:
+        return _MEMORY_FOLDER / name
+    return Path(tempfile.gettempdir()) / name
+
+
+def registry_folder() -> Path:
+    """Return the folder in which spools of this user are registered (`SCOPE_REGISTRY`, else in memory or /tmp)."""
+    named = os.environ.get("SCOPE_REGISTRY")
+    if named:
+        return Path(named)
+    base = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
+    return base / f"scope-registry-{os.getuid()}"
+
+
+def register_spool(entry: Registration, *, folder: Path | None = None) -> None:
+    """Note a spool for the exporter; a registry that cannot be written is left alone (`--runs GLOB` finds it too)."""
+    folder = folder or registry_folder()
+    try:
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        replace_document(folder / f"{entry.run_id}.json", msgspec.json.encode(entry))
+    except OSError:
+        return
+
+
+def read_registry(folder: Path | None = None) -> tuple[list[Registration], list[str]]:
+    """Return the registered spools that still exist, and what was wrong with the other entries."""
+    folder = folder or registry_folder()
+    found: list[Registration] = []
+    problems: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            entry = msgspec.json.decode(read_document(path), type=Registration)
+        except (RunError, msgspec.MsgspecError) as error:
+            problems.append(f"{path}: {error}")
+            continue
+        if Path(entry.spool).is_dir():
+            found.append(entry)
+    return found, problems
+
+
+def is_network_path(path: Path, *, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether `path` (or its nearest parent that exists) lies on a network file system; FUSE counts as one.
+
+    Only the table of mounts is read: asking the file system itself could hang.
+    """
+    best = ""
+    kind = ""
+    wanted = os.path.abspath(path)  # noqa: PTH100 - resolve() would ask the file system, which may hang
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = wanted == point or wanted.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind in _NETWORK_TYPES or kind.startswith("fuse")
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        usage = os.statvfs(folder)
+    except OSError:
+        return 0
+    return usage.f_bavail * usage.f_frsize

@@ -1,0 +1,338 @@
+"""Plain readers of a run directory: standard library and msgspec, for exporters and the command line.
+
+Everything here accepts a run that is being written. A file that is torn, foreign or of another major version raises a
+`RunError` that names it; a newer minor version is read and what it cannot tell is noted in `RankReader.notes`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from scope.errors import RunError
+from scope.run import paths
+from scope.run.blackbox import BlackBoxState, read_black_box
+from scope.run.calls import CallRecord, read_segment
+from scope.run.files import open_regular, read_document
+from scope.run.schema import (
+    SCHEMA_MAJOR,
+    SCHEMA_MINOR,
+    SCHEMA_VERSION,
+    CaptureInfo,
+    EventRecord,
+    RankInfo,
+    RunInfo,
+    StepLine,
+    StepRecord,
+    Verdict,
+)
+
+_Record = TypeVar("_Record")
+_MAX_LINE_BYTES: Final = 16 * 2**20
+_READ_BYTES: Final = 4 * 2**20
+_MAX_NAMED_PROBLEMS: Final = 5
+
+
+def read_run_info(run: Path) -> RunInfo:
+    """Return `run.json`.
+
+    Raises:
+        RunError: `run` is no run directory, or the file is torn or of another major version.
+    """
+    if not run.is_dir():
+        message = f"{run}: there is no such folder; name a run directory (it holds {paths.RUN_FILE})"
+        raise RunError(message)
+    path = run / paths.RUN_FILE
+    if not path.exists():
+        message = f"{run}: is not a run directory (no {paths.RUN_FILE} in it)"
+        raise RunError(message)
+    info = _decode(path, RunInfo)
+    check_version(info.schema, path)
+    return info
+
+
+def read_rank_info(folder: Path) -> RankInfo:
+    """Return the `rank.json` of a rank's folder.
+
+    Raises:
+        RunError: It is missing, torn or of another major version.
+    """
+    path = folder / paths.RANK_FILE
+    info = _decode(path, RankInfo)
+    check_version(info.schema, path)
+    return info
+
+
+def check_version(version: str, path: Path) -> str | None:
+    """Return a note when a file is of a newer minor version than this reader, else `None`.
+
+    Raises:
+        RunError: It is of another major version, or the version makes no sense.
+    """
+    major, _, minor = version.partition(".")
+    if not (major.isascii() and major.isdigit() and minor.isascii() and minor.isdigit()):
+        message = f"{path}: has schema {version!r}, which is no version"
+        raise RunError(message)
+    if int(major) != SCHEMA_MAJOR:
+        message = f"{path}: has schema {version}, this Scope reads {SCHEMA_MAJOR}.x; use the version that wrote it"
+        raise RunError(message)
+    if int(minor) > SCHEMA_MINOR:
+        return f"{path}: has schema {version}, newer than {SCHEMA_VERSION}; fields unknown to this version were skipped"
+    return None
+
+
+class LineTail(Generic[_Record]):
+    """Reads a growing file of JSON lines from where it stopped the last time.
+
+    A last line without its newline is left for the next time: it is being written. A file that was replaced (old steps
+    folded) or that shrank is read again from its start; `restarts` counts that, and the caller forgets what it had.
+
+    Attributes:
+        path: The file.
+        restarts: Times that reading began anew.
+    """
+
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[_Record]) -> None:
+        self.path = path
+        self.restarts = 0
+        self._decoder = decoder
+        self._offset = 0
+        self._line = 0
+        self._inode = -1
+
+    def read(self, *, max_bytes: int | None = None) -> list[_Record]:
+        """Return the records that are new; empty when the file does not exist.
+
+        Args:
+            max_bytes: Stop after about this many; the next call goes on.
+
+        Raises:
+            RunError: A line is no record (the message names the line), or the file is no regular one.
+        """
+        if not self.path.exists() and not self.path.is_symlink():
+            return []
+        descriptor = open_regular(self.path)
+        try:
+            self._restart_if_replaced(descriptor)
+            return self._read(descriptor, max_bytes)
+        finally:
+            os.close(descriptor)
+
+    def _restart_if_replaced(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if self._inode >= 0 and (status.st_ino != self._inode or status.st_size < self._offset):
+            self.restarts += 1
+            self._offset = self._line = 0
+        self._inode = status.st_ino
+
+    def _read(self, descriptor: int, max_bytes: int | None) -> list[_Record]:
+        records: list[_Record] = []
+        taken = 0
+        left = b""
+        while max_bytes is None or taken < max_bytes:
+            chunk = os.pread(descriptor, _READ_BYTES, self._offset + len(left))
+            if not chunk:
+                break
+            whole, newline, left = (left + chunk).rpartition(b"\n")
+            if not newline:
+                if len(left) > _MAX_LINE_BYTES:
+                    message = f"{self.path}: line {self._line + 1} is longer than {_MAX_LINE_BYTES} bytes"
+                    raise RunError(message)
+                continue
+            records.extend(self._decode_lines(whole))
+            self._offset += len(whole) + 1
+            taken += len(whole) + 1
+        return records
+
+    def _decode_lines(self, content: bytes) -> list[_Record]:
+        try:
+            records = self._decoder.decode_lines(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return self._decode_one_by_one(content)
+        self._line += content.count(b"\n") + 1
+        return records
+
+    def _decode_one_by_one(self, content: bytes) -> list[_Record]:
+        """Find out which lines are no records, to name them all."""
+        problems: list[str] = []
+        for number, line in enumerate(content.split(b"\n"), start=self._line + 1):
+            try:
+                self._decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                problems.append(f"line {number}: {error}")
+        more = len(problems) - _MAX_NAMED_PROBLEMS
+        named = "; ".join(problems[:_MAX_NAMED_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
+        message = f"{self.path}: is torn or foreign: {named or 'unreadable lines'}"
+        raise RunError(message)
+
+
+_steps_decoder: Final = msgspec.json.Decoder(StepLine)
+_events_decoder: Final = msgspec.json.Decoder(EventRecord)
+_verdicts_decoder: Final = msgspec.json.Decoder(Verdict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A captured window: the trace file and what is known of it."""
+
+    path: Path
+    info: CaptureInfo
+
+
+@dataclass
+class RankReader:
+    """Reads one rank of one attempt; keep it to read a live rank incrementally.
+
+    Attributes:
+        folder: `RUN/attempt-000/ranks/00042`.
+        notes: What was skipped, a sentence each.
+    """
+
+    folder: Path
+    notes: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self._steps = LineTail(self.folder / paths.STEPS_FILE, _steps_decoder)
+        self._events = LineTail(self.folder / paths.EVENTS_FILE, _events_decoder)
+        self._segments_read: set[str] = set()
+
+    @property
+    def restarts(self) -> int:
+        """Times that `steps.jsonl` was replaced, after which `new_steps` gives all steps again."""
+        return self._steps.restarts
+
+    def info(self) -> RankInfo:
+        """Return `rank.json` as it is now.
+
+        Raises:
+            RunError: As `read_rank_info`.
+        """
+        info = read_rank_info(self.folder)
+        note = check_version(info.schema, self.folder / paths.RANK_FILE)
+        if note and note not in self.notes:
+            self.notes.append(note)
+        return info
+
+    def state(self) -> BlackBoxState | None:
+        """Return what the black box says, `None` when there is none.
+
+        Raises:
+            RunError: As `read_black_box`.
+        """
+        path = self.folder / paths.BLACK_BOX_FILE
+        return read_black_box(path) if os.path.lexists(path) else None
+
+    def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
+        """Return the steps and summaries written since the last call, oldest first.
+
+        Raises:
+            RunError: As `LineTail.read`.
+        """
+        return self._steps.read(max_bytes=max_bytes)
+
+    def new_events(self) -> list[EventRecord]:
+        """Return the events written since the last call.
+
+        Raises:
+            RunError: As `LineTail.read`.
+        """
+        return self._events.read()
+
+    def new_calls(self) -> list[CallRecord]:
+        """Return the calls of the segments closed since the last call.
+
+        Raises:
+            RunError: As `read_segment`.
+        """
+        records: list[CallRecord] = []
+        for path in sorted((self.folder / paths.CALLS_FOLDER).glob(f"*{paths.SEGMENT_SUFFIX}")):
+            if path.name not in self._segments_read:
+                records.extend(read_segment(path))
+                self._segments_read.add(path.name)
+        return records
+
+    def traces(self) -> list[Trace]:
+        """Return the captured windows whose trace is complete.
+
+        Raises:
+            RunError: A capture's description is torn, or names a file outside its folder.
+        """
+        found: list[Trace] = []
+        for path in sorted((self.folder / paths.TRACES_FOLDER).glob("*.capture.json")):
+            info = _decode(path, CaptureInfo)
+            if Path(info.trace).name != info.trace:
+                message = f"{path}: names a trace outside its folder"
+                raise RunError(message)
+            trace = path.parent / info.trace
+            if trace.is_file():
+                found.append(Trace(path=trace, info=info))
+        return found
+
+
+@dataclass
+class RunReader:
+    """Reads a run directory; keep it to follow a live run.
+
+    Attributes:
+        run: The run directory.
+    """
+
+    run: Path
+
+    def __post_init__(self) -> None:
+        self._ranks: dict[tuple[int, int], RankReader] = {}
+        self._verdicts = LineTail(self.run / paths.VERDICTS_FILE, _verdicts_decoder)
+
+    def info(self) -> RunInfo:
+        """Return `run.json`.
+
+        Raises:
+            RunError: As `read_run_info`.
+        """
+        return read_run_info(self.run)
+
+    def attempts(self) -> list[int]:
+        """Return the attempts, sorted."""
+        return paths.list_attempts(self.run)
+
+    def ranks(self, attempt: int | None = None) -> list[RankReader]:
+        """Return the readers of the ranks of an attempt (the last one when absent), by rank."""
+        if attempt is None:
+            attempts = self.attempts()
+            if not attempts:
+                return []
+            attempt = attempts[-1]
+        for rank in paths.list_ranks(self.run, attempt):
+            if (attempt, rank) not in self._ranks:
+                self._ranks[attempt, rank] = RankReader(paths.rank_folder(self.run, attempt, rank))
+        return [reader for (of, _), reader in sorted(self._ranks.items()) if of == attempt]
+
+    def new_verdicts(self) -> list[Verdict]:
+        """Return the verdicts written since the last call.
+
+        Raises:
+            RunError: As `LineTail.read`.
+        """
+        return self._verdicts.read()
+
+
+def read_steps(folder: Path) -> list[StepRecord]:
+    """Return the steps of a rank's folder that were not folded, oldest first.
+
+    Raises:
+        RunError: As `LineTail.read`.
+    """
+    return [line for line in RankReader(folder).new_steps() if isinstance(line, StepRecord)]
+
+
+def _decode(path: Path, kind: type[_Record]) -> _Record:
+    content = read_document(path)
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        message = f"{path}: is torn or foreign: {error}"
+        raise RunError(message) from error

@@ -1,0 +1,484 @@
+"""The writer of one rank: queues on the training thread, one thread that writes every second.
+
+The training thread only appends to queues and writes the black box. The 1 Hz thread encodes and writes, in short turns
+that let go of the interpreter lock, into the node-local spool; a full disk drops records and counts them.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from scope.errors import RunError
+from scope.run import layout, paths
+from scope.run.blackbox import BlackBox, BlackBoxIdentity
+from scope.run.calls import CallLog, StepCalls, pack_segment_header
+from scope.run.clock import read_anchor, wall_offset
+from scope.run.files import FOLDER_MODE, AppendFile, replace_document
+from scope.run.folding import fold_file
+from scope.run.schema import EventKind, EventRecord, GroupInfo, RankInfo, StepRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from scope.run.schema import Detail
+
+_PULSE_S: Final = 1.0
+_MAX_QUEUE: Final = 10_000
+_SETTLE_NS: Final = 2_000_000_000
+_RECORDS_PER_TURN: Final = 64
+_ANCHOR_EVERY_BEATS: Final = 300
+_ANOMALY_FACTOR: Final = 1.5
+_STEPS_AROUND_ANOMALY: Final = 4
+_encoder: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterBudget:
+    """What a rank may write.
+
+    Attributes:
+        max_bytes: All files of the rank together, traces apart: a quarter for steps, the rest for calls.
+        max_calls_per_s: Above this rate only one step in 2^k has its calls recorded.
+        segment_bytes: Size at which a segment of calls is closed.
+        segment_age_s: Age at which it is closed however small.
+    """
+
+    max_bytes: int = 256 * 2**20
+    max_calls_per_s: int = 5_000
+    segment_bytes: int = 2**20
+    segment_age_s: float = 10.0
+
+
+@dataclass(kw_only=True)
+class StepDraft:
+    """A finished step on its way to disk.
+
+    Attributes:
+        record: All but collectives, communication wait and device times.
+        calls: Its calls.
+        device_ns: Asked at each pulse; GPU time by phase once known, `None` while events are pending.
+    """
+
+    record: StepRecord
+    calls: StepCalls
+    device_ns: Callable[[], dict[str, int] | None] | None = None
+    queued_ns: int = field(default_factory=time.monotonic_ns)
+
+
+class RankWriter:
+    """Writes the folder of one rank of one attempt.
+
+    Every public method may be called from any thread, never raises `OSError`, and does nothing in a forked child.
+
+    Attributes:
+        folder: The rank's folder in the spool.
+        calls: The log that collective calls go to.
+        pollers: Called at every pulse, by the 1 Hz thread: device events, the Flight Recorder's status.
+        wall_offset_ns: Monotonic instant + this = nanoseconds since the epoch.
+        enabled: False in a forked child, which shares files that are not its own.
+        num_dropped: Records dropped since the start.
+    """
+
+    def __init__(self, folder: Path, info: RankInfo, *, budget: WriterBudget | None = None) -> None:
+        self.folder = folder
+        self.enabled = True
+        self.pollers: list[Callable[[], None]] = []
+        self.num_dropped = 0
+        self._budget = budget or WriterBudget()
+        self._info = info
+        self._info_dirty = True
+        self._lock = threading.RLock()
+        self._queue: collections.deque[StepDraft] = collections.deque()
+        self._events: collections.deque[EventRecord] = collections.deque(maxlen=_MAX_QUEUE)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._beats = 0
+        self._make_folders()
+        anchor = info.anchors[0] if info.anchors else read_anchor()
+        self.wall_offset_ns = wall_offset(anchor)
+        self._info = msgspec.structs.replace(info, anchors=info.anchors or (anchor,))
+        self.black_box = BlackBox(folder / paths.BLACK_BOX_FILE, self._identity())
+        if self.black_box.absent_reason:
+            absent = {**info.absent, "black_box": self.black_box.absent_reason}
+            self._info = msgspec.structs.replace(self._info, absent=absent)
+        self.calls = CallLog(self.black_box)
+        self._steps_file = AppendFile(folder / paths.STEPS_FILE)
+        self._events_file = AppendFile(folder / paths.EVENTS_FILE)
+        self._segments = _Segments(folder / paths.CALLS_FOLDER, self._info, self.wall_offset_ns, self._budget)
+        _writers.add(self)
+
+    @property
+    def info(self) -> RankInfo:
+        """What `rank.json` says, or will at the next pulse."""
+        return self._info
+
+    def start(self) -> None:
+        """Write `rank.json` and start the 1 Hz thread."""
+        self._write_info()
+        self._thread = threading.Thread(target=self._run, name="scope-writer", daemon=True)
+        self._thread.start()
+
+    def update_info(self, **changes: object) -> None:
+        """Change fields of `rank.json`; written at the next pulse."""
+        with self._lock:
+            self._info = msgspec.structs.replace(self._info, **changes)
+            self._info_dirty = True
+        if "world_size" in changes or "rank" in changes:
+            self.black_box.identity = self._identity()
+
+    def register_group(
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        *,
+        backend: str | None = None,
+        mesh_axis: str | None = None,
+        description: str | None = None,
+    ) -> int:
+        """Return the number of a process group; the same name and ranks give the same number again.
+
+        Args:
+            name: What torch calls it.
+            ranks: Global ranks in group order.
+            backend: `nccl`, `gloo`, ...
+            mesh_axis: Axis of the device mesh, once known; a later call may add it.
+            description: What torch was told the group is for.
+        """
+        with self._lock:
+            groups = list(self._info.groups)
+            for place, known in enumerate(groups):
+                if known.name == name and known.ranks == ranks and known.destroyed_ns is None:
+                    if (mesh_axis and not known.mesh_axis) or (backend and not known.backend):
+                        groups[place] = msgspec.structs.replace(
+                            known, mesh_axis=mesh_axis or known.mesh_axis, backend=backend or known.backend
+                        )
+                        self.update_info(groups=tuple(groups))
+                    return known.group
+            fresh = GroupInfo(
+                group=len(groups),
+                name=name,
+                ranks=ranks,
+                backend=backend,
+                mesh_axis=mesh_axis,
+                description=description,
+            )
+            self.update_info(groups=(*groups, fresh))
+            return fresh.group
+
+    def destroy_group(self, group: int) -> None:
+        """Note that a process group was destroyed; the same name gives a new number afterwards."""
+        with self._lock:
+            now = time.monotonic_ns() + self.wall_offset_ns
+            changed = [
+                msgspec.structs.replace(known, destroyed_ns=now)
+                if known.group == group and known.destroyed_ns is None
+                else known
+                for known in self._info.groups
+            ]
+            self.update_info(groups=tuple(changed))
+
+    def add_event(
+        self,
+        kind: EventKind,
+        message: str,
+        *,
+        time_ns: int | None = None,
+        step: int | None = None,
+        phase: str | None = None,
+        duration_ns: int | None = None,
+        **detail: Detail,
+    ) -> None:
+        """Note something rare.
+
+        Args:
+            kind: What it is.
+            message: One sentence for people.
+            time_ns: Monotonic instant; now when absent.
+            step: The step in which it happened.
+            phase: The phase in which it happened.
+            duration_ns: Its length.
+            **detail: Figures by name.
+        """
+        if not self.enabled:
+            return
+        if len(self._events) == _MAX_QUEUE:
+            self.num_dropped += 1
+        at = time.monotonic_ns() if time_ns is None else time_ns
+        self._events.append(
+            EventRecord(
+                time_ns=at + self.wall_offset_ns,
+                kind=kind,
+                message=message,
+                step=step,
+                phase=phase,
+                duration_ns=duration_ns,
+                detail=detail,
+            )
+        )
+
+    def add_step(self, draft: StepDraft) -> None:
+        """Queue a finished step; above 10,000 waiting ones it is dropped and counted."""
+        if not self.enabled:
+            return
+        if len(self._queue) >= _MAX_QUEUE:
+            self.num_dropped += 1
+            return
+        self._queue.append(draft)
+
+    def close(self, exit_reason: str, *, exception: bool = False) -> None:
+        """Write all that waits, close the segment, and mark the black box as closed in order."""
+        if not self.enabled:
+            return
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=10 * _PULSE_S)
+        ended = time.monotonic_ns() + self.wall_offset_ns
+        self.update_info(ended_ns=ended, exit_reason=exit_reason)
+        self._pulse(final=True)
+        flags = layout.PULSE_CLOSED | (layout.PULSE_EXCEPTION if exception else 0)
+        self._write_pulse(flags)
+        self._steps_file.close()
+        self._events_file.close()
+        self.black_box.close()
+        self.enabled = False
+
+    def flush(self) -> None:
+        """Do now what the next pulse would do; for tests and before a process that is about to be killed."""
+        self._pulse(final=False)
+
+    def _identity(self) -> BlackBoxIdentity:
+        return BlackBoxIdentity(
+            rank=self._info.rank,
+            attempt=self._info.attempt,
+            world_size=self._info.world_size,
+            pid=self._info.pid,
+            process_start_ticks=self._info.process_start_ticks,
+            wall_offset_ns=self.wall_offset_ns,
+        )
+
+    def _make_folders(self) -> None:
+        for folder in (self.folder, self.folder / paths.CALLS_FOLDER, self.folder / paths.TRACES_FOLDER):
+            with contextlib.suppress(OSError):
+                folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+
+    def _run(self) -> None:
+        while self.enabled and not self._stop.wait(_PULSE_S):
+            self._pulse(final=False)
+
+    def _pulse(self, *, final: bool) -> None:
+        with self._lock:
+            if not self.enabled:
+                return
+            for poll in self.pollers:
+                poll()
+            self._beats += 1
+            if self._beats % _ANCHOR_EVERY_BEATS == 0:
+                self.update_info(anchors=(*self._info.anchors, read_anchor())[-100:])
+            self._write_steps(final=final)
+            self._write_events()
+            self._segments.close_when_due(final=final)
+            if self._info_dirty:
+                self._write_info()
+            self.black_box.write_identity()
+            self.black_box.write_groups(self.calls.pack_groups())
+            self._write_pulse(0)
+
+    def _write_pulse(self, flags: int) -> None:
+        failed = self._steps_file.num_dropped + self._events_file.num_dropped + self._segments.num_dropped
+        left_out = max(0, len(self._info.groups) - layout.NUM_GROUP_SLOTS)
+        self.black_box.write_pulse(
+            layout.PULSE.pack(
+                time.monotonic_ns(), self._beats, self.num_dropped + failed, flags, left_out, -1 if not flags else 0
+            )
+        )
+
+    def _write_info(self) -> None:
+        with self._lock:
+            self._info_dirty = False
+            try:
+                replace_document(self.folder / paths.RANK_FILE, msgspec.json.encode(self._info))
+            except OSError:
+                self._make_folders()
+                self._info_dirty = True
+                self.num_dropped += 1
+
+    def _write_steps(self, *, final: bool) -> None:
+        lines: list[bytes] = []
+        while self._queue and (final or self._is_settled(self._queue[0])):
+            draft = self._queue.popleft()
+            recorded = self._segments.add(draft)
+            lines.append(_encoder.encode(_finish(draft, recorded=recorded)) + b"\n")
+            if len(lines) >= _RECORDS_PER_TURN:
+                self._append_steps(lines)
+                lines = []
+        self._append_steps(lines)
+
+    def _append_steps(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        if not self._steps_file.append(b"".join(lines)):
+            # One write is one failure to the file, but as many records to the reader.
+            self.num_dropped += len(lines) - 1
+        self._fold_steps()
+        time.sleep(0)
+
+    def _fold_steps(self) -> None:
+        max_bytes = self._budget.max_bytes // 4
+        try:
+            if self._steps_file.path.stat().st_size <= max_bytes:
+                return
+            self._steps_file.close()
+            fold_file(self._steps_file.path, max_bytes=max_bytes)
+        except (OSError, RunError, msgspec.MsgspecError):
+            self.num_dropped += 1
+
+    def _is_settled(self, draft: StepDraft) -> bool:
+        """Whether nothing more will be known of a step: all is known, or it has waited long enough."""
+        if time.monotonic_ns() - draft.queued_ns > _SETTLE_NS:
+            return True
+        if draft.device_ns is not None and draft.device_ns() is None:
+            return False
+        return draft.calls.num_outstanding() == 0
+
+    def _write_events(self) -> None:
+        lines: list[bytes] = []
+        while self._events:
+            lines.append(_encoder.encode(self._events.popleft()) + b"\n")
+        if lines and not self._events_file.append(b"".join(lines)):
+            self.num_dropped += len(lines) - 1
+
+
+class _Segments:
+    """Call records of steps, in segments that are closed by size or age."""
+
+    def __init__(self, folder: Path, info: RankInfo, wall_offset_ns: int, budget: WriterBudget) -> None:
+        self.num_dropped = 0
+        self._folder = folder
+        self._info = info
+        self._wall_offset_ns = wall_offset_ns
+        self._budget = budget
+        self._number = 0
+        self._file: AppendFile | None = None
+        self._size = 0
+        self._opened = 0.0
+        self._stride = 1
+        self._typical_ns = 0.0
+        self._keep_until = -1
+
+    def add(self, draft: StepDraft) -> bool:
+        """Write the calls of a step unless it is not its turn; return whether they were written."""
+        step = draft.record.step
+        length = draft.record.end_ns - draft.record.start_ns
+        calls = draft.calls.calls
+        if not calls:
+            return True
+        self._adapt(len(calls), length, step)
+        if step % self._stride and step > self._keep_until:
+            return False
+        for at in range(0, len(calls), _RECORDS_PER_TURN):
+            packed = b"".join(call.pack() for call in calls[at : at + _RECORDS_PER_TURN])
+            if not self._append(packed, step):
+                self.num_dropped += len(calls) - at - 1
+                return False
+            time.sleep(0)  # lets the training thread have the interpreter
+        return True
+
+    def close_when_due(self, *, final: bool) -> None:
+        """Give the open segment its final name when it is large or old enough, or at the end."""
+        file = self._file
+        if file is None:
+            return
+        old = time.monotonic() - self._opened > self._budget.segment_age_s
+        if final or old or self._size >= self._budget.segment_bytes:
+            file.close()
+            with contextlib.suppress(OSError):
+                file.path.rename(file.path.with_suffix(paths.SEGMENT_SUFFIX))
+            self._file = None
+            self._keep_budget()
+
+    def _adapt(self, num_calls: int, length_ns: int, step: int) -> None:
+        """Choose how many steps are recorded from the rate of calls, and keep the steps around an anomaly."""
+        if self._typical_ns and length_ns > _ANOMALY_FACTOR * self._typical_ns:
+            self._keep_until = step + _STEPS_AROUND_ANOMALY
+        self._typical_ns = 0.9 * self._typical_ns + 0.1 * length_ns if self._typical_ns else float(length_ns)
+        rate = num_calls * 1e9 / max(length_ns, 1)
+        stride = 1
+        while rate / stride > self._budget.max_calls_per_s:
+            stride *= 2
+        self._stride = stride
+
+    def _append(self, packed: bytes, step: int) -> bool:
+        if self._file is None:
+            self._number += 1
+            path = self._folder / f"{self._number:06d}-{max(step, 0)}{paths.OPEN_SEGMENT_SUFFIX}"
+            self._file = AppendFile(path)
+            self._size = 0
+            self._opened = time.monotonic()
+            header = pack_segment_header(
+                rank=self._info.rank,
+                attempt=self._info.attempt,
+                wall_offset_ns=self._wall_offset_ns,
+                first_step=step,
+            )
+            packed = header + packed
+        if not self._file.append(packed):
+            self.num_dropped += 1
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.path.unlink()
+            self._file = None
+            return False
+        self._size += len(packed)
+        self.close_when_due(final=False)
+        return True
+
+    def _keep_budget(self) -> None:
+        """Delete the oldest closed segments beyond three quarters of the budget."""
+        try:
+            segments = sorted(self._folder.glob(f"*{paths.SEGMENT_SUFFIX}"))
+            sizes = [path.stat().st_size for path in segments]
+            surplus = sum(sizes) - self._budget.max_bytes * 3 // 4
+            for path, size in zip(segments, sizes, strict=True):
+                if surplus <= 0:
+                    break
+                path.unlink()
+                surplus -= size
+        except OSError:
+            return
+
+
+def _finish(draft: StepDraft, *, recorded: bool) -> StepRecord:
+    """Return the record with what became known after the step ended."""
+    wait, coverage = draft.calls.wait()
+    return msgspec.structs.replace(
+        draft.record,
+        collectives=draft.calls.summarize(),
+        communication_wait_ns=wait,
+        communication_wait_coverage_ratio=coverage,
+        device_ns=draft.device_ns() if draft.device_ns else None,
+        calls_recorded=recorded,
+    )
+
+
+_writers: weakref.WeakSet[RankWriter] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Silence every writer in a forked child: files, thread and black box belong to the parent."""
+    for writer in list(_writers):
+        writer.enabled = False
+        writer.calls.silence()
+        writer.black_box.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
