@@ -35,7 +35,7 @@ class Call:
     """One collective call of this rank, filled in as it goes on. Instants are monotonic; 0 is unknown.
 
     Attributes:
-        group: Number that `RankWriter.register_group` gave.
+        group: Number of the group in `RankInfo.groups` (`RankWriter.put_group`).
         operation: Place in `OPERATIONS`.
         variant: Place in `VARIANTS`.
         dtype: Place in `DTYPES`.

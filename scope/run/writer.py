@@ -111,6 +111,8 @@ class RankWriter:
         if self.black_box.absent_reason:
             absent = {**info.absent, "black_box": self.black_box.absent_reason}
             self._info = msgspec.structs.replace(self._info, absent=absent)
+        started = time.monotonic_ns()
+        self.black_box.write_state(layout.STATE.pack(-1, 0, 0, started, started, 0, 0, b"startup"))
         self.calls = CallLog(self.black_box)
         self._steps_file = AppendFile(folder / paths.STEPS_FILE)
         self._events_file = AppendFile(folder / paths.EVENTS_FILE)
@@ -136,56 +138,11 @@ class RankWriter:
         if "world_size" in changes or "rank" in changes:
             self.black_box.identity = self._identity()
 
-    def register_group(
-        self,
-        name: str,
-        ranks: tuple[int, ...],
-        *,
-        backend: str | None = None,
-        mesh_axis: str | None = None,
-        description: str | None = None,
-    ) -> int:
-        """Return the number of a process group; the same name and ranks give the same number again.
-
-        Args:
-            name: What torch calls it.
-            ranks: Global ranks in group order.
-            backend: `nccl`, `gloo`, ...
-            mesh_axis: Axis of the device mesh, once known; a later call may add it.
-            description: What torch was told the group is for.
-        """
+    def put_group(self, group: GroupInfo) -> None:
+        """Add a process group to `rank.json`, or replace what is known of the one with its number."""
         with self._lock:
-            groups = list(self._info.groups)
-            for place, known in enumerate(groups):
-                if known.name == name and known.ranks == ranks and known.destroyed_ns is None:
-                    if (mesh_axis and not known.mesh_axis) or (backend and not known.backend):
-                        groups[place] = msgspec.structs.replace(
-                            known, mesh_axis=mesh_axis or known.mesh_axis, backend=backend or known.backend
-                        )
-                        self.update_info(groups=tuple(groups))
-                    return known.group
-            fresh = GroupInfo(
-                group=len(groups),
-                name=name,
-                ranks=ranks,
-                backend=backend,
-                mesh_axis=mesh_axis,
-                description=description,
-            )
-            self.update_info(groups=(*groups, fresh))
-            return fresh.group
-
-    def destroy_group(self, group: int) -> None:
-        """Note that a process group was destroyed; the same name gives a new number afterwards."""
-        with self._lock:
-            now = time.monotonic_ns() + self.wall_offset_ns
-            changed = [
-                msgspec.structs.replace(known, destroyed_ns=now)
-                if known.group == group and known.destroyed_ns is None
-                else known
-                for known in self._info.groups
-            ]
-            self.update_info(groups=tuple(changed))
+            groups = [known for known in self._info.groups if known.group != group.group]
+            self.update_info(groups=tuple(sorted((*groups, group), key=lambda known: known.group)))
 
     def add_event(
         self,

@@ -14,7 +14,7 @@ from scope.run.calls import Call
 from scope.run.files import AppendFile
 from scope.run.folding import fold_file, summarize_steps
 from scope.run.reader import RankReader, RunReader, check_version, read_rank_info, read_run_info
-from scope.run.schema import OPERATIONS, CollectiveTotal, RankInfo, RunInfo, StepRecord, StepSummary
+from scope.run.schema import OPERATIONS, CollectiveTotal, GroupInfo, RankInfo, RunInfo, StepRecord, StepSummary
 from scope.run.writer import RankWriter, StepDraft, WriterBudget
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def write_step(writer: RankWriter, number: int, num_calls: int = 1) -> None:
 def test_what_a_writer_wrote_a_reader_returns(tmp_path: Path) -> None:
     """Facts, steps with their collective totals, events and call records come back as they were given."""
     writer = make_writer(tmp_path, WriterBudget(max_calls_per_s=10**12))
-    assert writer.register_group("0", (0, 1, 2, 3), backend="gloo") == 0
-    assert writer.register_group("1", (2, 3)) == 1
-    assert writer.register_group("0", (0, 1, 2, 3), mesh_axis="dp") == 0
+    writer.put_group(GroupInfo(group=0, name="0", ranks=(0, 1, 2, 3)))
+    writer.put_group(GroupInfo(group=1, name="1", ranks=(2, 3)))
+    writer.put_group(GroupInfo(group=0, name="0", ranks=(0, 1, 2, 3), mesh_axis="dp"))
     writer.calls.next_step(0)
     for number in range(3):
         write_step(writer, number, num_calls=2)
