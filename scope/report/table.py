@@ -14,7 +14,7 @@ from scope.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
 Unit: TypeAlias = Literal[
     "text", "flag", "count", "number", "ns", "bytes", "bytes_per_s", "flop", "flop_per_s", "flop_per_byte", "ratio"
@@ -96,21 +96,6 @@ class ReportTable:
                     if column.heading not in found:
                         found.append(column.heading)
         return tuple(f"{', '.join(found)}: {reason}" for reason, found in headings.items())
-
-
-def make_table(
-    name: str,
-    title: str,
-    columns: Sequence[ReportColumn],
-    rows: Iterable[Sequence[Cell]],
-    *,
-    notes: Iterable[str] = (),
-) -> ReportTable:
-    """Return a complete table of `rows`."""
-    cells = tuple(tuple(row) for row in rows)
-    return ReportTable(
-        name=name, title=title, columns=tuple(columns), rows=cells, num_rows=len(cells), notes=tuple(notes)
-    )
 
 
 def format_cell(cell: Cell, unit: Unit) -> str:

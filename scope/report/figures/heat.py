@@ -74,13 +74,12 @@ def heat_map(cells: pl.DataFrame, axes: HeatAxes) -> Figure:
     trace = {
         "type": "heatmap",
         "z": grid,
-        "x": list(range(len(x_names))),
-        "y": list(range(len(y_names))),
+        "x": x_names,
+        "y": y_names,
         "hoverongaps": False,
         "colorscale": style.SEQUENTIAL if axes.scale == "sequential" else style.DIVERGING,
         "colorbar": {"title": {"text": style.label(axes.value_title), "side": "right"}},
-        "text": [[f"{style.label(y)}, {style.label(x)}" for x in x_names] for y in y_names],
-        "hovertemplate": "%{text}<br>%{z:.4g}<extra></extra>",
+        "hovertemplate": "%{y}, %{x}<br>%{z:.4g}<extra></extra>",
         **_limits(axes, known),
     }
     return style.build(
@@ -90,8 +89,8 @@ def heat_map(cells: pl.DataFrame, axes: HeatAxes) -> Figure:
         y_title=axes.y_title,
         layout={
             "height": max(260, 140 + 18 * len(y_names)) if len(y_names) <= 40 else 860,
-            "xaxis": {"showgrid": False, **_ticks(x_names)},
-            "yaxis": {"showgrid": False, "autorange": "reversed", **_ticks(y_names)},
+            "xaxis": {"type": "category", "showgrid": False, **_ticks(x_names)},
+            "yaxis": {"type": "category", "showgrid": False, "autorange": "reversed", **_ticks(y_names)},
         },
     )
 
@@ -119,16 +118,20 @@ def _limits(axes: HeatAxes, known: Sequence[float]) -> dict[str, float]:
 
 
 def _group_names(names: Sequence[str], size: int) -> list[str]:
-    if size == 1:
-        return list(names)
-    return [f"{names[at]} to {names[min(at + size, len(names)) - 1]}" for at in range(0, len(names), size)]
+    """Return the inert name of each group of neighbours, each once: they are the categories of an axis."""
+    groups = [
+        names[at] if size == 1 else f"{names[at]} to {names[min(at + size, len(names)) - 1]}"
+        for at in range(0, len(names), size)
+    ]
+    seen: dict[str, int] = {}
+    unique: list[str] = []
+    for group in groups:
+        shown = style.label(group, length=32)
+        seen[shown] = seen.get(shown, 0) + 1
+        unique.append(shown if seen[shown] == 1 else f"{shown} ({seen[shown]})")
+    return unique
 
 
 def _ticks(names: Sequence[str]) -> dict[str, object]:
-    step = style.group_size(len(names), cap=24)
-    places = list(range(0, len(names), step))
-    return {
-        "tickmode": "array",
-        "tickvals": places,
-        "ticktext": [style.label(names[place], length=24) for place in places],
-    }
+    shown = list(names[:: style.group_size(len(names), cap=24)])
+    return {"tickmode": "array", "tickvals": shown, "ticktext": shown}

@@ -1,0 +1,129 @@
+"""Where the time went: by rank and device, and by step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.windows import HOST
+from scope.report.sections.base import column, figures, whole_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.analysis.job import Analysis, DeviceAnalysis, PartAnalysis, RankAnalysis
+    from scope.report.table import Cell, ReportColumn, ReportTable
+
+BREAKDOWN_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("window_ns", "window", "Length of the window: first device event to largest end, half-open."),
+    column("compute_ns", "compute", "Union of compute."),
+    column("exposed_communication_ns", "exposed comm", "Union of communication minus compute."),
+    column("exposed_memory_ns", "exposed copies", "Union of copies and sets minus compute and communication."),
+    column("idle_ns", "idle", "The rest of the window: nothing ran. The four parts sum to the window exactly."),
+    column("communication_ns", "communication", "Union of communication, exposed or not."),
+    column("overlap_ns", "overlap", "Communication intersected with compute."),
+    column("overlap_ratio", "overlapped", "overlap_ns / communication_ns."),
+    column("memory_ns", "copies", "Union of copies and sets, exposed or not."),
+    column("peer_copy_ns", "peer copies", "Union of copies between devices (P2P), part of memory_ns."),
+)
+_BREAKDOWN_KEYS: Final = tuple(each.key for each in BREAKDOWN_COLUMNS)
+
+_RANK: Final = (
+    column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
+    column("device", "device", "Device index in the trace; `all` for the sum, `host` for a host timeline."),
+)
+RANK_STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    *_RANK,
+    column("step", "step", "n of `ProfilerStep#n`, or `before`, `after`, `whole`.", unit="text"),
+    column("is_cut", "cut", "The recording began or ended inside the step."),
+    *BREAKDOWN_COLUMNS,
+)
+STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("number", "step", "n of `ProfilerStep#n`.", unit="count"),
+    column("num_devices", "devices", "Devices on which the step has a window."),
+    column("median_window_ns", "median", "Median length of the step's window on its devices, the lower of two."),
+    column("max_window_ns", "longest", "Longest window of the step on any device."),
+    column("slowest", "slowest", "Rank with the longest window."),
+    column("is_cut", "cut", "Some rank holds only a part of the step."),
+    *BREAKDOWN_COLUMNS,
+    column("min_window_ns", "shortest", "Shortest window of the step on any device."),
+)
+_NO_EVENTS: Final = "the trace holds no device event and no host range that counts"
+_NO_WINDOW: Final = "the step has no window on this device"
+
+
+def device_name(device: int) -> str:
+    """Return how a device is called in reports."""
+    return "host" if device == HOST else str(device)
+
+
+def breakdown_table(analysis: Analysis) -> ReportTable:
+    """Return the breakdown of every rank; of every device too where a rank has several."""
+    rows = [row for rank in analysis.ranks for row in _rank_rows(rank)]
+    if len(analysis.ranks) > 1 and analysis.breakdown is not None:
+        rows.append(("all ranks", "all", *figures(analysis.breakdown, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
+    return whole_table(
+        "breakdown", "Where the time went", (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=_breakdown_notes(analysis)
+    )
+
+
+def rank_steps_table(analysis: Analysis) -> ReportTable:
+    """Return the breakdown of every step of every rank and device, with what lies before and after the steps."""
+    places = [(rank, device, part) for rank in analysis.ranks for device in rank.devices for part in _parts(device)]
+    rows = [_part_row(rank, device, part) for rank, device, part in places]
+    return whole_table("steps", "Steps of each rank", RANK_STEP_COLUMNS, rows)
+
+
+def steps_table(analysis: Analysis) -> ReportTable:
+    """Return each step over all ranks: times are sums over the devices, lengths are those of single devices."""
+    rows = [
+        (
+            step.number,
+            step.num_devices,
+            step.median_window_ns,
+            step.max_window_ns,
+            step.slowest,
+            step.is_cut,
+            *figures(step.breakdown, _BREAKDOWN_KEYS, reason=_NO_WINDOW),
+            step.min_window_ns,
+        )
+        for step in analysis.steps
+    ]
+    notes = () if rows else ("No step: the trace holds no ProfilerStep (call profiler.step() after each step).",)
+    return whole_table("steps", "Steps", STEP_COLUMNS, rows, notes=notes)
+
+
+def _rank_rows(rank: RankAnalysis) -> Iterator[tuple[Cell, ...]]:
+    if len(rank.devices) != 1:
+        reason = rank.absent.get("breakdown", _NO_EVENTS)
+        yield (rank.label, "all", *figures(rank.breakdown, _BREAKDOWN_KEYS, reason=reason))
+    for device in rank.devices:
+        reason = device.whole.absent.get("breakdown", _NO_EVENTS)
+        cells = figures(device.whole.breakdown, _BREAKDOWN_KEYS, reason=reason)
+        yield (rank.label, device_name(device.device), *cells)
+
+
+def _breakdown_notes(analysis: Analysis) -> Iterator[str]:
+    if any(rank.is_host_timeline for rank in analysis.ranks):
+        yield "host: no device events in the trace; compute and communication are ranges on the host."
+    overrun = [rank for rank in analysis.ranks if any(device.clipped is not None for device in rank.devices)]
+    if overrun:
+        yield (
+            f"{len(overrun)} of {len(analysis.ranks)} ranks hold events that run into the next event of their stream; "
+            "raw spans count here, the clipped figures stand in --json."
+        )
+
+
+def _parts(device: DeviceAnalysis) -> Iterator[PartAnalysis]:
+    if device.before is not None:
+        yield device.before
+    yield from device.steps
+    if device.after is not None:
+        yield device.after
+    if not device.steps:
+        yield device.whole
+
+
+def _part_row(rank: RankAnalysis, device: DeviceAnalysis, part: PartAnalysis) -> tuple[Cell, ...]:
+    step, is_cut = (part.place, False) if part.step is None else (str(part.step.number), part.step.is_cut)
+    cells = figures(part.breakdown, _BREAKDOWN_KEYS, reason=part.absent.get("breakdown", _NO_WINDOW))
+    return (rank.label, device_name(device.device), step, is_cut, *cells)

@@ -1,0 +1,229 @@
+"""Collectives across ranks: how long they moved data, how long they waited, how fast, and on which clocks that rests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.collective_tables import (
+    CollectiveRooflineRows,
+    CollectiveRows,
+    CollectiveSummaryRows,
+    GroupRows,
+    RankWaitRows,
+)
+from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
+from scope.report.sections.quality import format_ranks
+from scope.report.table import Absent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scope.analysis.collective_roofline import CollectiveRoofline
+    from scope.analysis.collectives import Collectives
+    from scope.report.table import Cell, ReportColumn, ReportTable
+    from scope.trace.columns import Column
+
+_GROUP: Final = column("group", "group", "Description or name of the process group, and its ranks.")
+_SUMMARY: Final = (
+    CollectiveSummaryRows.operation,
+    CollectiveSummaryRows.message_bytes,
+    CollectiveSummaryRows.dtype,
+    CollectiveSummaryRows.num_collectives,
+    CollectiveSummaryRows.total_transfer_ns,
+    CollectiveSummaryRows.total_wait_ns,
+    CollectiveSummaryRows.median_transfer_ns,
+    CollectiveSummaryRows.median_busbw_bytes_per_s,
+    CollectiveSummaryRows.median_algbw_bytes_per_s,
+    CollectiveSummaryRows.max_skew_ns,
+    CollectiveSummaryRows.tier,
+    CollectiveSummaryRows.num_measured,
+    CollectiveSummaryRows.max_busbw_bytes_per_s,
+    CollectiveSummaryRows.variant,
+    CollectiveSummaryRows.library,
+)
+_SUMMARY_HEADINGS: Final = (
+    "operation", "message", "dtype", "count", "transfer", "wait", "median transfer", "busbw", "algbw", "largest skew",
+    "tier", "measured", "best busbw", "variant", "library",
+)  # fmt: skip
+_CALLS: Final = (
+    CollectiveRows.operation,
+    CollectiveRows.message_bytes,
+    CollectiveRows.step_number,
+    CollectiveRows.sequence,
+    CollectiveRows.transfer_ns,
+    CollectiveRows.skew_ns,
+    CollectiveRows.last_rank,
+    CollectiveRows.imposed_wait_ns,
+    CollectiveRows.total_wait_ns,
+    CollectiveRows.busbw_bytes_per_s,
+    CollectiveRows.algbw_bytes_per_s,
+    CollectiveRows.num_ranks_seen,
+    CollectiveRows.num_ranks,
+    CollectiveRows.is_complete,
+    CollectiveRows.is_cut,
+    CollectiveRows.tier,
+    CollectiveRows.dtype,
+    CollectiveRows.clock_interval_ns,
+    CollectiveRows.first_arrival_ns,
+    CollectiveRows.end_ns,
+)
+_CALL_HEADINGS: Final = (
+    "operation", "message", "step", "sequence", "transfer", "skew", "last rank", "imposed wait", "wait", "busbw",
+    "algbw", "ranks seen", "ranks", "complete", "cut", "tier", "dtype", "clock interval", "first arrival", "end",
+)  # fmt: skip
+_POINTS: Final = (
+    CollectiveRooflineRows.operation,
+    CollectiveRooflineRows.message_bytes,
+    CollectiveRooflineRows.num_ranks,
+    CollectiveRooflineRows.tier,
+    CollectiveRooflineRows.num_collectives,
+    CollectiveRooflineRows.total_transfer_ns,
+    CollectiveRooflineRows.median_busbw_bytes_per_s,
+    CollectiveRooflineRows.ceiling_bytes_per_s,
+    CollectiveRooflineRows.attained_ratio,
+    CollectiveRooflineRows.max_busbw_bytes_per_s,
+    CollectiveRooflineRows.is_above_ceiling,
+    CollectiveRooflineRows.dtype,
+    CollectiveRooflineRows.library,
+)
+_POINT_HEADINGS: Final = (
+    "operation", "message", "ranks", "tier", "count", "transfer", "busbw", "ceiling", "of ceiling", "best busbw",
+    "above", "dtype", "library",
+)  # fmt: skip
+_COUNTED: Final = frozenset(
+    {"step_number", "sequence", "last_rank", "num_ranks", "num_ranks_seen", "first_arrival_ns", "end_ns"}
+)
+
+
+def _columns(sources: Sequence[Column], headings: Sequence[str]) -> tuple[ReportColumn, ...]:
+    return tuple(
+        frame_column(source, heading, unit="count" if str(source) in _COUNTED else None)
+        for source, heading in zip(sources, headings, strict=True)
+    )
+
+
+SUMMARY_COLUMNS: Final = (_GROUP, *_columns(_SUMMARY, _SUMMARY_HEADINGS))
+CALL_COLUMNS: Final = (
+    column("collective_id", "id", "Number of the collective in this report.", unit="count"),
+    _GROUP,
+    *_columns(_CALLS, _CALL_HEADINGS),
+    column("reason", "remark", "Why a figure of this row is absent or a bound."),
+)
+POINT_COLUMNS: Final = (
+    *_columns(_POINTS, _POINT_HEADINGS),
+    column("reason", "remark", "Why there is no ceiling."),
+)
+WAIT_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("rank", "rank", "Global rank.", unit="count"),
+    frame_column(RankWaitRows.wait_ns, "waited"),
+    frame_column(RankWaitRows.num_last, "arrived last"),
+    frame_column(RankWaitRows.num_collectives, "collectives"),
+)
+CLOCK_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("rank", "rank", "Global rank.", unit="count"),
+    column("reference_rank", "reference", "Rank whose clock this one is compared with.", unit="count"),
+    column("offset_ns", "offset", "Estimate: the rank's time less the reference's."),
+    column("low_ns", "at least", "The offset is at least this, whatever the ranks waited."),
+    column("high_ns", "at most", "The offset is at most this."),
+    column("drift_ppb", "drift (ppb)", "How much faster the clock runs, nanoseconds a second.", unit="number"),
+    column("residual_ns", "residual", "Median distance of the ends of common collectives after the estimate."),
+    column("applied_offset_ns", "applied", "What was taken off the rank's instants."),
+    column("num_collectives", "collectives", "Collectives that the estimate rests on."),
+)
+_UNKNOWN: Final = "the trace does not say it"
+_NOT_MEASURED: Final = "no collective of this row is complete and uncut"
+
+
+def group_names(collectives: Collectives) -> dict[int, str]:
+    """Return how each group is called in reports, by its id: description or name, and its ranks."""
+    sources = (GroupRows.group_id, GroupRows.name, GroupRows.description, GroupRows.ranks, GroupRows.is_assumed)
+    names: dict[int, str] = {}
+    for group_id, name, description, ranks, is_assumed in collectives.groups.select(*sources).iter_rows():
+        called = "all ranks (assumed)" if is_assumed else description or name or "unnamed"
+        where = f" [{format_ranks(tuple(ranks))}]" if ranks else ""
+        names[group_id] = f"{called}{where}"
+    return names
+
+
+def collectives_table(collectives: Collectives) -> ReportTable:
+    """Return collectives by group, operation and size, most transfer and wait first."""
+    reasons = {source: _NOT_MEASURED for source in _SUMMARY if source.nullable}
+    reasons |= {
+        CollectiveSummaryRows.message_bytes: _UNKNOWN,
+        CollectiveSummaryRows.dtype: _UNKNOWN,
+        CollectiveSummaryRows.tier: "unknown which ranks share a node (--ranks-per-node or --topology says it)",
+    }
+    names = group_names(collectives)
+    ids = collectives.summary[CollectiveSummaryRows.group_id].to_list()
+    cells = frame_rows(collectives.summary, _SUMMARY, reasons=reasons)
+    rows = [(names[group_id], *row) for group_id, row in zip(ids, cells, strict=True)]
+    return whole_table("collectives", "Collectives", SUMMARY_COLUMNS, rows, notes=_match_notes(collectives))
+
+
+def collective_calls_table(collectives: Collectives) -> ReportTable:
+    """Return every collective, in the order of its first arrival."""
+    names = group_names(collectives)
+    frame = collectives.collectives
+    keys = frame.select(CollectiveRows.collective_id, CollectiveRows.group_id, CollectiveRows.reason)
+    rows: list[tuple[Cell, ...]] = []
+    for (collective_id, group_id, reason), row in zip(keys.iter_rows(), frame_rows(frame, _CALLS), strict=True):
+        why = Absent(reason or _UNKNOWN)
+        cells = tuple(why if isinstance(cell, Absent) else cell for cell in row)
+        rows.append((collective_id, names[group_id], *cells, reason or Absent("nothing to remark")))
+    return whole_table("collectives", "Collectives one by one", CALL_COLUMNS, rows, notes=_match_notes(collectives))
+
+
+def collective_roofline_table(roofline: CollectiveRoofline) -> ReportTable:
+    """Return message sizes with their bus bandwidth and what the links allow."""
+    reasons = roofline.points[CollectiveRooflineRows.reason].to_list()
+    rows: list[tuple[Cell, ...]] = []
+    for reason, row in zip(reasons, frame_rows(roofline.points, _POINTS), strict=True):
+        why = Absent(reason or _UNKNOWN)
+        cells = tuple(why if isinstance(cell, Absent) else cell for cell in row)
+        rows.append((*cells, reason or Absent("the ceiling is known")))
+    notes = [f"Links: {roofline.links.source}. Bandwidth is decimal and one way, as in nccl-tests."]
+    if roofline.num_without_bandwidth:
+        notes.append(
+            f"{roofline.num_without_bandwidth:,} of {roofline.num_collectives + roofline.num_without_bandwidth:,} "
+            "collectives have no bandwidth: incomplete, cut, of unknown size or without transfer."
+        )
+    return whole_table("collectives", "Collectives and their links", POINT_COLUMNS, rows, notes=notes)
+
+
+def rank_waits_table(collectives: Collectives) -> ReportTable:
+    """Return what each rank waited for others."""
+    rows = frame_rows(
+        collectives.rank_waits,
+        (RankWaitRows.rank, RankWaitRows.wait_ns, RankWaitRows.num_last, RankWaitRows.num_collectives),
+    )
+    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows)
+
+
+def clock_table(collectives: Collectives) -> ReportTable:
+    """Return how far each rank's clock stands from its reference, with the interval that holds the truth."""
+    clock = collectives.clock
+    keys = tuple(each.key for each in CLOCK_COLUMNS)
+    rows = [tuple(figure(offset, key) for key in keys) for offset in clock.offsets]
+    notes: list[str] = []
+    if len(clock.components) > 1:
+        notes.append(f"{len(clock.components)} sets of ranks share no collective: between them nothing is known.")
+    if clock.num_contradictions:
+        notes.append(f"{clock.num_contradictions} ranks' calls fit no offset: a clock jumped, or calls are mismatched.")
+    return whole_table("clock", "Clocks of the ranks", CLOCK_COLUMNS, rows, notes=notes)
+
+
+def _match_notes(collectives: Collectives) -> Iterator[str]:
+    counts = (
+        (collectives.num_alone, "calls show on one rank only"),
+        (collectives.num_ambiguous, "calls are ambiguous: several partners fit"),
+        (collectives.num_unmatchable, "calls cannot be matched: their peers or group are unknown"),
+    )
+    for count, words in counts:
+        if count:
+            yield f"{count:,} of {collectives.num_calls:,} {words}."
+    if collectives.num_incomplete:
+        yield f"{collectives.num_incomplete:,} collectives miss ranks: waits are at least, transfers at most."
+    if collectives.num_cut:
+        yield f"{collectives.num_cut:,} collectives at the edge of a rank's window are left out of times."
+    if collectives.is_group_assumed:
+        yield "Some calls carry no group: they were matched by operation and order over all ranks."

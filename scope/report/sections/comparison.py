@@ -1,0 +1,73 @@
+"""What changed between two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from scope.analysis.comparison import Changes, ChangeSet
+from scope.report.sections.base import frame_column, frame_rows, whole_table
+from scope.units import format_duration, format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.analysis.comparison import Comparison
+    from scope.report.table import ReportColumn, ReportTable
+
+ChangeKind = Literal["kernels", "classes", "operators", "phases"]
+CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = ("kernels", "classes", "operators", "phases")
+
+_SHOWN: Final = (
+    Changes.name,
+    Changes.change,
+    Changes.delta_ns,
+    Changes.before_ns,
+    Changes.after_ns,
+    Changes.ratio,
+    Changes.before_count,
+    Changes.after_count,
+)
+_HEADINGS: Final = ("name", "change", "difference", "before", "after", "after/before", "count before", "count after")
+CHANGE_COLUMNS: Final[tuple[ReportColumn, ...]] = tuple(
+    frame_column(
+        source, heading, unit="number" if source in {Changes.ratio, Changes.before_count, Changes.after_count} else None
+    )
+    for source, heading in zip(_SHOWN, _HEADINGS, strict=True)
+)
+_TITLES: Final[dict[ChangeKind, str]] = {
+    "kernels": "Kernels",
+    "classes": "Classes of kernels",
+    "operators": "Operators",
+    "phases": "Phases",
+}
+
+
+def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
+    """Return what changed among kernels, classes, operators or phases, the largest change first."""
+    changes = change_set(comparison, kind)
+    only_one = {Changes.ratio: "only one of the runs has it"}
+    return whole_table(
+        kind,
+        f"{_TITLES[kind]}: time per {comparison.unit}",
+        CHANGE_COLUMNS,
+        frame_rows(changes.changes, _SHOWN, reasons=only_one),
+        notes=_notes(changes),
+    )
+
+
+def change_set(comparison: Comparison, kind: ChangeKind) -> ChangeSet:
+    """Return one kind of changes."""
+    return {
+        "kernels": comparison.kernels,
+        "classes": comparison.classes,
+        "operators": comparison.operators,
+        "phases": comparison.phases,
+    }[kind]
+
+
+def _notes(changes: ChangeSet) -> Iterator[str]:
+    yield f"{format_duration(round(changes.before_ns))} before, {format_duration(round(changes.after_ns))} after."
+    if changes.match_rate_ratio is None:
+        yield f"No match rate: {changes.absent.get('match_rate_ratio', 'nothing to match')}."
+    else:
+        yield f"{format_ratio(changes.match_rate_ratio)} of the time of both runs lies in names that both have."

@@ -1,0 +1,64 @@
+"""Which kernels took the time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.kernels import KernelKey, KernelStats
+from scope.report.sections.base import frame_column, frame_rows, whole_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from scope.analysis.job import Analysis, KernelTables
+    from scope.report.table import ReportColumn, ReportTable
+
+_HEADINGS: Final[dict[KernelKey, str]] = {
+    "name": "kernel",
+    "kernel_class": "class",
+    "operator": "operator",
+    "module": "module",
+}
+_SHOWN: Final = (
+    KernelStats.key,
+    KernelStats.total_ns,
+    KernelStats.device_time_ratio,
+    KernelStats.num_events,
+    KernelStats.median_ns,
+    KernelStats.max_ns,
+    KernelStats.kernel_class,
+    KernelStats.category,
+    KernelStats.min_ns,
+)
+_NO_KEY: Final[dict[KernelKey, str]] = {
+    "name": "the trace gives no name",
+    "kernel_class": "the class is unknown",
+    "operator": "no operator is known for the launch (graph replay, or a launch outside the recording)",
+    "module": "no module is known for the launch",
+}
+
+
+def kernel_columns(by: KernelKey = "name") -> tuple[ReportColumn, ...]:
+    """Return the columns of a table of kernels."""
+    headings = (_HEADINGS[by], "total", "share", "count", "median", "longest", "class", "category", "shortest")
+    return tuple(frame_column(source, heading) for source, heading in zip(_SHOWN, headings, strict=True))
+
+
+def kernels_table(analysis: Analysis, *, by: KernelKey = "name") -> ReportTable:
+    """Return device events of all ranks, grouped; shares are of the sum of their lengths, not of the window."""
+    frame = _frame(analysis.kernels, by)
+    reason = analysis.kernels.absent.get("by_module", "the trace was recorded without modules (with_modules=True)")
+    rows = () if frame is None else frame_rows(frame, _SHOWN, reasons={KernelStats.key: _NO_KEY[by]})
+    notes = (f"No modules: {reason}.",) if frame is None else ()
+    title = {"name": "Kernels", "kernel_class": "Kernel classes", "operator": "Operators", "module": "Modules"}[by]
+    return whole_table("kernels", title, kernel_columns(by), rows, notes=notes)
+
+
+def _frame(tables: KernelTables, by: KernelKey) -> pl.DataFrame | None:
+    frames = {
+        "name": tables.by_name,
+        "kernel_class": tables.by_class,
+        "operator": tables.by_operator,
+        "module": tables.by_module,
+    }
+    return frames[by]

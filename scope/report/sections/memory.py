@@ -1,0 +1,64 @@
+"""How much memory was in use at the peak, and which operators held it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.memory import MemoryHolders
+from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
+
+if TYPE_CHECKING:
+    from scope.analysis.job import Analysis
+    from scope.analysis.memory import MemoryPeak
+    from scope.report.table import ReportColumn, ReportTable
+
+_HOST: Final = 0
+_PLACE: Final = (
+    column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
+    column("device", "device", "Device index in the trace, or `host`."),
+)
+_FIGURES: Final = (
+    column("peak_allocated_bytes", "peak allocated", "Largest number of bytes in use by tensors."),
+    column("peak_reserved_bytes", "peak reserved", "Largest number of bytes that the allocator held."),
+    column("start_allocated_bytes", "at start", "In use before the first recorded event."),
+    column("end_allocated_bytes", "at end", "In use after the last recorded event."),
+    column("growth_bytes", "growth", "Bytes allocated minus bytes released while recording."),
+    column("unseen_bytes", "unseen", "In use at the peak, but allocated before the recording began."),
+    column("num_events", "events", "Allocations and releases that were recorded."),
+    column("peak_ns", "peak at", "First instant of the peak, ns since the epoch.", unit="count"),
+)
+PEAK_COLUMNS: Final[tuple[ReportColumn, ...]] = (*_PLACE, *_FIGURES)
+HOLDER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    *_PLACE,
+    frame_column(MemoryHolders.operator, "operator"),
+    frame_column(MemoryHolders.held_bytes, "held"),
+    frame_column(MemoryHolders.num_blocks, "blocks"),
+)
+_NOT_RECORDED: Final = "No memory events in the trace: record it with profile_memory=True."
+
+
+def memory_table(analysis: Analysis) -> ReportTable:
+    """Return the peak of each rank's devices."""
+    rows = [
+        (rank.label, _device(peak), *(figure(peak, each.key) for each in _FIGURES))
+        for rank in analysis.ranks
+        for peak in rank.memory
+    ]
+    return whole_table("memory", "Memory", PEAK_COLUMNS, rows, notes=() if rows else (_NOT_RECORDED,))
+
+
+def holders_table(analysis: Analysis) -> ReportTable:
+    """Return what was in use at the peak, by the operator that allocated it."""
+    sources = (MemoryHolders.operator, MemoryHolders.held_bytes, MemoryHolders.num_blocks)
+    unknown = {MemoryHolders.operator: "allocated outside any recorded operator"}
+    rows = [
+        (rank.label, _device(peak), *row)
+        for rank in analysis.ranks
+        for peak in rank.memory
+        for row in frame_rows(peak.holders, sources, reasons=unknown)
+    ]
+    return whole_table("memory", "In use at the peak", HOLDER_COLUMNS, rows, notes=() if rows else (_NOT_RECORDED,))
+
+
+def _device(peak: MemoryPeak) -> str:
+    return "host" if peak.device_type == _HOST else str(peak.device)

@@ -1,0 +1,87 @@
+"""The chain of work that decided how long the median step took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.critical_path import PATH_KINDS, PathPieces
+from scope.report.sections.base import column, frame_column, whole_table
+from scope.report.sections.breakdown import device_name
+from scope.report.table import Absent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.analysis.critical_path import CriticalPath
+    from scope.analysis.job import Analysis, RankAnalysis
+    from scope.report.table import Cell, ReportColumn, ReportTable
+
+_PLACE: Final = (
+    column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
+    column("device", "device", "Device index in the trace."),
+    column("step", "step", "n of `ProfilerStep#n`.", unit="count"),
+)
+PATH_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    *_PLACE,
+    column("length_ns", "length", "Length of the critical path; the kinds sum to it exactly."),
+    *(
+        column(f"{kind}_ns", kind.replace("_", " "), f"Pieces of the path of kind {kind.replace('_', ' ')}.")
+        for kind in PATH_KINDS
+    ),
+)
+PIECE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    *_PLACE,
+    column("at_ns", "at", "Start, since the start of the path."),
+    column("length_ns", "length", "Length of the piece."),
+    frame_column(PathPieces.kind, "kind"),
+    frame_column(PathPieces.name, "name"),
+    frame_column(PathPieces.thread, "thread", unit="text"),
+    frame_column(PathPieces.stream, "stream", unit="text"),
+)
+_NO_STEP: Final = Absent("the trace holds no steps: this is the path of the whole window")
+
+
+def critical_path_table(analysis: Analysis) -> ReportTable:
+    """Return the length of each device's critical path by kind of piece."""
+    rows: list[tuple[Cell, ...]] = []
+    notes: list[str] = []
+    for rank in analysis.ranks:
+        for device in rank.devices:
+            path = device.critical_path
+            if path is None:
+                notes.append(f"{rank.label}, device {device.device}: {device.absent.get('critical_path', 'no path')}.")
+                continue
+            kinds = (path.ns_by_kind[kind] for kind in PATH_KINDS)
+            rows.append((*_place(rank, path), path.length_ns, *kinds))
+    return whole_table("critical-path", "Critical path of the median step", PATH_COLUMNS, rows, notes=notes)
+
+
+def path_pieces_table(analysis: Analysis) -> ReportTable:
+    """Return the pieces of every critical path in the order of time."""
+    rows = [row for rank in analysis.ranks for path in _paths(rank) for row in _pieces(rank, path)]
+    return whole_table("critical-path", "Pieces of the critical path", PIECE_COLUMNS, rows)
+
+
+def _paths(rank: RankAnalysis) -> Iterator[CriticalPath]:
+    return (device.critical_path for device in rank.devices if device.critical_path is not None)
+
+
+def _pieces(rank: RankAnalysis, path: CriticalPath) -> Iterator[tuple[Cell, ...]]:
+    columns = (PathPieces.start_ns, PathPieces.end_ns, PathPieces.kind, PathPieces.name)
+    for start, end, kind, name, thread, stream in path.pieces.select(
+        *columns, PathPieces.thread, PathPieces.stream
+    ).iter_rows():
+        yield (
+            *_place(rank, path),
+            start - path.start_ns,
+            end - start,
+            kind,
+            Absent("a gap has no name") if name is None else name,
+            Absent("not on the host") if thread is None else str(thread),
+            Absent("not on a device") if stream is None else str(stream),
+        )
+
+
+def _place(rank: RankAnalysis, path: CriticalPath) -> tuple[Cell, ...]:
+    step = _NO_STEP if path.step_number is None else path.step_number
+    return (rank.label, device_name(path.device), step)

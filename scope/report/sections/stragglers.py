@@ -1,0 +1,56 @@
+"""Ranks that make others wait, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.report.sections.base import column, figure, figures, whole_table
+from scope.report.sections.quality import format_ranks
+
+if TYPE_CHECKING:
+    from scope.analysis.stragglers import Straggler, Stragglers
+    from scope.report.table import Cell, ReportColumn, ReportTable
+
+STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("rank", "rank", "Global rank.", unit="count"),
+    column("imposed_wait_ns", "imposed wait", "What fixing this rank alone saves: last less second-last arrival."),
+    column("reason", "reason", "Which of its times exceeds the peers' median most: compute, input, memory, host."),
+    column("num_collectives", "collectives", "Collectives at which it imposed wait."),
+    column("num_steps", "steps", "Steps in which it did."),
+    column("worst_step_number", "worst step", "The step with most imposed wait.", unit="count"),
+    column("worst_step_imposed_wait_ns", "in worst step", "Imposed wait in that step."),
+    column("compute_excess_ns", "excess compute", "Compute beyond the peers' median before those collectives."),
+    column("input_excess_ns", "excess input", "Idle for input beyond the peers' median."),
+    column("memory_excess_ns", "excess memory", "Copies and allocation beyond the peers' median."),
+    column("host_excess_ns", "excess host", "Other idle time beyond the peers' median."),
+    column("peers", "peers", "Ranks that it is compared with."),
+    column("noise_floor_ns", "noise floor", "Lateness below the clock interval plus this is held against nobody."),
+)
+_PLAIN: Final = (
+    "rank", "imposed_wait_ns", "reason", "num_collectives", "num_steps", "worst_step_number",
+    "worst_step_imposed_wait_ns",
+)  # fmt: skip
+_EXCESS: Final = ("compute_ns", "input_ns", "memory_ns", "host_ns")
+
+
+def stragglers_table(stragglers: Stragglers) -> ReportTable:
+    """Return the stragglers, most imposed wait first, with the verdict as a note."""
+    rows = [_row(straggler) for straggler in stragglers.stragglers]
+    notes = [stragglers.verdict]
+    if stragglers.num_collectives_skipped:
+        total = stragglers.num_collectives_judged + stragglers.num_collectives_skipped
+        notes.append(
+            f"Judged on {stragglers.num_collectives_judged:,} of {total:,} collectives: the rest are incomplete, cut, "
+            "pairs, rooted, or among stages of one pipeline."
+        )
+    return whole_table("stragglers", "Stragglers", STRAGGLER_COLUMNS, rows, notes=notes)
+
+
+def _row(straggler: Straggler) -> tuple[Cell, ...]:
+    reason = straggler.absent.get("excess", "its times could not be compared with its peers'")
+    return (
+        *(figure(straggler, name) for name in _PLAIN),
+        *figures(straggler.excess, _EXCESS, reason=reason),
+        format_ranks(straggler.peers),
+        straggler.noise_floor_ns,
+    )
