@@ -1,0 +1,199 @@
+"""`open_run`: a run directory as polars frames, read again only where it has grown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from scope.errors import RunError
+from scope.frames import columns
+from scope.frames.schema import Calls, CollectiveTotals, Events, Ranks, RankSteps, Traces
+from scope.run.reader import RunReader
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from scope.run.blackbox import BlackBoxState
+    from scope.run.reader import RankReader
+    from scope.run.schema import RankInfo, RunInfo, Verdict
+    from scope.trace.columns import Table
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run directory, live or finished.
+
+    Keep the result: each of its methods reads only what was written since the last call.
+
+    Args:
+        path: Folder that holds `run.json`.
+
+    Raises:
+        RunError: There is no such folder, or its `run.json` is missing, torn or of another major version.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        message = f"{folder} is not a folder: a run directory is the one that holds run.json"
+        raise RunError(message)
+    run = Run(folder)
+    run.info()
+    return run
+
+
+@dataclass
+class _RankFrames:
+    """What was read of one rank so far."""
+
+    reader: RankReader
+    info: RankInfo
+    steps: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    totals: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    calls: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    events: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
+    restarts: int = 0
+
+    def read_steps(self) -> None:
+        """Read new lines; a file that was replaced because old steps were folded is taken from its start."""
+        lines = self.reader.new_steps()
+        if self.reader.restarts != self.restarts:
+            self.restarts = self.reader.restarts
+            self.steps.clear()
+            self.totals.clear()
+        if lines:
+            self.steps.append(columns.step_frame(lines, attempt=self.info.attempt, rank=self.info.rank))
+            self.totals.append(columns.total_frame(lines, self.info))
+
+    def read_calls(self) -> None:
+        """Read the segments that were closed since the last time."""
+        records = self.reader.new_calls()
+        if records:
+            self.calls.append(columns.call_frame(records, self.info))
+
+    def read_events(self) -> None:
+        """Read new events."""
+        records = self.reader.new_events()
+        if records:
+            self.events.append(columns.event_frame(records, attempt=self.info.attempt, rank=self.info.rank))
+
+
+class Run:
+    """A run directory; its frames are those of `scope.frames.schema`.
+
+    Not thread-safe: one reader at a time. A rank whose files are torn or foreign is left out of every frame and named
+    in `problems`, so that one bad file hides no other rank.
+
+    Attributes:
+        path: The run directory.
+        problems: What could not be read, one sentence each, naming the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        self._reader = RunReader(path)
+        self._ranks: dict[tuple[int, int], _RankFrames] = {}
+        self._verdicts: list[Verdict] = []
+
+    def info(self) -> RunInfo:
+        """Return `run.json`.
+
+        Raises:
+            RunError: It is missing, torn or of another major version.
+        """
+        return self._reader.info()
+
+    @property
+    def ranks(self) -> pl.DataFrame:
+        """The table `Ranks`: one row a process, of all attempts."""
+        return columns.rank_frame(each.info for each in self._open_ranks())
+
+    @property
+    def rank_infos(self) -> Sequence[RankInfo]:
+        """`rank.json` of every process of every attempt, as it is now."""
+        return [each.info for each in self._open_ranks()]
+
+    def steps(self) -> pl.DataFrame:
+        """Return the table `RankSteps`."""
+        return self._collect(RankSteps, _RankFrames.read_steps, "steps", sort_by=RankSteps.step)
+
+    def collective_totals(self) -> pl.DataFrame:
+        """Return the table `CollectiveTotals`: counts and bytes of every step."""
+        return self._collect(CollectiveTotals, _RankFrames.read_steps, "totals", sort_by=CollectiveTotals.step)
+
+    def collectives(self) -> pl.DataFrame:
+        """Return the table `Calls`: the calls that were recorded one by one."""
+        return self._collect(Calls, _RankFrames.read_calls, "calls", sort_by=Calls.issued_ns)
+
+    def events(self) -> pl.DataFrame:
+        """Return the table `Events`."""
+        return self._collect(Events, _RankFrames.read_events, "events", sort_by=Events.time_ns)
+
+    def traces(self) -> pl.DataFrame:
+        """Return the table `Traces`: captured windows whose trace is complete."""
+        frames = [Traces.empty()]
+        for each in self._open_ranks():
+            try:
+                frames.append(columns.trace_frame(each.reader.traces(), attempt=each.info.attempt))
+            except RunError as error:
+                self._note(error)
+        return pl.concat(frames).sort(Traces.attempt, Traces.rank, Traces.start_ns)
+
+    def black_boxes(self, *, attempt: int | None = None) -> dict[int, BlackBoxState]:
+        """Return what the black box of each rank of an attempt says, by rank; ranks without one are left out.
+
+        Args:
+            attempt: The attempt; None for the last.
+        """
+        states: dict[int, BlackBoxState] = {}
+        for reader in self._reader.ranks(attempt):
+            try:
+                state = reader.state()
+            except RunError as error:
+                self._note(error)
+                continue
+            if state is not None:
+                states[state.identity.rank] = state
+        return states
+
+    def verdicts(self) -> Sequence[Verdict]:
+        """Return what diagnosis found, oldest first.
+
+        Raises:
+            RunError: `verdicts.jsonl` is torn.
+        """
+        self._verdicts.extend(self._reader.new_verdicts())
+        return self._verdicts
+
+    def _open_ranks(self) -> list[_RankFrames]:
+        """Return every rank of every attempt that can be read, its `rank.json` as it is now."""
+        found: list[_RankFrames] = []
+        for attempt in self._reader.attempts():
+            for reader in self._reader.ranks(attempt):
+                try:
+                    info = reader.info()
+                except RunError as error:
+                    self._note(error)
+                    continue
+                known = self._ranks.setdefault((attempt, info.rank), _RankFrames(reader=reader, info=info))
+                known.info = info
+                found.append(known)
+        return found
+
+    def _collect(
+        self, table: type[Table], read: Callable[[_RankFrames], None], attribute: str, *, sort_by: str
+    ) -> pl.DataFrame:
+        frames = [table.empty()]
+        for each in self._open_ranks():
+            try:
+                read(each)
+            except RunError as error:
+                self._note(error)
+            frames.extend(getattr(each, attribute))
+        return pl.concat(frames).sort(Ranks.attempt, Ranks.rank, sort_by, maintain_order=True)
+
+    def _note(self, error: RunError) -> None:
+        if str(error) not in self.problems:
+            self.problems.append(str(error))
