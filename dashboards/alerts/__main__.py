@@ -1,0 +1,56 @@
+"""`python -m dashboards.alerts`: write the rules with a site's thresholds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from dashboards.alerts.generate import render_manifest, render_rules, render_runbook
+from dashboards.alerts.model import choose_values
+from dashboards.alerts.settings import SETTINGS
+from scope.errors import ScopeError, UsageError
+
+FOLDER = Path(__file__).parent
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dashboards.alerts",
+        description="Write scope.rules.yml, scope.prometheusrule.yaml and RUNBOOK.md.",
+        epilog="example: python -m dashboards.alerts --output /etc/prometheus/rules --set nic_bytes_per_second=2.5e10",
+    )
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to (default: beside the table)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a threshold")
+    parser.add_argument("--scale", type=float, default=1, help="divide all lengths of time by this (for tests)")
+    parser.add_argument("--namespace", default="monitoring", help="namespace of the manifest")
+    parser.add_argument("--force", action="store_true", help="overwrite files in another folder")
+    options = parser.parse_args(arguments)
+    try:
+        _write(options)
+    except ScopeError as error:
+        sys.stderr.write(f"scope: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _write(options: argparse.Namespace) -> None:
+    values = choose_values(SETTINGS, options.set, scale=options.scale)
+    files = {
+        "scope.rules.yml": render_rules(values),
+        "scope.prometheusrule.yaml": render_manifest(values, namespace=options.namespace),
+        "RUNBOOK.md": render_runbook(),
+    }
+    folder: Path = options.output
+    existing = [name for name in files if (folder / name).exists()]
+    if existing and folder != FOLDER and not options.force:
+        message = f"{folder} has {', '.join(existing)} already; --force overwrites"
+        raise UsageError(message)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""Alerts on training runs, and on the exporter itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.alerts.model import Alert, Recording
+
+EXPORTER_ALERTS: Final = (
+    Alert(
+        "ScopeExporterStale",
+        "scope-exporter",
+        "time() - scope_exporter_sample_timestamp_seconds > $stale_after",
+        "2m",
+        "critical",
+        "{{ $labels.instance }} has not been read for {{ $value | humanizeDuration }}",
+        "The exporter answers, but its figures are old.",
+        "A call of the driver or kernel hangs; scope_exporter_sampler_stuck is 1 when it cannot even be killed.",
+        "Look for processes in state D on the node; drain and reboot it.",
+    ),
+    Alert(
+        "ScopeExporterDown",
+        "scope-exporter",
+        'up{job="scope"} == 0',
+        "5m",
+        "warning",
+        "The exporter of {{ $labels.instance }} does not answer",
+        "Prometheus cannot scrape it.",
+        "The node, its network or the exporter is down.",
+        "systemctl status scope-exporter on the node.",
+    ),
+    Alert(
+        "ScopeCollectorDown",
+        "scope-exporter",
+        "scope_collector_up == 0",
+        "10m",
+        "warning",
+        "Collector {{ $labels.collector }} of {{ $labels.instance }} gives nothing",
+        "Its figures are missing or old.",
+        "The hardware or file that it reads is gone, forbidden or set aside after a hang.",
+        "scope_exporter_sample_errors_total names the kind of error, the exporter's log the place. Where a node has no "
+        "such hardware, switch the collector off (--disable).",
+    ),
+    Alert(
+        "ScopeSampleSlow",
+        "scope-exporter",
+        "sum by (instance) (scope_exporter_sample_duration_seconds) > $slow_sample",
+        "10m",
+        "warning",
+        "Reading {{ $labels.instance }} takes {{ $value | humanizeDuration }}",
+        "A healthy node needs milliseconds.",
+        "The driver is slow to answer, which often comes before it hangs.",
+        "As for ScopeExporterStale.",
+    ),
+)
+
+TRAINING_ALERTS: Final = (
+    Alert(
+        "ScopeStepStalled",
+        "scope-training",
+        "time() - scope_train_last_step_timestamp_seconds "
+        "> clamp_min($stall_factor * scope_train_step_median_seconds, $stall_seconds) and scope_train_active == 1",
+        "1m",
+        "critical",
+        "Rank {{ $labels.rank }} of run {{ $labels.run }} makes no steps",
+        "The last step ended {{ $value | humanizeDuration }} ago.",
+        "The run hangs, or does something that is no step (a long checkpoint or evaluation).",
+        "scope watch RUN says which collective hangs and which rank never came. NCCL's own watchdog waits ten minutes.",
+    ),
+    Alert(
+        "ScopeRankSilent",
+        "scope-training",
+        'scope_train_heartbeat_age_seconds{thread="recorder"} > $heartbeat and scope_train_active == 1',
+        "1m",
+        "critical",
+        "Rank {{ $labels.rank }} of run {{ $labels.run }} gives no sign of life",
+        "Its last heartbeat is {{ $value | humanizeDuration }} old.",
+        "The process is stopped, swapped out, or dead without having been noticed.",
+        "Look at the process on {{ $labels.instance }}; scope watch RUN tells what it did last.",
+    ),
+    Alert(
+        "ScopeStepRegression",
+        "scope-training",
+        "max by (run) (scope_train_step_median_seconds) > "
+        "$regression * max by (run) (avg_over_time(scope_train_step_median_seconds[1h]))",
+        "10m",
+        "warning",
+        "Steps of run {{ $labels.run }} became slower",
+        "A step takes {{ $value | humanizeDuration }} now.",
+        "Something changed within the hour: a throttled GPU, a slow link or mount, or the input.",
+        "scope compare the last captures; look at throttling and links of the slowest rank.",
+    ),
+    Alert(
+        "ScopeStragglerRank",
+        "scope-training",
+        "scope:train_own_time:ratio > on (run) group_left () "
+        "$straggler * quantile by (run) (0.5, scope:train_own_time:ratio)",
+        "10m",
+        "warning",
+        "Rank {{ $labels.rank }} of run {{ $labels.run }} works longer than the others",
+        "It is busy {{ $value | humanizePercentage }} of the time without waiting, well above the run's median.",
+        "All ranks share the step's length, so the slow one is the one that waits least for the others.",
+        "Compare its phases with a peer's on the Ranks page: forward and backward mean the GPU, input means data.",
+    ),
+    Alert(
+        "ScopeImposedWait",
+        "scope-training",
+        "scope_train_imposed_wait_ratio > $imposed_wait",
+        "10m",
+        "warning",
+        "Rank {{ $labels.rank }} of run {{ $labels.run }} makes the others wait",
+        "All others wait for it {{ $value | humanizePercentage }} of the step.",
+        "What fixing that rank alone would save.",
+        "See its reason in scope watch RUN or on the Ranks page.",
+    ),
+    Alert(
+        "ScopeVerdict",
+        "scope-training",
+        'scope_train_verdict{severity="critical"} == 1',
+        "0s",
+        "critical",
+        "Run {{ $labels.run }}: {{ $labels.kind }}",
+        "Diagnosis over all ranks blames rank {{ $labels.rank }}.",
+        "scope watch found a hang, a mismatch of collectives or a crash.",
+        "scope watch RUN prints the whole verdict.",
+    ),
+    Alert(
+        "ScopeCommunicationBusyWait",
+        "scope-training",
+        "scope_gpu_utilization_ratio > 0.95 and scope_gpu_power_watts / scope_gpu_power_limit_watts < $wait_power",
+        "5m",
+        "warning",
+        "GPU {{ $labels.gpu }} of {{ $labels.instance }} looks busy and draws little power",
+        "A kernel is resident all the time and the GPU does next to nothing.",
+        "A collective kernel spins and waits for a rank that does not come.",
+        "scope watch RUN; compare ScopeStepStalled.",
+    ),
+    Alert(
+        "ScopeIdleAllocated",
+        "scope-training",
+        "max by (instance, gpu, uuid) (scope_gpu_sm_active_ratio) < $idle_sm "
+        "and on (instance, uuid) scope_gpu_job_info",
+        "30m",
+        "info",
+        "GPU {{ $labels.gpu }} of {{ $labels.instance }} is allocated and idle",
+        "Its multiprocessors work {{ $value | humanizePercentage }} of the time.",
+        "A job holds the GPU and does not use it.",
+        "Ask its owner (scope_gpu_job_info names the job).",
+    ),
+    Alert(
+        "ScopeDataloaderBound",
+        "scope-training",
+        'sum by (run) (rate(scope_train_phase_seconds_total{phase="input"}[10m])) > '
+        "$input_share * sum by (run) (rate(scope_train_step_seconds_total[10m]))",
+        "10m",
+        "warning",
+        "Run {{ $labels.run }} waits for data",
+        "Its ranks spend more than the allowed share of their steps on input.",
+        "Data loading is slower than the GPUs.",
+        "More loader workers, prefetching, or a faster mount (ScopeNfsQueue).",
+    ),
+    Alert(
+        "ScopeGoodputLow",
+        "scope-training",
+        "min by (run) (scope_train_goodput_ratio) < $goodput and count by (run) (scope_train_active == 1) > 0",
+        "1h",
+        "info",
+        "Goodput of run {{ $labels.run }} is {{ $value | humanizePercentage }}",
+        "The rest went to start-up, restarts, stalls and steps that were lost.",
+        "Restarts and stalls cost more than they should.",
+        "scope show RUN lists the attempts and what ended them.",
+    ),
+)
+
+RECORDINGS: Final = (
+    Recording(
+        "scope:train_own_time:ratio",
+        "(rate(scope_train_step_seconds_total[5m]) - rate(scope_train_communication_wait_seconds_total[5m])) "
+        "/ (rate(scope_train_step_seconds_total[5m]) > 0)",
+        "Share of a rank's step time that it does not wait for others.",
+    ),
+    Recording(
+        "scope:train_phase:ratio",
+        "sum by (run, phase) (rate(scope_train_phase_seconds_total[5m])) "
+        "/ on (run) group_left () sum by (run) (rate(scope_train_step_seconds_total[5m]))",
+        "Share of the step by phase.",
+    ),
+    Recording(
+        "scope:train_tokens:rate",
+        "sum by (run) (rate(scope_train_tokens_total[5m]))",
+        "Tokens a second of the whole run.",
+    ),
+    Recording(
+        "scope:train_collective_bytes:rate",
+        "sum by (run, operation, axis) (rate(scope_train_collective_bytes_total[5m]))",
+        "Bytes a second that ranks gave to collectives.",
+    ),
+    Recording(
+        "scope:nvlink_transmit:rate",
+        'sum by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[1m]))',
+        "Payload a GPU sends over all its NVLinks, bytes a second.",
+    ),
+    Recording(
+        "scope:nvlink_use:ratio",
+        'rate(scope_nvlink_transmit_bytes_total{layer="raw"}[1m]) '
+        "/ on (instance, gpu, uuid, link) group_left () scope_nvlink_speed_bytes_per_second",
+        "Raw traffic of a link over its raw speed, one way.",
+    ),
+    Recording(
+        "scope:rdma_transmit_use:ratio",
+        "rate(scope_rdma_transmit_bytes_total[1m]) / scope_rdma_port_rate_bytes_per_second",
+        "Traffic of a port over its rate, one way.",
+    ),
+    Recording("scope:gpu_power:sum", "sum by (instance) (scope_gpu_power_watts)", "Power of a node's GPUs."),
+)
