@@ -77,6 +77,8 @@ def summarize_steps(steps: Sequence[StepRecord]) -> StepSummary:
         model_flop=_sum_known([step.model_flop for step in steps]),
         hardware_flop=_sum_known([step.hardware_flop for step in steps]),
         input_bytes=_sum_known([step.input_bytes for step in steps]),
+        recorder_ns=sum(step.recorder_ns for step in steps),
+        num_dropped=sum(step.num_dropped for step in steps),
     )
 
 

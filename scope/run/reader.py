@@ -34,6 +34,7 @@ from scope.run.schema import (
 _Record = TypeVar("_Record")
 _MAX_LINE_BYTES: Final = 16 * 2**20
 _READ_BYTES: Final = 4 * 2**20
+_REMEMBERED_BYTES: Final = 256
 _MAX_NAMED_PROBLEMS: Final = 5
 
 
@@ -103,6 +104,7 @@ class LineTail(Generic[_Record]):
         self._offset = 0
         self._line = 0
         self._inode = -1
+        self._seen_last = b""
 
     def read(self, *, max_bytes: int | None = None) -> list[_Record]:
         """Return the records that are new; empty when the file does not exist.
@@ -123,11 +125,14 @@ class LineTail(Generic[_Record]):
             os.close(descriptor)
 
     def _restart_if_replaced(self, descriptor: int) -> None:
-        status = os.fstat(descriptor)
-        if self._inode >= 0 and (status.st_ino != self._inode or status.st_size < self._offset):
+        inode = os.fstat(descriptor).st_ino
+        # The number of a deleted file is soon given to a new one, so what was read last must still stand there.
+        seen_last = os.pread(descriptor, len(self._seen_last), self._offset - len(self._seen_last))
+        if self._inode >= 0 and (inode != self._inode or seen_last != self._seen_last):
             self.restarts += 1
             self._offset = self._line = 0
-        self._inode = status.st_ino
+            self._seen_last = b""
+        self._inode = inode
 
     def _read(self, descriptor: int, max_bytes: int | None) -> list[_Record]:
         records: list[_Record] = []
@@ -145,6 +150,7 @@ class LineTail(Generic[_Record]):
                 continue
             records.extend(self._decode_lines(whole))
             self._offset += len(whole) + 1
+            self._seen_last = (whole[-_REMEMBERED_BYTES:] + b"\n")[-_REMEMBERED_BYTES:]
             taken += len(whole) + 1
         return records
 

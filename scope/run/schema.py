@@ -467,6 +467,8 @@ class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
         model_flop: Added; absent unless every step knows it.
         hardware_flop: Added; absent unless every step knows it.
         input_bytes: Added; absent unless every step knows it.
+        recorder_ns: Added.
+        num_dropped: Added.
     """
 
     first_step: int
@@ -486,6 +488,8 @@ class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
     model_flop: float | None = None
     hardware_flop: float | None = None
     input_bytes: int | None = None
+    recorder_ns: int = 0
+    num_dropped: int = 0
 
 
 StepLine = StepRecord | StepSummary
