@@ -1,0 +1,215 @@
+"""Matrix products: 2 M N K FLOPs, whatever the layout; operands read once, result written once.
+
+Source: `torch.utils.flop_counter` counts the same; NVIDIA, Matrix Multiplication Background User's Guide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scope.cost.dtypes import element_bytes, matrix_path, scalar_type
+from scope.cost.result import OperatorCost, added, cost, sized, stored, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.cost.call import OperatorCall, TensorArg
+
+_ALIGNMENT_BYTES: Final = 16
+_SHAPES: Final = "the shapes are not those of a matrix product"
+
+
+class _Extents(NamedTuple):
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+def mm(call: OperatorCall) -> OperatorCost:
+    """`mm(self[M,K], mat2[K,N])`."""
+    return _product(call.tensor(0), call.tensor(1))
+
+
+def addmm(call: OperatorCall) -> OperatorCost:
+    """`addmm(self, mat1[M,K], mat2[K,N], beta, alpha)`: the added matrix or bias is read unless beta is 0."""
+    return _product(call.tensor(1), call.tensor(2), added_term=_added_term(call, beta=3))
+
+
+def baddbmm(call: OperatorCall) -> OperatorCost:
+    """`baddbmm(self[B,M,N], batch1[B,M,K], batch2[B,K,N], beta, alpha)`."""
+    return _product(call.tensor(1), call.tensor(2), added_term=_added_term(call, beta=3))
+
+
+def linear(call: OperatorCall) -> OperatorCost:
+    """`linear(input[...,K], weight[N,K], bias)`."""
+    x, weight = call.tensor(0), call.tensor(1)
+    if x is None or weight is None or not x.dims or len(weight.dims) != 2 or x.dims[-1] != weight.dims[1]:
+        return unknown("gemm", _SHAPES)
+    rows = math.prod(x.dims[:-1])
+    return _cost(_Extents(1, rows, weight.dims[0], weight.dims[1]), operands=(x, weight), added_term=call.tensor(2))
+
+
+def matmul(call: OperatorCall) -> OperatorCost:
+    """`matmul(self, other)` with torch's broadcasting of batches and vectors."""
+    a, b = call.tensor(0), call.tensor(1)
+    if a is None or b is None or not a.dims or not b.dims:
+        return unknown("gemm", _SHAPES)
+    left = a.dims if len(a.dims) > 1 else (1, *a.dims)
+    right = b.dims if len(b.dims) > 1 else (*b.dims, 1)
+    batch = _broadcast(left[:-2], right[:-2])
+    if batch is None or left[-1] != right[-2]:
+        return unknown("gemm", _SHAPES)
+    return _cost(_Extents(math.prod(batch), left[-2], right[-1], left[-1]), operands=(a, b))
+
+
+def mv(call: OperatorCall) -> OperatorCost:
+    """`mv(self[M,K], vec[K])`."""
+    return matmul(call)
+
+
+def addmv(call: OperatorCall) -> OperatorCost:
+    """`addmv(self[M], mat[M,K], vec[K])`."""
+    a, b = call.tensor(1), call.tensor(2)
+    if a is None or b is None or len(a.dims) != 2 or b.dims != a.dims[1:]:
+        return unknown("gemm", _SHAPES)
+    return _cost(_Extents(1, a.dims[0], 1, a.dims[1]), operands=(a, b), added_term=call.tensor(0))
+
+
+def scaled_mm(call: OperatorCall) -> OperatorCost:
+    """`_scaled_mm(self[M,K], mat2[K,N], scale_a, scale_b, bias, scale_result, out_dtype)`: FP8 with scales.
+
+    The result has `out_dtype`; left out, that of the operands.
+    """
+    a, b = call.tensor(0), call.tensor(1)
+    if a is None or b is None:
+        return unknown("gemm", _SHAPES)
+    v2 = call.name.endswith("_v2")
+    out_dtype = scalar_type(call.integer(9 if v2 else 6)) or a.dtype
+    extra = () if v2 else (call.tensor(2), call.tensor(3), call.tensor(4))
+    # A packed 4-bit operand holds two values in each element along K.
+    packed = 2 if a.dtype == "float4_e2m1fn_x2" else 1
+    product = _product(a, b, out_dtype=out_dtype, extra=extra)
+    return product if packed == 1 or product.flops is None else replace(product, flops=product.flops * packed)
+
+
+def grouped_mm(call: OperatorCall) -> OperatorCost:
+    """`_grouped_mm(self, mat2, offs, ...)` and `_scaled_grouped_mm`: one product for each expert of an MoE layer.
+
+    Rows (or columns) are cut into groups at `offs`, whose values no trace holds; the groups are taken to cover the
+    whole extent, so padding rows beyond the last offset count as work.
+    """
+    a, b = call.tensor(0), call.tensor(1)
+    if a is None or b is None:
+        return unknown("gemm", _SHAPES)
+    scaled = "scaled" in call.name
+    offsets = call.tensor(4 if scaled else 2)
+    out_dtype = scalar_type(call.integer(7 if scaled else 4)) or ("bfloat16" if scaled else a.dtype)
+    shape = (len(a.dims), len(b.dims))
+    if shape == (3, 3):
+        return _product(a, b, out_dtype=out_dtype)
+    rows, k, columns = a.dims[-2], a.dims[-1], b.dims[-1]
+    if shape not in {(2, 3), (3, 2), (2, 2)} or b.dims[-2] != k or offsets is None:
+        return unknown("gemm", _SHAPES)
+    num_groups = offsets.num_elements
+    # Both 2D: K itself is cut, and every group has a result of its own.
+    num_out = rows * columns * (num_groups if shape == (2, 2) else 1)
+    product = _cost(_Extents(1, rows, columns, k), operands=(a, b), out_dtype=out_dtype, extra=(offsets,))
+    written = sized(num_out, out_dtype)
+    total = added(product.bytes_read, written)
+    return replace(product, bytes_written=written, num_bytes=total)
+
+
+def dot(call: OperatorCall) -> OperatorCost:
+    """`dot(self[K], tensor[K])`."""
+    a, b = call.tensor(0), call.tensor(1)
+    if a is None or b is None or a.dims != b.dims:
+        return unknown("gemm", _SHAPES)
+    return _cost(_Extents(1, 1, 1, a.num_elements), operands=(a, b))
+
+
+def _added_term(call: OperatorCall, *, beta: int) -> TensorArg | None:
+    text = call.text(beta)
+    is_zero = text != "" and float(text) == 0.0 if _is_number(text) else False
+    return None if is_zero else call.tensor(0)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _product(
+    a: TensorArg | None,
+    b: TensorArg | None,
+    *,
+    added_term: TensorArg | None = None,
+    out_dtype: str | None = None,
+    extra: tuple[TensorArg | None, ...] = (),
+) -> OperatorCost:
+    if a is None or b is None or len(a.dims) != len(b.dims) or len(a.dims) not in {2, 3}:
+        return unknown("gemm", _SHAPES)
+    if a.dims[-1] != b.dims[-2] or a.dims[:-2] != b.dims[:-2]:
+        return unknown("gemm", _SHAPES)
+    extents = _Extents(math.prod(a.dims[:-2]), a.dims[-2], b.dims[-1], a.dims[-1])
+    return _cost(extents, operands=(a, b), added_term=added_term, out_dtype=out_dtype, extra=extra)
+
+
+def _cost(
+    extents: _Extents,
+    *,
+    operands: tuple[TensorArg, TensorArg],
+    added_term: TensorArg | None = None,
+    out_dtype: str | None = None,
+    extra: tuple[TensorArg | None, ...] = (),
+) -> OperatorCost:
+    dtype = operands[0].dtype
+    read = stored((*operands, added_term, *extra))
+    written = sized(extents.batch * extents.m * extents.n, out_dtype or dtype)
+    flops = 2 * extents.batch * extents.m * extents.n * extents.k
+    base = cost("gemm", flops=flops, read=read, written=written, math_dtype=matrix_path(dtype))
+    return replace(base, misaligned=misaligned(dtype, M=extents.m, N=extents.n, K=extents.k))
+
+
+def misaligned(dtype: str | None, **extents: int) -> tuple[str, ...]:
+    """Return the extents that are no multiple of 16 bytes, as `NAME=extent`; none when the dtype is unknown."""
+    size = element_bytes(dtype)
+    if size is None:
+        return ()
+    return tuple(f"{name}={extent}" for name, extent in extents.items() if extent * size % _ALIGNMENT_BYTES)
+
+
+def _broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...] | None:
+    length = max(len(left), len(right))
+    pairs = zip((1,) * (length - len(left)) + left, (1,) * (length - len(right)) + right, strict=True)
+    sizes = [max(pair) if 1 in pair or pair[0] == pair[1] else None for pair in pairs]
+    return None if None in sizes else tuple(size for size in sizes if size is not None)
+
+
+MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
+    "aten::mm": mm,
+    "aten::_int_mm": mm,
+    "aten::addmm": addmm,
+    "aten::_addmm_activation": addmm,
+    "aten::addmm_": addmm,
+    "aten::bmm": mm,
+    "aten::baddbmm": baddbmm,
+    "aten::baddbmm_": baddbmm,
+    "aten::linear": linear,
+    "aten::mkldnn_linear": linear,
+    "aten::matmul": matmul,
+    "aten::mv": mv,
+    "aten::addmv": addmv,
+    "aten::addmv_": addmv,
+    "aten::dot": dot,
+    "aten::vdot": dot,
+    "aten::_scaled_mm": scaled_mm,
+    "aten::_scaled_mm_v2": scaled_mm,
+    "aten::_grouped_mm": grouped_mm,
+    "aten::_scaled_grouped_mm": grouped_mm,
+}

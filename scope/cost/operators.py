@@ -1,0 +1,93 @@
+"""From an operator as a trace records it to what its work costs at least."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from scope.cost import attention, convolution, fused, gemm, lookup, normalisation, optimizer, pointwise
+from scope.cost.call import OperatorCall, parse_call
+from scope.cost.result import OperatorCost, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
+    **pointwise.MODELS,
+    **normalisation.MODELS,
+    **lookup.MODELS,
+    **fused.MODELS,
+    **gemm.MODELS,
+    **convolution.MODELS,
+    **attention.MODELS,
+}
+_LIST_MODELS: Final[dict[str, Callable[[OperatorCall, str | None], OperatorCost]]] = {
+    **pointwise.LIST_MODELS,
+    **optimizer.LIST_MODELS,
+}
+_MATRIX_NAMES: Final = frozenset({*gemm.MODELS, *convolution.MODELS, *attention.MODELS, *fused.MODELS})
+
+
+def modelled_operators() -> tuple[str, ...]:
+    """Return the names of all operators that have a model, sorted; compiled kernels (`triton_*`) have one besides."""
+    return tuple(sorted({*_MODELS, *_LIST_MODELS}))
+
+
+def has_model(name: str) -> bool:
+    """Return whether an operator has a model."""
+    return name in _MODELS or name in _LIST_MODELS or name.startswith(fused.TRITON_PREFIX)
+
+
+def is_matrix_operator(name: str) -> bool:
+    """Return whether an operator's FLOPs go to its matrix kernels: products, convolutions, attention."""
+    return name in _MATRIX_NAMES or name.startswith("triton_tem_")
+
+
+def estimate_call(call: OperatorCall, *, list_dtype: str | None = None) -> OperatorCost:
+    """Return what a call costs at least; what cannot be known is None with the reason.
+
+    Args:
+        call: The call as `parse_call` read it.
+        list_dtype: Element type of its lists of tensors, which traces leave out; see `dtype_in_kernel_name`.
+    """
+    if not has_model(call.name):
+        return unknown("other", f"no model for {call.name}")
+    if not call.has_shapes:
+        return unknown(_family(call.name), "the trace has no shapes (record with record_shapes=True)")
+    if call.name in _LIST_MODELS:
+        return _LIST_MODELS[call.name](call, list_dtype)
+    model = _MODELS.get(call.name, fused.triton)
+    return model(call)
+
+
+@lru_cache(maxsize=65_536)
+def estimate_operator(
+    name: str,
+    input_dims: str | None,
+    input_types: str | None = None,
+    input_strides: str | None = None,
+    concrete_inputs: str | None = None,
+    list_dtype: str | None = None,
+) -> OperatorCost:
+    """Return what an operator costs, from the JSON texts of a trace; remembered, as a trace repeats its calls.
+
+    Examples:
+        >>> estimate_operator("aten::mm", "[[4, 8], [8, 16]]", '["float", "float"]').flops
+        1024
+    """
+    call = parse_call(
+        name,
+        input_dims=input_dims,
+        input_types=input_types,
+        input_strides=input_strides,
+        concrete_inputs=concrete_inputs,
+    )
+    return estimate_call(call, list_dtype=list_dtype)
+
+
+def _family(name: str) -> str:
+    if name in attention.MODELS:
+        return "attention"
+    if name in convolution.MODELS:
+        return "convolution"
+    return "gemm" if name in gemm.MODELS else "other"
