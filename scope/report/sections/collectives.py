@@ -1,4 +1,4 @@
-"""Collectives across ranks: how long they moved data, how long they waited, how fast, and on which clocks that rests."""
+"""Collectives across ranks: how long they moved data and waited, how fast, and on which clocks that rests."""
 
 from __future__ import annotations
 

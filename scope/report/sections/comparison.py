@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+import polars as pl
+
 from scope.analysis.comparison import Changes, ChangeSet
 from scope.report.sections.base import frame_column, frame_rows, whole_table
 from scope.units import format_duration, format_ratio
@@ -28,10 +30,9 @@ _SHOWN: Final = (
     Changes.after_count,
 )
 _HEADINGS: Final = ("name", "change", "difference", "before", "after", "after/before", "count before", "count after")
+_NUMBERS: Final = frozenset({Changes.ratio, Changes.before_count, Changes.after_count})
 CHANGE_COLUMNS: Final[tuple[ReportColumn, ...]] = tuple(
-    frame_column(
-        source, heading, unit="number" if source in {Changes.ratio, Changes.before_count, Changes.after_count} else None
-    )
+    frame_column(source, heading, unit="number" if source in _NUMBERS else None)
     for source, heading in zip(_SHOWN, _HEADINGS, strict=True)
 )
 _TITLES: Final[dict[ChangeKind, str]] = {
@@ -46,11 +47,14 @@ def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
     """Return what changed among kernels, classes, operators or phases, the largest change first."""
     changes = change_set(comparison, kind)
     only_one = {Changes.ratio: "only one of the runs has it"}
+    # Means per rank and step are fractions; a length of time in a report is whole nanoseconds.
+    means = [pl.col(name).round().cast(pl.Int64) for name in (Changes.before_ns, Changes.after_ns, Changes.delta_ns)]
+    frame = changes.changes.with_columns(means)
     return whole_table(
         kind,
         f"{_TITLES[kind]}: time per {comparison.unit}",
         CHANGE_COLUMNS,
-        frame_rows(changes.changes, _SHOWN, reasons=only_one),
+        frame_rows(frame, _SHOWN, reasons=only_one),
         notes=_notes(changes),
     )
 

@@ -1,0 +1,95 @@
+"""What shares of findings are shares of: the whole steps of all devices, or their windows where there are no steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scope.analysis.idle import IDLE_CAUSES
+
+if TYPE_CHECKING:
+    from scope.analysis.job import Analysis, DeviceAnalysis, PartAnalysis, RankAnalysis
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Basis:
+    """Sums over the parts of all devices that findings are judged on.
+
+    Attributes:
+        is_steps: Whole steps count; else the windows, warm-up and all.
+        num_devices: Devices that have such a part.
+        num_parts: Steps times devices, or windows.
+        window_ns: Length of the parts.
+        compute_ns: Union of compute.
+        exposed_communication_ns: Communication that compute does not hide.
+        idle_ns: Nothing ran.
+        idle_by_cause_ns: Idle time by cause.
+        host_bound_ns: The queue was empty and the launching thread busy.
+        num_launches: Launches whose events start in the parts.
+    """
+
+    is_steps: bool
+    num_devices: int
+    num_parts: int
+    window_ns: int
+    compute_ns: int
+    exposed_communication_ns: int
+    idle_ns: int
+    idle_by_cause_ns: dict[str, int]
+    host_bound_ns: int
+    num_launches: int
+
+    def share(self, part_ns: int) -> float:
+        """Return a sum over devices as a share of the basis; 0 for a basis of no length."""
+        return part_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def noun(self) -> str:
+        """What a share is a share of, in words."""
+        return "step time" if self.is_steps else "the window"
+
+
+def make_basis(analysis: Analysis) -> Basis:
+    """Return the sums over the whole steps of every device; over its window for a device without one.
+
+    A step that the recording cut counts only where no step is whole.
+    """
+    devices = [device for rank in analysis.ranks for device in rank.devices]
+    chosen = [_parts(device) for device in devices]
+    parts = [part for group in chosen for part in group]
+    breakdowns = [part.breakdown for part in parts if part.breakdown is not None]
+    idles = [part.idle for part in parts if part.idle is not None]
+    queues = [part.queue for part in parts if part.queue is not None]
+    return Basis(
+        is_steps=bool(parts) and all(part.place == "step" for part in parts),
+        num_devices=sum(1 for group in chosen if group),
+        num_parts=len(parts),
+        window_ns=sum(each.window_ns for each in breakdowns),
+        compute_ns=sum(each.compute_ns for each in breakdowns),
+        exposed_communication_ns=sum(each.exposed_communication_ns for each in breakdowns),
+        idle_ns=sum(each.idle_ns for each in breakdowns),
+        idle_by_cause_ns={cause: sum(getattr(each, f"{cause}_ns") for each in idles) for cause in IDLE_CAUSES},
+        host_bound_ns=sum(each.host_bound_ns for each in queues),
+        num_launches=sum(each.num_launches for each in queues),
+    )
+
+
+def idle_share(rank: RankAnalysis, cause: str) -> float:
+    """Return the share of one rank's basis that its devices stood idle for a cause."""
+    parts = [part for device in rank.devices for part in _parts(device)]
+    window = sum(part.breakdown.window_ns for part in parts if part.breakdown is not None)
+    idle = sum(getattr(part.idle, f"{cause}_ns") for part in parts if part.idle is not None)
+    return idle / window if window else 0.0
+
+
+def ranks_with(analysis: Analysis, cause: str, *, at_least: float) -> tuple[int, ...]:
+    """Return the ranks of which at least this share is idle for a cause."""
+    return tuple(rank.rank for rank in analysis.ranks if rank.rank is not None and idle_share(rank, cause) >= at_least)
+
+
+def _parts(device: DeviceAnalysis) -> list[PartAnalysis]:
+    steps = [part for part in device.steps if part.breakdown is not None]
+    whole = [part for part in steps if part.step is not None and not part.step.is_cut]
+    if whole or steps:
+        return whole or steps
+    return [] if device.whole.breakdown is None else [device.whole]

@@ -1,0 +1,85 @@
+"""What the traces are too poor to say, and how to record better ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scope.report.findings.model import Evidence, Finding, Where
+from scope.report.sections.base import column
+from scope.report.sections.quality import format_ranks
+from scope.trace.schema import CollectiveCalls, Ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.report.findings.basis import Basis
+    from scope.report.results import Results
+    from scope.trace.model import RankTrace
+
+UNLINKED_SHARE: Final = 0.10
+"""Share of device events without a launch above which causes and operators are in doubt."""
+
+
+def trace_too_poor(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield one finding that lists what the traces do not hold, which figures that costs, and how to get it."""
+    gaps = list(_gaps(results))
+    if not gaps:
+        return
+    missing = ", ".join(name for name, _ in gaps)
+    unlinked = sum(rank.quality.device_events_without_launch for rank in results.job.ranks)
+    lost = sum(rank.quality.events_lost for rank in results.job.ranks)
+    yield Finding(
+        kind="trace_too_poor",
+        title=f"The traces cannot say everything; they lack: {missing}",
+        where=Where(ranks=results.job.missing_ranks),
+        evidence=(
+            Evidence(column("events_lost", "records lost", "Records that could not be read.", unit="count"), lost),
+            Evidence(
+                column("device_events_without_launch", "events without launch", "All ranks.", unit="count"), unlinked
+            ),
+        ),
+        cost_ns=None,
+        share_ratio=None,
+        action=" ".join(dict.fromkeys(advice for _, advice in gaps)),
+    )
+
+
+def _gaps(results: Results) -> Iterator[tuple[str, str]]:
+    """Yield what is missing with how to record it."""
+    ranks = results.job.ranks
+    if any(rank.quality.truncated or rank.quality.events_lost for rank in ranks):
+        yield ("records (files are cut or damaged)", "Let export_chrome_trace finish before the job ends or is killed.")
+    if any(rank.steps.is_empty() for rank in ranks):
+        yield ("steps", "Call profiler.step() after every step.")
+    if any(_has_unlinked(rank) for rank in ranks):
+        yield (
+            "launches of many device events",
+            "Record with activities=[CPU, CUDA] and a warmup step, so that launches precede the window; for graph "
+            "replay also record the capture.",
+        )
+    if any(not rank.is_host_timeline and rank.device_events.is_empty() for rank in ranks):
+        yield ("device events", "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+    if any(_lacks_shapes(rank) for rank in ranks):
+        yield ("shapes (FLOPs, bytes and the roofline need them)", "Record with record_shapes=True.")
+    if any(_lacks_metadata(rank) for rank in ranks):
+        yield (
+            "sizes and groups of collectives",
+            "Use torch 2.2 or later, whose traces carry collective metadata, and keep launches inside the window.",
+        )
+    if results.job.missing_ranks:
+        yield (
+            f"ranks {format_ranks(results.job.missing_ranks)}",
+            "Give the traces of all ranks: waits and stragglers need every rank of a group.",
+        )
+
+
+def _has_unlinked(rank: RankTrace) -> bool:
+    return rank.quality.device_events_without_launch > UNLINKED_SHARE * max(1, rank.device_events.height)
+
+
+def _lacks_shapes(rank: RankTrace) -> bool:
+    return not rank.device_events.is_empty() and rank.ops[Ops.input_dims].null_count() == rank.ops.height
+
+
+def _lacks_metadata(rank: RankTrace) -> bool:
+    return not rank.collective_calls.is_empty() and not bool(rank.collective_calls[CollectiveCalls.has_metadata].all())

@@ -1,0 +1,231 @@
+"""Findings about one device's time: exposed communication, and idle time by its cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.exposure import ExposedCollectives
+from scope.analysis.syncs import SyncStats
+from scope.report.findings.basis import ranks_with
+from scope.report.findings.model import Evidence, Finding, Where
+from scope.report.sections.base import column
+from scope.trace.schema import Launches
+from scope.units import format_bytes, format_duration, format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.report.findings.basis import Basis
+    from scope.report.results import Results
+
+EXPOSED_SHARE: Final = 0.05
+LAUNCH_BOUND_SHARE: Final = 0.10
+INPUT_SHARE: Final = 0.03
+SYNC_SHARE: Final = 0.02
+ALLOCATION_SHARE: Final = 0.01
+RECOMPUTE_SHARE: Final = 0.05
+_MOST_NAMED: Final = 3
+
+
+def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when at least 5 % of the time is communication that no compute hides."""
+    cost = basis.exposed_communication_ns
+    if basis.share(cost) < EXPOSED_SHARE:
+        return
+    rows = results.exposed.filter(pl.col(ExposedCollectives.exposed_ns) > 0).head(_MOST_NAMED)
+    names = [_collective_name(row) for row in rows.iter_rows(named=True)]
+    worst = f", most of it {names[0]}" if names else ""
+    breakdown = results.analysis.breakdown
+    evidence = [
+        Evidence(column("exposed_communication_ns", "exposed communication", "Communication minus compute."), cost),
+        Evidence(column("window_ns", "of", "Time that shares are taken of, summed over devices."), basis.window_ns),
+    ]
+    if breakdown is not None and breakdown.overlap_ratio is not None:
+        hidden = column("overlap_ratio", "hidden by compute", "Overlap / communication, over the whole window.")
+        evidence.append(Evidence(hidden, breakdown.overlap_ratio))
+    if names:
+        exposed = int(rows[ExposedCollectives.exposed_ns][0])
+        evidence.append(Evidence(column("worst_exposed_ns", "the worst alone", "Exposed time of the first."), exposed))
+    yield Finding(
+        kind="exposed_communication",
+        title=f"Communication that no compute hides takes {_of(basis, cost)}{worst}",
+        where=Where(groups=tuple(names)),
+        evidence=tuple(evidence),
+        cost_ns=cost,
+        share_ratio=basis.share(cost),
+        action=(
+            "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient "
+            "buckets (bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-"
+            "parallel exchanges. If the waits come from a late rank, fix that rank first."
+        ),
+    )
+
+
+def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when the device stands idle for at least 10 % of the time because the host is slow."""
+    host, latency = basis.idle_by_cause_ns["host"], basis.idle_by_cause_ns["launch_latency"]
+    cost = host + latency
+    if basis.share(cost) < LAUNCH_BOUND_SHARE:
+        return
+    launches = column("launches_per_part", "launches per step", "Launches per step and device.", unit="count")
+    yield Finding(
+        kind="launch_bound",
+        title=f"The host launches too slowly: the device runs dry for {_of(basis, cost)}",
+        where=Where(ranks=ranks_with(results.analysis, "host", at_least=LAUNCH_BOUND_SHARE / 2)),
+        evidence=(
+            Evidence(column("host_ns", "idle for host code", "Idle while the launching thread ran host code."), host),
+            Evidence(column("launch_latency_ns", "launch latency", "Idle from launch call to start."), latency),
+            Evidence(
+                column("host_bound_ns", "queue empty, host busy", "Time with nothing launched."), basis.host_bound_ns
+            ),
+            Evidence(launches, basis.num_launches // max(1, basis.num_parts)),
+        ),
+        cost_ns=cost,
+        share_ratio=basis.share(cost),
+        action=(
+            "Launch less or launch cheaper: torch.compile (mode='reduce-overhead' for CUDA graphs), fused or foreach "
+            "optimizers, a larger micro-batch; keep Python work (logging, metrics) off the training thread."
+        ),
+    )
+
+
+def input_bound(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when the device waits for the data loader for at least 3 % of the time."""
+    cost = basis.idle_by_cause_ns["input"]
+    if basis.share(cost) < INPUT_SHARE:
+        return
+    yield Finding(
+        kind="input_bound",
+        title=f"The device waits for input for {_of(basis, cost)}",
+        where=Where(ranks=ranks_with(results.analysis, "input", at_least=INPUT_SHARE)),
+        evidence=(
+            Evidence(column("input_ns", "idle for input", "Idle while the launching thread fetched data."), cost),
+            Evidence(column("idle_ns", "idle in all", "Nothing ran on the device."), basis.idle_ns),
+        ),
+        cost_ns=cost,
+        share_ratio=basis.share(cost),
+        action=(
+            "More DataLoader workers (num_workers), prefetch_factor above 2, pin_memory with non_blocking copies, and "
+            "decoding or augmentation off the critical path; check the storage's bandwidth if workers are idle too."
+        ),
+    )
+
+
+def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when blocking calls leave the device idle for at least 2 % of the time."""
+    cost = basis.idle_by_cause_ns["sync"]
+    if basis.share(cost) < SYNC_SHARE:
+        return
+    tables = [rank.syncs for rank in results.analysis.ranks]
+    calls = (
+        pl.concat(tables)
+        .group_by(SyncStats.name, SyncStats.root_operator)
+        .agg(pl.col(SyncStats.num_calls).sum(), pl.col(SyncStats.idle_ns).sum())
+    )
+    worst = calls.sort(SyncStats.idle_ns, SyncStats.name, SyncStats.root_operator, descending=[True, False, False])
+    rows = worst.head(_MOST_NAMED).select(SyncStats.name, SyncStats.root_operator, SyncStats.num_calls).rows()
+    names = tuple(f"{name} in {operator}" if operator else name for name, operator, _ in rows)
+    num_calls = int(calls[SyncStats.num_calls].sum())
+    yield Finding(
+        kind="synchronising_calls",
+        title=f"Calls that wait for the device leave it idle for {_of(basis, cost)}"
+        + (f", first {names[0]}" * bool(names)),
+        where=Where(ranks=ranks_with(results.analysis, "sync", at_least=SYNC_SHARE), calls=names),
+        evidence=(
+            Evidence(column("sync_ns", "idle after blocking calls", "Idle time of cause sync."), cost),
+            Evidence(column("num_calls", "blocking calls", "Blocking calls in the whole recording."), num_calls),
+        ),
+        cost_ns=cost,
+        share_ratio=basis.share(cost),
+        action=(
+            "Avoid .item(), .cpu(), print(tensor), nonzero and boolean masks inside the step; log every n steps from "
+            "detached copies made with non_blocking=True; replace torch.cuda.synchronize by events."
+        ),
+    )
+
+
+def device_allocation(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when driver allocations idle the device for 1 % of the time, or memory is freed inside steps.
+
+    The caching allocator calls cudaFree inside a step only to try an allocation again, after a first failure.
+    """
+    cost = basis.idle_by_cause_ns["allocation"]
+    names = _allocation_calls(results)
+    num_frees = sum(count for name, count in names.items() if "Free" in name and "Async" not in name)
+    if basis.share(cost) < ALLOCATION_SHARE and num_frees == 0:
+        return
+    num_calls = sum(names.values())
+    retries = f", {num_frees:,} of them frees (allocation retries)" if num_frees else ""
+    yield Finding(
+        kind="device_allocation",
+        title=f"{num_calls:,} allocations from the driver inside steps{retries} idle the device for {_of(basis, cost)}",
+        where=Where(ranks=ranks_with(results.analysis, "allocation", at_least=ALLOCATION_SHARE), calls=tuple(names)),
+        evidence=(
+            Evidence(column("allocation_ns", "idle for allocation", "Idle time of cause allocation."), cost),
+            Evidence(column("num_calls", "calls in steps", "Driver allocations and frees inside steps."), num_calls),
+            Evidence(column("num_frees", "frees in steps", "Driver frees inside steps."), num_frees),
+        ),
+        cost_ns=cost,
+        share_ratio=basis.share(cost),
+        action=(
+            "Leave headroom (smaller batch, less fragmentation) and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:"
+            "True; pad variable shapes to a few sizes so that cached blocks fit; do not call empty_cache in the loop."
+        ),
+    )
+
+
+def recompute(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when at least 5 % of compute is forward computed again in backward."""
+    found = [rank.recompute for rank in results.analysis.ranks if rank.recompute.recompute_ns is not None]
+    total = sum(each.compute_ns for each in found)
+    again = sum(each.recompute_ns or 0 for each in found)
+    if not total or again / total < RECOMPUTE_SHARE:
+        return
+    ratio = again / total
+    cost = round(ratio * basis.compute_ns)
+    yield Finding(
+        kind="recompute",
+        title=f"{format_ratio(ratio)} of compute is forward computed again in backward: {_of(basis, cost)}",
+        where=Where(),
+        evidence=(
+            Evidence(column("recompute_ns", "recomputed", "Sum of lengths of recomputed kernels."), again),
+            Evidence(column("recompute_ratio", "of compute", "Recomputed / all compute, as sums of lengths."), ratio),
+            Evidence(
+                column("num_ops", "operators", "Outermost operators that were recomputed.", unit="count"),
+                sum(each.num_ops for each in found),
+            ),
+        ),
+        cost_ns=cost,
+        share_ratio=basis.share(cost),
+        action=(
+            "If memory allows, checkpoint fewer layers or use selective checkpointing (keep matrix products and "
+            "attention, recompute cheap operators); the memory section shows the headroom."
+        ),
+    )
+
+
+def _of(basis: Basis, cost_ns: int) -> str:
+    return f"{format_ratio(basis.share(cost_ns))} of {basis.noun} ({format_duration(cost_ns)})"
+
+
+def _collective_name(row: dict[str, object]) -> str:
+    size, group = row[ExposedCollectives.message_bytes], row[ExposedCollectives.group]
+    operation = str(row[ExposedCollectives.operation])
+    parts = [operation if operation != "unknown" else "a collective without metadata"]
+    if isinstance(size, int):
+        parts.append(f"of {format_bytes(size)}")
+    if group:
+        parts.append(f"in {group}")
+    return " ".join(parts)
+
+
+def _allocation_calls(results: Results) -> dict[str, int]:
+    """Return how often each allocating call was made inside steps, all ranks together."""
+    counts: dict[str, int] = {}
+    for rank in results.job.ranks:
+        inside = rank.launches.filter(pl.col(Launches.kind) == "allocation", pl.col(Launches.step_id).is_not_null())
+        for name, count in inside.group_by(pl.col(Launches.name).cast(pl.String)).len().sort(Launches.name).iter_rows():
+            counts[name] = counts.get(name, 0) + count
+    return counts

@@ -1,0 +1,34 @@
+"""Everything that a report rests on: the tables of a job, and what each analysis made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+
+    from scope.analysis.collective_roofline import CollectiveRoofline
+    from scope.analysis.collectives import Collectives
+    from scope.analysis.job import Analysis
+    from scope.analysis.stragglers import Stragglers
+    from scope.trace.model import Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """What every section, figure and finding of a report is made from.
+
+    An analysis that has nothing to stand on is None, and `absent` says why under its field's name.
+    """
+
+    job: Job
+    analysis: Analysis
+    exposed: pl.DataFrame
+    """The table `ExposedCollectives`, summed over ranks."""
+    collectives: Collectives | None
+    stragglers: Stragglers | None
+    collective_roofline: CollectiveRoofline | None
+    absent: Mapping[str, str] = field(default_factory=dict[str, str])
