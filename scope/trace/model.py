@@ -34,6 +34,8 @@ class TraceQuality:
     """Launching calls of which no device event is in the file."""
     slices_overrun: int = 0
     """Device events that run into the next event of their own stream."""
+    host_overlaps: int = 0
+    """Operators that end after the operator in which they began, on one thread; both keep their spans."""
     steps_found: int = 0
     """Profiler steps."""
     missing_ranks: tuple[int, ...] = ()

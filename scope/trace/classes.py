@@ -1,0 +1,225 @@
+"""What a device event is, from the collective's metadata, the operator above it and its own name.
+
+The order decides: the user's patterns, metadata and names of communication, copies; then kernels whose names say what
+they are whatever launched them (torch's generic elementwise and reduction templates); then the operator, innermost
+first; last the kernel's name.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scope.errors import ConfigError
+from scope.trace.schema import KERNEL_CLASSES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RULES_VERSION: Final = 1
+"""Part of the key of the cache: raise it with every change of the rules."""
+
+
+def _rules(*pairs: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((label, re.compile(pattern)) for label, pattern in pairs)
+
+
+COMMUNICATION_LIBRARIES: Final = _rules(
+    ("deep_ep", r"(?i)deep_?ep\b|deep_ep|\bep::(?:inter|intra)node|\bep::internode_ll"),
+    ("nvshmem", r"(?i)nvshmem"),
+    ("symmetric_memory", r"(?i)symm_mem|symmetric_memory|multimem|(?:one|two)_shot_all_?reduce|ncclSym"),
+    (
+        "custom",
+        r"(?i)cross_device_reduce|(?:one|two)_?shot|all_?reduce_fusion|quick_?reduce|custom_all_?reduce|mscclpp"
+        r"|lamport|local_device_load_rmsnorm|reduce_scatter_cross_device",
+    ),
+    ("rccl", r"(?i)rccl|msccl"),
+    ("nccl", r"(?i)nccl"),
+    ("hccl", r"(?i)\bhccl|^hccl"),
+    ("gloo", r"(?i)gloo"),
+)
+"""Kernel names by the library that communicates; first match wins."""
+
+_COPIES: Final = re.compile(
+    r"__amd_rocclr_copy(?:Buffer|Image)|^MEMORY_COPY_|^(?:hip)?Memcpy|^CopyDevice|^CopyHost|^dma", re.IGNORECASE
+)
+_SETS: Final = re.compile(r"__amd_rocclr_fill(?:Buffer|Image)|^(?:hip)?Memset|^FillBuffer", re.IGNORECASE)
+
+_GENERIC_KERNELS: Final = _rules(
+    (
+        "normalisation",
+        r"at::native::.*(?:layer_norm|LayerNorm|batch_norm|group_norm|GroupNorm|RowwiseMoments|rms_norm)",
+    ),
+    ("embedding", r"at::native::.*(?:embedding|EmbeddingBag|indexSelect)"),
+    ("reduction", r"at::native::.*(?:reduce_kernel|softmax|SoftMax|cunn_|nll_loss|ReduceOp)"),
+    ("optimizer", r"(?:FusedAdam|FusedSgd|FusedAdagrad|AdamFunctor|AdagradFunctor|LAMB)"),
+    ("elementwise", r"at::native::.*(?:elementwise_kernel|CatArray|index_kernel|indexFunc|fused_dropout|triu_tril)"),
+    ("fused", r"^triton_(?:poi|red|per|for)_|^(?:CudaCodeGen|nvfuser|kernel_cuda_fusion)"),
+    ("gemm", r"^triton_tem_.*(?:mm|linear)"),
+    ("attention", r"^triton_tem_.*(?:attention|flex)"),
+    ("convolution", r"^triton_tem_.*conv"),
+)
+
+_OPERATORS: Final = _rules(
+    (
+        "attention",
+        r"(?i)scaled_dot_product|flash_?attn|flash_attention|efficient_attention|flex_attention|cudnn_attention|fmha"
+        r"|fused_attn|paged_attention|unified_attention|xformers|mha_(?:fwd|bwd)|\bmla_",
+    ),
+    (
+        "convolution",
+        r"(?i)convolution|::_?(?:slow_|thnn_|cudnn_|miopen_|mkldnn_)?conv(?:_?(?:transpose|depthwise))?(?:_?[123]d)|cudnn_conv|miopen_conv",
+    ),
+    (
+        "gemm",
+        r"::_?(?:(?:scaled_|grouped_|int_|scaled_grouped_|sparse_semi_structured_)*(?:add)?mm|b?addbmm|bmm|addmv|mv|dot|vdot"
+        r"|matmul|linear|einsum|bilinear|tensordot|addr|ger|gemm\w*|\w*_gemm\w*|cublas\w*|\w*scaled_mm)(?:_out|_)?$",
+    ),
+    ("normalisation", r"(?i)(?:batch|layer|group|instance|rms|local_response)_?norm"),
+    ("embedding", r"(?i)embedding"),
+    (
+        "optimizer",
+        r"(?i)_fused_(?:adam|adamw|sgd|adagrad)|multi_tensor_(?:adam|sgd|lamb)|::_foreach_(?!norm)|Optimizer\.step",
+    ),
+    (
+        "reduction",
+        r"::_?(?:sum|nansum|mean|max|min|amax|amin|aminmax|argmax|argmin|prod|norm|linalg_vector_norm|var|std|var_mean|std_mean"
+        r"|any|all|logsumexp|log_softmax|softmax|_?log_softmax_backward_data|_?softmax_backward_data|_softmax|topk|sort|argsort"
+        r"|cumsum|cumprod|nll_loss\w*|cross_entropy_loss|mse_loss|l1_loss|smooth_l1_loss|count_nonzero|unique\w*|bincount"
+        r"|foreach_norm|is_nonzero|median|kthvalue|histc)(?:_forward|_backward)?(?:_out|_)?$",
+    ),
+    ("fused", r"^triton_|^nvFuser|^(?:CompiledFxGraph|torch_compile)"),
+    (
+        "elementwise",
+        r"::_?(?:add|sub|rsub|mul|div|neg|abs|exp|log|log1p|sqrt|rsqrt|pow|square|sin|cos|tanh|sigmoid|relu|gelu|silu|mish|elu"
+        r"|leaky_relu|hardtanh|hardswish|softplus|threshold|clamp|clamp_min|clamp_max|where|masked_fill|fill|zero|copy|to|clone|contiguous"
+        r"|cat|stack|native_dropout|dropout|bernoulli|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|floor|ceil|round|isnan|isinf|isfinite"
+        r"|arange|full|ones|zeros|rand|randn|normal|uniform|random|addcmul|addcdiv|lerp|reciprocal|maximum|minimum|index|index_put"
+        r"|gather|scatter|scatter_add|masked_select|roll|flip|repeat|tril|triu|upsample\w*|pad|constant_pad_nd|slice_backward|erf)"
+        r"(?:_impl)?(?:_forward|_backward)?(?:_out|_)?$",
+    ),
+)
+
+_KERNELS: Final = _rules(
+    ("attention", r"(?i)flash|fmha|attention|attn|\bmha_|_mha_|\bmla_|_mla_"),
+    (
+        "convolution",
+        r"(?i)conv|winograd|wgrad|dgrad|fprop|implicit_gemm|im2col|nchwToNhwc|nhwcToNchw|miopenSp3|igemm|SubTensor|MIOpenGemm",
+    ),
+    ("normalisation", r"(?i)(?:batch|layer|group|rms|instance)_?norm|\bbn_(?:fw|bw)|MIOpenBatchNorm|_norm_kernel"),
+    (
+        "gemm",
+        r"(?i)gemm|gemv|Cijk_|nvjet|cutlass|cublas|splitK|matmul|tensile|_mm_kernel|wgmma|s\d+816|::dot_kernel|\bdot_kernel",
+    ),
+    ("embedding", r"(?i)embedding|indexSelect"),
+    ("optimizer", r"(?i)adam|sgd|lamb|multi_tensor_apply"),
+    ("fused", r"^triton_|(?i:nvfuser)|fused_"),
+    ("reduction", r"(?i)reduce|softmax|argmax|topk|sort|scan|cub::|rocprim::|pool"),
+    (
+        "elementwise",
+        r"(?i)elementwise|vectorized|unrolled|copy|fill|CatArray|index|gather|scatter|dropout|where|arange|transpose|pointwise"
+        r"|act_and_mul|rotary|rope|tensor_kernel|op_tensor|distribution",
+    ),
+)
+
+_COPY_DIRECTIONS: Final = _rules(
+    ("H2D", r"(?i)HtoD|Host\s?To\s?Device|HOST_TO_DEVICE|(?:Host|Pinned|Pageable) -> Device"),
+    ("D2H", r"(?i)DtoH|Device\s?To\s?Host|DEVICE_TO_HOST|Device -> (?:Host|Pinned|Pageable)"),
+    ("P2P", r"(?i)PtoP|Peer"),
+    ("D2D", r"(?i)DtoD|Device\s?To\s?Device|DEVICE_TO_DEVICE|Device -> Device"),
+    ("H2H", r"(?i)HtoH|Host\s?To\s?Host|HOST_TO_HOST"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern of the user: kernels whose names it finds are of this class."""
+
+    expression: re.Pattern[str]
+    kernel_class: str
+
+
+def read_patterns(path: Path) -> tuple[Pattern, ...]:
+    """Read the user's patterns: a TOML file with `[[kernel]]` tables of `pattern` and `class`.
+
+    Raises:
+        ConfigError: The file cannot be read, or has mistakes; the message lists all of them.
+    """
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror or error}"
+        raise ConfigError(message) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"{path}: is not TOML: {error}"
+        raise ConfigError(message) from error
+    entries = document.get("kernel", [])
+    problems = [f"$.{key}: unknown; only [[kernel]] tables are known" for key in document if key != "kernel"]
+    if not isinstance(entries, list):
+        entries = []
+        problems.append("$.kernel: is not a list; write [[kernel]] with two pairs of brackets")
+    patterns: list[Pattern] = []
+    for index, entry in enumerate(entries):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        pattern = _pattern(entry, f"$.kernel[{index}]", problems)
+        if pattern is not None:
+            patterns.append(pattern)
+    if problems:
+        message = f"{path}: {len(problems)} mistakes: " + "; ".join(problems)
+        raise ConfigError(message)
+    return tuple(patterns)
+
+
+def _pattern(entry: object, where: str, problems: list[str]) -> Pattern | None:
+    fields: dict[object, object] = entry if isinstance(entry, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    expression, kernel_class = fields.get("pattern"), fields.get("class")
+    if not isinstance(expression, str):
+        problems.append(f"{where}.pattern: must be a regular expression in quotes")
+    if kernel_class not in KERNEL_CLASSES:
+        problems.append(f"{where}.class: {kernel_class!r} is none of {', '.join(KERNEL_CLASSES)}")
+    if not isinstance(expression, str) or kernel_class not in KERNEL_CLASSES:
+        return None
+    try:
+        return Pattern(re.compile(expression), str(kernel_class))
+    except re.error as error:
+        problems.append(f"{where}.pattern: {error}")
+        return None
+
+
+def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], name: str) -> str | None:
+    return next((label for label, pattern in rules if pattern.search(name)), None)
+
+
+def communication_library(name: str) -> str | None:
+    """Return the library that a kernel's name belongs to, or None when it names none that communicates."""
+    return _first(COMMUNICATION_LIBRARIES, name)
+
+
+def fixed_class(name: str, patterns: tuple[Pattern, ...] = ()) -> str | None:
+    """Return the class that a kernel has whatever operator launched it, or None."""
+    for pattern in patterns:
+        if pattern.expression.search(name):
+            return pattern.kernel_class
+    if communication_library(name) is not None:
+        return "communication"
+    if _COPIES.search(name) or _SETS.search(name):
+        return "memory"
+    return _first(_GENERIC_KERNELS, name)
+
+
+def operator_class(name: str) -> str | None:
+    """Return the class of the kernels that an operator of this name launches, or None when it does not tell."""
+    return _first(_OPERATORS, name)
+
+
+def kernel_class(name: str) -> str:
+    """Return the class by the kernel's name alone."""
+    return _first(_KERNELS, name) or "other"
+
+
+def copy_kind(name: str, argument: str = "") -> str | None:
+    """Return the direction of a copy, `set`, or None when neither its name nor its `kind` argument tells."""
+    if _SETS.search(name):
+        return "set"
+    return _first(_COPY_DIRECTIONS, argument) or _first(_COPY_DIRECTIONS, name)

@@ -1,0 +1,370 @@
+"""The table of collective calls: on devices from their kernels, on a host timeline from the ranges of the library."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from scope.trace import calls
+from scope.trace.classes import communication_library
+from scope.trace.raw import FILE_ROW
+from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.trace.deviceevents import Devices
+    from scope.trace.model import ProcessGroup
+
+_HOST_RANGE: Final = re.compile(r"(gloo|mpi|ucc):(\w+)")
+_DEVICE_RANGE: Final = re.compile(r"(?:nccl|rccl|hccl|xccl):(\w+)")
+_RECORD: Final = "record_param_comms"
+_C10D: Final = ("c10d::", "c10d_functional::", "_c10d_functional::")
+_MOST_RANKS: Final = 1 << 20
+_UNKNOWN: Final = "unknown"
+_GLOO_STANDS_FOR: Final = {"all_reduce": {"all_reduce", "reduce_scatter"}}
+"""Gloo builds reduce_scatter on its all_reduce, so its label tells only the algorithm."""
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSources:
+    """What the calls of one rank are found in."""
+
+    devices: Devices
+    ops: pl.DataFrame
+    launches: pl.DataFrame
+    raw_ops: pl.DataFrame
+    """Rows of the operators in file order, by their ids."""
+    host_ranges: pl.DataFrame
+    steps_of: Callable[[pl.Series], pl.Series]
+    groups: dict[str, ProcessGroup]
+    collective_args: list[tuple[bool, int, Fields]]
+    world_size: int | None
+
+
+def collective_calls(sources: CallSources) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the calls, and for each device event the call it is part of."""
+    events = sources.devices.frame
+    if events.height == 0:
+        rows = _host_calls(sources)
+        return _table(rows, sources), pl.Series(DeviceEvents.call_id, [], dtype=pl.UInt32)
+    rows, members = _device_calls(sources)
+    order = sorted(range(len(rows)), key=lambda row: (rows[row][CollectiveCalls.start_ns], row))
+    call_of_event: list[int | None] = [None] * events.height
+    for call_id, row in enumerate(order):
+        for event in members[row]:
+            call_of_event[event] = call_id
+    table = _table([rows[row] for row in order], sources)
+    return table, pl.Series(DeviceEvents.call_id, call_of_event, dtype=pl.UInt32)
+
+
+def _table(rows: list[Fields], sources: CallSources) -> pl.DataFrame:
+    for call_id, row in enumerate(rows):
+        row[CollectiveCalls.call_id] = call_id
+    schema = CollectiveCalls.schema()
+    frame = pl.DataFrame(rows, schema=schema) if rows else pl.DataFrame(schema=schema)
+    if sources.devices.frame.height == 0 and rows:
+        frame = frame.with_columns(sources.steps_of(frame[CollectiveCalls.start_ns]).alias(CollectiveCalls.step_id))
+    return CollectiveCalls.check(frame)
+
+
+class _Context:
+    """What stands around an operator or call: metadata, ranges of the library, operators of c10d."""
+
+    def __init__(self, sources: CallSources) -> None:
+        op_of_row = dict(zip(sources.raw_ops[FILE_ROW].to_list(), range(sources.raw_ops.height), strict=True))
+        self.by_op = {op_of_row[row]: fields for is_device, row, fields in sources.collective_args if not is_device}
+        self.by_device_row = {row: fields for is_device, row, fields in sources.collective_args if is_device}
+        self.op_names: list[str] = sources.ops[Ops.name].cast(pl.String).to_list()
+        self.parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
+        self.launch_threads: list[int] = sources.launches[Launches.thread].to_list()
+        self.launch_starts: list[int] = sources.launches[Launches.start_ns].to_list()
+        self.ranges = _ranges_by_thread(sources.host_ranges)
+
+    def ancestors(self, op: int | None) -> list[int]:
+        """Return an operator and those around it, innermost first."""
+        chain: list[int] = []
+        while op is not None:
+            chain.append(op)
+            op = self.parents[op]
+        return chain
+
+    def range_around(self, launch: int | None) -> Fields | None:
+        """Return the innermost range of the library in which a launch was made."""
+        if launch is None:
+            return None
+        starts, found = self.ranges.get(self.launch_threads[launch], ([], []))
+        instant = self.launch_starts[launch]
+        place = bisect_right(starts, instant) - 1
+        if place >= 0 and found[place][Annotations.end_ns] > instant:
+            return found[place]
+        return None
+
+
+def _ranges_by_thread(host_ranges: pl.DataFrame) -> dict[int | None, tuple[list[int], list[Fields]]]:
+    names = host_ranges[Annotations.name].cast(pl.String)
+    chosen = host_ranges.filter(names.str.contains(r"^(?:nccl|rccl|hccl|xccl):\w+"))
+    by_thread: dict[int | None, tuple[list[int], list[Fields]]] = {}
+    for row in chosen.sort(Annotations.start_ns).iter_rows(named=True):
+        starts, rows = by_thread.setdefault(row[Annotations.thread], ([], []))
+        starts.append(row[Annotations.start_ns])
+        rows.append(row)
+    return by_thread
+
+
+def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
+    events = sources.devices.frame.with_columns(sources.devices.raw_rows.alias(FILE_ROW))
+    chosen = events.filter(pl.col(DeviceEvents.category) == "communication")
+    context = _Context(sources)
+    is_hip = bool(sources.launches[Launches.name].cast(pl.String).str.starts_with("hip").any())
+    rows: list[Fields] = []
+    members: list[list[int]] = []
+    known: dict[tuple[Any, ...], int] = {}
+    for event in chosen.iter_rows(named=True):
+        fields, issuer = _metadata_of(event, context)
+        key = None
+        if issuer is not None and not event[DeviceEvents.in_graph]:
+            key = (issuer, fields["sequence"] if fields else None, event[DeviceEvents.device])
+        if key is not None and key in known:
+            row = rows[known[key]]
+            row[CollectiveCalls.end_ns] = max(row[CollectiveCalls.end_ns], event[DeviceEvents.end_ns])
+            members[known[key]].append(event[DeviceEvents.event_id])
+            continue
+        if key is not None:
+            known[key] = len(rows)
+        rows.append(_device_row(event, fields, context, sources, is_hip=is_hip))
+        members.append([event[DeviceEvents.event_id]])
+    return rows, members
+
+
+def _metadata_of(event: Fields, context: _Context) -> tuple[Fields | None, int | None]:
+    """Return the metadata of an event's call and the operator that issued it."""
+    chain = context.ancestors(event[DeviceEvents.op_id])
+    issuer = next((op for op in chain if context.op_names[op] == _RECORD or op in context.by_op), None)
+    if issuer is None:
+        issuer = next((op for op in chain if context.op_names[op].startswith(_C10D)), None)
+    fields = context.by_device_row.get(event[FILE_ROW])
+    if fields is None and issuer is not None:
+        fields = context.by_op.get(issuer)
+    elif fields is not None and issuer in context.by_op:
+        # The kernel's own words win; the operator fills in what they leave out.
+        around = context.by_op[issuer]
+        fields = {key: around[key] if value is None or value == b"" else value for key, value in fields.items()}
+    return fields, issuer
+
+
+def _device_row(
+    event: Fields, fields: Fields | None, context: _Context, sources: CallSources, *, is_hip: bool
+) -> Fields:
+    name = str(event[DeviceEvents.name])
+    library = communication_library(name) or "custom"
+    around = context.range_around(event[DeviceEvents.launch_id])
+    labels = [fields["collective"] if fields else None]
+    labels.append(around[Annotations.name].partition(":")[2] if around else None)
+    labels += [
+        context.op_names[op]
+        for op in context.ancestors(event[DeviceEvents.op_id])
+        if context.op_names[op].startswith(_C10D)
+    ]
+    labels.append(name)
+    row = _described(fields, [label for label in labels if label], sources)
+    if fields is None and around is not None:
+        _sizes_of_range(row, around)
+    row.update(
+        {
+            CollectiveCalls.library: "rccl" if library == "nccl" and is_hip else library,
+            CollectiveCalls.device: event[DeviceEvents.device],
+            CollectiveCalls.stream: event[DeviceEvents.stream],
+            CollectiveCalls.start_ns: event[DeviceEvents.start_ns],
+            CollectiveCalls.end_ns: event[DeviceEvents.end_ns],
+            CollectiveCalls.op_id: event[DeviceEvents.op_id],
+            CollectiveCalls.step_id: event[DeviceEvents.step_id],
+        }
+    )
+    return row
+
+
+def _described(fields: Fields | None, labels: list[str], sources: CallSources) -> Fields:
+    """Return the columns that metadata fills; `labels` name the operation, best first."""
+    operations = (calls.operation(label) for label in labels)
+    row: Fields = dict.fromkeys(CollectiveCalls.columns())
+    row[CollectiveCalls.operation] = next((found for found in operations if found != _UNKNOWN), _UNKNOWN)
+    row[CollectiveCalls.variant] = calls.variant(labels[0], None, None) if labels else "plain"
+    row[CollectiveCalls.has_metadata] = False
+    if fields is None:
+        return row
+    in_split, out_split = calls.int_list(fields["in_split"]), calls.int_list(fields["out_split"])
+    ranks = calls.group_ranks(fields, sources.groups)
+    size = fields["group_size"] if fields["group_size"] is not None else len(ranks) if ranks else None
+    group = sources.groups.get(fields["group_name"] or "")
+    width = calls.element_bytes(fields["dtype"])
+    row.update(
+        {
+            CollectiveCalls.variant: calls.variant(labels[0], in_split, out_split),
+            CollectiveCalls.group_name: fields["group_name"],
+            CollectiveCalls.group_description: fields["group_description"] or (group.description if group else None),
+            CollectiveCalls.group_ranks: ranks,
+            CollectiveCalls.group_size: size if size is None or 0 < size < _MOST_RANKS else None,
+            CollectiveCalls.sequence: _int64(fields["sequence"]),
+            CollectiveCalls.source_rank: _rank(fields["source_rank"]),
+            CollectiveCalls.destination_rank: _rank(fields["destination_rank"]),
+            CollectiveCalls.dtype: fields["dtype"],
+            CollectiveCalls.in_elements: _int64(fields["in_elements"]),
+            CollectiveCalls.out_elements: _int64(fields["out_elements"]),
+            CollectiveCalls.in_bytes: _bytes(fields["in_elements"], width),
+            CollectiveCalls.out_bytes: _bytes(fields["out_elements"], width),
+            CollectiveCalls.in_split: in_split or None,
+            CollectiveCalls.out_split: out_split or None,
+            CollectiveCalls.asynchronous: _truth(fields["asynchronous"]),
+        }
+    )
+    row[CollectiveCalls.has_metadata] = all(
+        row[column] is not None
+        for column in (CollectiveCalls.group_size, CollectiveCalls.dtype, CollectiveCalls.in_elements)
+    )
+    return row
+
+
+def _sizes_of_range(row: Fields, around: Fields) -> None:
+    """Fill in what the library's range says of its input."""
+    sizes = calls.shape_elements(around[Ops.input_dims])
+    dtype = calls.first_text(around[Ops.input_types])
+    if not sizes or dtype is None:
+        return
+    width = calls.element_bytes(dtype)
+    row[CollectiveCalls.dtype] = dtype
+    row[CollectiveCalls.in_elements] = _int64(sum(sizes))
+    row[CollectiveCalls.in_bytes] = _bytes(sum(sizes), width)
+    if row[CollectiveCalls.operation] in ("all_reduce", "broadcast"):
+        row[CollectiveCalls.out_elements] = row[CollectiveCalls.in_elements]
+        row[CollectiveCalls.out_bytes] = row[CollectiveCalls.in_bytes]
+
+
+def _int64(value: Any) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def _bytes(elements: Any, width: int | None) -> int | None:
+    return None if elements is None or width is None else _int64(elements * width)
+
+
+def _rank(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < _MOST_RANKS else None
+
+
+def _truth(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(value.lower())
+    return None if value is None else bool(value)
+
+
+def _host_calls(sources: CallSources) -> list[Fields]:
+    """Return the ranges of the library, each named after the c10d operator that asked for it.
+
+    The ranges stand on the library's threads, the operators on the caller's. A range belongs to the earliest operator
+    that began before it, is not yet matched, and could have made it (operation and number of elements).
+    """
+    names = sources.host_ranges[Annotations.name].cast(pl.String)
+    ranges = sources.host_ranges.filter(names.str.contains(r"^(?:gloo|mpi|ucc):\w+")).sort(Annotations.start_ns)
+    waiting = _outer_c10d(sources.ops)
+    rows: list[Fields] = []
+    for around in ranges.iter_rows(named=True):
+        match = _HOST_RANGE.match(around[Annotations.name])
+        assert match is not None
+        label = calls.operation(match[2])
+        sizes = calls.shape_elements(around[Ops.input_dims])
+        op = next((op for op in waiting if _could_make(op, label, sizes, around[Annotations.start_ns])), None)
+        if op is not None:
+            waiting.remove(op)
+        rows.append(_host_row(around, match, op, sources))
+    return rows
+
+
+def _outer_c10d(ops: pl.DataFrame) -> list[Fields]:
+    names: list[str] = ops[Ops.name].cast(pl.String).to_list()
+    chosen = [row for row, name in enumerate(names) if name.startswith(_C10D)]
+    columns = (Ops.op_id, Ops.parent_id, Ops.name, Ops.start_ns, Ops.input_dims, Ops.concrete_inputs)
+    found: list[Fields] = []
+    for op in ops.select(*columns)[chosen].iter_rows(named=True):
+        parent = op[Ops.parent_id]
+        if parent is not None and names[parent].startswith(_C10D):
+            continue
+        sizes = calls.shape_elements(op[Ops.input_dims])
+        op["operation"] = calls.operation(str(op[Ops.name]).rpartition("::")[2])
+        op["sizes"] = {*sizes, sum(sizes)}
+        found.append(op)
+    return found
+
+
+def _could_make(op: Fields, label: str, sizes: list[int], start_ns: int) -> bool:
+    if op[Ops.start_ns] > start_ns or op["operation"] not in _GLOO_STANDS_FOR.get(label, {label}):
+        return False
+    return not sizes or sum(sizes) in op["sizes"]
+
+
+def _host_row(around: Fields, match: re.Match[str], op: Fields | None, sources: CallSources) -> Fields:
+    labels = [str(op[Ops.name]).rpartition("::")[2]] if op is not None else []
+    row = _described(None, [*labels, match[2]], sources)
+    _sizes_of_range(row, around)
+    groups = list(sources.groups.values())
+    group = groups[0] if len(groups) == 1 else None
+    size = group.size if group is not None else None
+    operation = row[CollectiveCalls.operation]
+    elements = row[CollectiveCalls.in_elements]
+    out_elements = _host_out_elements(operation, elements, size)
+    width = calls.element_bytes(row[CollectiveCalls.dtype])
+    concrete = _concrete(op)
+    row.update(
+        {
+            CollectiveCalls.library: match[1],
+            CollectiveCalls.group_name: group.name if group else None,
+            CollectiveCalls.group_description: group.description if group else None,
+            CollectiveCalls.group_ranks: list(group.ranks) if group and group.ranks else None,
+            CollectiveCalls.group_size: size,
+            CollectiveCalls.out_elements: out_elements,
+            CollectiveCalls.out_bytes: _bytes(out_elements, width),
+            CollectiveCalls.source_rank: _argument_rank(concrete) if operation in ("broadcast", "recv") else None,
+            CollectiveCalls.destination_rank: _argument_rank(concrete) if operation == "send" else None,
+            CollectiveCalls.asynchronous: _truth(concrete[-2])
+            if operation not in ("send", "recv") and len(concrete) > 2
+            else None,
+            CollectiveCalls.start_ns: around[Annotations.start_ns],
+            CollectiveCalls.end_ns: around[Annotations.end_ns],
+            CollectiveCalls.op_id: op[Ops.op_id] if op is not None else None,
+            CollectiveCalls.has_metadata: op is not None and group is not None and elements is not None,
+        }
+    )
+    return row
+
+
+def _host_out_elements(operation: str, elements: int | None, size: int | None) -> int | None:
+    if elements is None:
+        return None
+    if operation in ("all_reduce", "broadcast", "all_to_all"):
+        return elements
+    if operation == "all_gather":
+        return elements * size if size else None
+    if operation == "reduce_scatter":
+        return elements // size if size and elements % size == 0 else None
+    return None
+
+
+def _concrete(op: Fields | None) -> list[str]:
+    import json
+
+    try:
+        values: Any = json.loads(op[Ops.concrete_inputs] or "[]") if op is not None else []
+    except (ValueError, RecursionError):
+        return []
+    return [str(value) for value in values] if isinstance(values, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _argument_rank(concrete: list[str]) -> int | None:
+    """Return the root or peer, which c10d takes as its third argument."""
+    return int(concrete[2]) if len(concrete) > 2 and concrete[2].isdigit() and len(concrete[2]) < 7 else None

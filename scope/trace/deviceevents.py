@@ -1,0 +1,233 @@
+"""Device events: their launches, operators, classes and copies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.trace import classes
+from scope.trace.raw import RawDevice, RawFlows, RawSpans
+from scope.trace.schema import (
+    CATEGORIES,
+    COPY_KINDS,
+    DEVICE_EVENT_KINDS,
+    KERNEL_CLASSES,
+    DeviceEvents,
+    Launches,
+    Ops,
+)
+
+if TYPE_CHECKING:
+    from scope.trace.assemble import Texts
+    from scope.trace.reader import ReadTrace
+
+_MOST_THREADS: Final = 2**31 - 1
+_ROW: Final = "row"
+_LAUNCH_ROW: Final = "launch_row"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The table without its calls, and what the calls need beside it."""
+
+    frame: pl.DataFrame
+    raw_rows: pl.Series
+    """Row of each event in file order."""
+    negative_length: int
+
+
+def device_events(
+    read: ReadTrace,
+    *,
+    texts: Texts,
+    base_ns: int,
+    launches: pl.DataFrame,
+    ops: pl.DataFrame,
+    raw_launches: pl.DataFrame,
+    flows: pl.DataFrame,
+    patterns: tuple[classes.Pattern, ...],
+) -> Devices:
+    """Link and classify what ran on devices."""
+    raw = read.collected.frame(RawSpans, RawDevice).with_row_index(_ROW)
+    raw = raw.with_columns(pl.col(RawDevice.device).fill_null(-1), pl.col(RawDevice.stream).fill_null(-1))
+    raw = raw.sort(RawSpans.start_ns, RawDevice.device, RawDevice.stream, RawSpans.duration_ns, maintain_order=True)
+    lengths = raw[RawSpans.duration_ns]
+    ends = raw[RawSpans.start_ns] + lengths.clip(lower_bound=0)
+    launch_ids = _launch_ids(raw, launches, raw_launches, flows)
+    op_ids = launches[Launches.op_id].gather(launch_ids)
+    if op_ids.null_count() and ops.height:
+        from scope.trace.assemble import rows_by_external_id, usable_external_ids
+
+        ids = usable_external_ids(raw[RawDevice.external_id], raw[RawDevice.correlation])
+        op_ids = op_ids.fill_null(rows_by_external_id(ids, ops))
+    kinds, kernel_classes, copy_kinds = _classified(raw, texts, op_ids, ops, patterns)
+    next_start = raw.select(pl.col(RawSpans.start_ns).shift(-1).over(RawDevice.device, RawDevice.stream)).to_series()
+    is_graph = (launches[Launches.kind] == "graph").gather(launch_ids).fill_null(value=False)
+    categories = kernel_classes.cast(pl.String).replace_strict(
+        {"communication": "communication", "memory": "memory"}, default="compute", return_dtype=pl.String
+    )
+    grids = [_product(text) for text in texts.texts]
+    threads = [size if size is None or size <= _MOST_THREADS else None for size in grids]
+    frame = pl.DataFrame(
+        [
+            pl.int_range(raw.height, dtype=pl.UInt32, eager=True).alias(DeviceEvents.event_id),
+            raw[RawDevice.device].cast(pl.Int32, strict=False).fill_null(-1).alias(DeviceEvents.device),
+            raw[RawDevice.stream].alias(DeviceEvents.stream),
+            kinds.alias(DeviceEvents.kind),
+            categories.cast(pl.Enum(CATEGORIES)).alias(DeviceEvents.category),
+            kernel_classes.alias(DeviceEvents.kernel_class),
+            texts.name_column(raw[RawSpans.name], DeviceEvents.name),
+            (raw[RawSpans.start_ns] + base_ns).alias(DeviceEvents.start_ns),
+            (ends + base_ns).alias(DeviceEvents.end_ns),
+            (pl.select(pl.min_horizontal(ends, next_start)).to_series() + base_ns).alias(DeviceEvents.clipped_end_ns),
+            raw[RawDevice.correlation].alias(DeviceEvents.correlation),
+            launch_ids.alias(DeviceEvents.launch_id),
+            op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id),
+            launches[Launches.step_id].gather(launch_ids).alias(DeviceEvents.step_id),
+            (is_graph | (raw[RawDevice.graph_id] > 0).fill_null(value=False)).alias(DeviceEvents.in_graph),
+            copy_kinds.alias(DeviceEvents.copy_kind),
+            _copied_bytes(raw, kinds).alias(DeviceEvents.copy_bytes),
+            texts.by_name(raw[RawDevice.grid], grids, pl.Int64).alias(DeviceEvents.num_blocks),
+            texts.by_name(raw[RawDevice.block], threads, pl.Int32).alias(DeviceEvents.threads_per_block),
+            raw[RawDevice.registers].cast(pl.Int32, strict=False).alias(DeviceEvents.registers_per_thread),
+            raw[RawDevice.shared_memory].alias(DeviceEvents.shared_memory_bytes),
+            (raw[RawDevice.occupancy] / 100).cast(pl.Float32).alias(DeviceEvents.occupancy_ratio),
+        ]
+    )
+    return Devices(frame, raw[_ROW], int((lengths < 0).sum()))
+
+
+def _copied_bytes(raw: pl.DataFrame, kinds: pl.Series) -> pl.Series:
+    is_copy = kinds.cast(pl.String) != "kernel"
+    return pl.select(pl.when(is_copy).then(raw[RawDevice.bytes]).otherwise(None)).to_series()
+
+
+def _product(text: str | None) -> int | None:
+    """Return the product of a grid or block, such as `[8, 1, 1]`."""
+    if not text or not text.startswith("[") or len(text) > 64:
+        return None
+    try:
+        extents = json.loads(text)
+    except ValueError:
+        return None
+    product = 1
+    for extent in extents:
+        if type(extent) is not int or not 0 <= extent < 2**31:
+            return None
+        product *= extent
+    return product if extents and product < 2**63 else None
+
+
+def _launch_ids(
+    raw: pl.DataFrame, launches: pl.DataFrame, raw_launches: pl.DataFrame, flows: pl.DataFrame
+) -> pl.Series:
+    """Return the launch of each event: by correlation, else by the arrow that ends where the event begins."""
+    by_number = launches.select(
+        Launches.correlation,
+        Launches.launch_id,
+        pl.col(Launches.kind).cast(pl.String).is_in(["kernel", "memcpy", "memset", "graph"]).alias("launches"),
+    ).drop_nulls(Launches.correlation)
+    # Where several calls bear one number, the one that launches is meant.
+    by_number = by_number.sort("launches", descending=True, maintain_order=True).unique(
+        Launches.correlation, keep="first", maintain_order=True
+    )
+    wanted = raw.select(pl.col(RawDevice.correlation).alias(Launches.correlation))
+    found = wanted.join(by_number, on=Launches.correlation, how="left", maintain_order="left")[Launches.launch_id]
+    if found.null_count() == 0 or flows.height == 0 or launches.height == 0:
+        return found.alias(DeviceEvents.launch_id)
+    return found.fill_null(_by_flows(raw, raw_launches, flows.filter(~pl.col(RawFlows.is_backward))))
+
+
+def _by_flows(raw: pl.DataFrame, raw_launches: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:
+    calls = raw_launches.select(RawSpans.thread, pl.col(RawSpans.start_ns).alias(RawFlows.time_ns)).with_row_index(
+        _LAUNCH_ROW
+    )
+    begins = (
+        flows.filter(pl.col(RawFlows.is_start))
+        .join(calls, on=[RawFlows.thread, RawFlows.time_ns], how="inner")
+        .unique(RawFlows.id, keep="first", maintain_order=True)
+        .select(RawFlows.id, _LAUNCH_ROW)
+    )
+    ends = (
+        flows.filter(~pl.col(RawFlows.is_start))
+        .join(begins, on=RawFlows.id, how="inner")
+        .select(
+            pl.col(RawFlows.process).alias(RawDevice.device),
+            pl.col(RawFlows.thread).alias(RawDevice.stream),
+            pl.col(RawFlows.time_ns).alias(RawSpans.start_ns),
+            _LAUNCH_ROW,
+        )
+        .unique([RawDevice.device, RawDevice.stream, RawSpans.start_ns], keep="first", maintain_order=True)
+    )
+    keys = [RawDevice.device, RawDevice.stream, RawSpans.start_ns]
+    return raw.select(keys).join(ends, on=keys, how="left", maintain_order="left")[_LAUNCH_ROW]
+
+
+def _classified(
+    raw: pl.DataFrame, texts: Texts, op_ids: pl.Series, ops: pl.DataFrame, patterns: tuple[classes.Pattern, ...]
+) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """Return kind, class and direction, found once for each distinct (kind, name, argument, operator's class)."""
+    op_classes = _operator_classes(ops, op_ids)
+    keys = pl.DataFrame(
+        [
+            raw[RawDevice.kind],
+            raw[RawSpans.name],
+            raw[RawDevice.copy_kind],
+            op_classes.alias("op_class"),
+        ]
+    )
+    names = keys.columns
+    distinct = keys.unique(maintain_order=True)
+    rows = [_one_class(row, texts, patterns) for row in distinct.iter_rows()]
+    answers = distinct.with_columns(
+        pl.Series("kind", [row[0] for row in rows], dtype=pl.Enum(DEVICE_EVENT_KINDS)),
+        pl.Series("class", [row[1] for row in rows], dtype=pl.Enum(KERNEL_CLASSES)),
+        pl.Series("copy", [row[2] for row in rows], dtype=pl.Enum(COPY_KINDS)),
+    )
+    joined = keys.join(answers, on=names, how="left", nulls_equal=True, maintain_order="left")
+    return joined["kind"], joined["class"], joined["copy"]
+
+
+def _one_class(
+    key: tuple[int, int, int, str | None], texts: Texts, patterns: tuple[classes.Pattern, ...]
+) -> tuple[str, str, str | None]:
+    kind_code, name_code, argument_code, op_class = key
+    name = texts.names[name_code]
+    kind = DEVICE_EVENT_KINDS[kind_code]
+    if kind != "kernel":
+        direction = "set" if kind == "memset" else classes.copy_kind(name, texts.texts[argument_code] or "")
+        return kind, "memory", direction
+    found = classes.fixed_class(name, patterns)
+    if found == "memory":
+        direction = classes.copy_kind(name, texts.texts[argument_code] or "")
+        return ("memset" if direction == "set" else "memcpy"), "memory", direction
+    return kind, found or op_class or classes.kernel_class(name), None
+
+
+def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
+    """Return for each event the class that its innermost telling operator gives."""
+    names = ops[Ops.name]
+    by_name = {name: classes.operator_class(name) for name in names.unique().cast(pl.String).to_list()}
+    own = (
+        names.cast(pl.String).replace_strict(by_name, return_dtype=pl.String)
+        if by_name
+        else pl.Series([], dtype=pl.String)
+    )
+    known = own.to_list()
+    parents = ops[Ops.parent_id].to_list()
+    found: dict[int, str | None] = {}
+
+    def climb(row: int) -> str | None:
+        place: int | None = row
+        while place is not None and known[place] is None:
+            place = parents[place]
+        return None if place is None else known[place]
+
+    for row in op_ids.unique().drop_nulls().to_list():
+        found[row] = climb(row)
+    if not found:
+        return pl.Series([None] * len(op_ids), dtype=pl.String)
+    return op_ids.replace_strict(found, default=None, return_dtype=pl.String)

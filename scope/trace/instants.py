@@ -1,0 +1,80 @@
+"""From the microseconds of a trace to integer nanoseconds, exactly.
+
+A 64-bit float resolves a quarter of a microsecond at 1.7e15 us (an instant since the epoch), so a float is trusted
+only below 2**43 us, where half its spacing is under half a nanosecond and rounding returns what was written.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.units import NS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXACT_FLOAT_LIMIT_US: Final = 2.0**43
+_MAX_DECIMALS: Final = 3
+_INT64_MAX: Final = 2**63 - 1
+_LONGEST_NUMBER: Final = 64
+
+
+class InexactError(Exception):
+    """A float in the chunk is too large to stand for one nanosecond; the chunk must be read as text."""
+
+
+def ns_from_text(text: bytes) -> int | None:
+    """Return the nanoseconds of a JSON number, or of a JSON string that holds one, given in microseconds.
+
+    Exact up to three decimals; more are rounded half to even. None when the text is no finite number or is out of
+    the range of 64 bits.
+
+    Examples:
+        >>> ns_from_text(b"1712867402348256.123")
+        1712867402348256123
+        >>> ns_from_text(b"1e3")
+        1000000
+        >>> ns_from_text(b"null") is None
+        True
+    """
+    text = bytes(text).strip(b' \t\r\n"')
+    whole, _, fraction = text.partition(b".")
+    if whole.isdigit() and len(fraction) <= _MAX_DECIMALS and (fraction.isdigit() or not fraction):
+        ns = int(whole) * NS_PER_US + int(fraction.ljust(_MAX_DECIMALS, b"0"))
+        return ns if ns <= _INT64_MAX and len(whole) < _LONGEST_NUMBER else None
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    try:
+        value = Decimal(text.decode("ascii"))
+        if not value.is_finite() or value.adjusted() > _LONGEST_NUMBER:
+            return None
+        ns = int((value * NS_PER_US).to_integral_value(rounding=ROUND_HALF_EVEN))
+    except (InvalidOperation, ValueError):
+        return None
+    return ns if abs(ns) <= _INT64_MAX else None
+
+
+def ns_series(name: str, values: Sequence[int | float | None]) -> pl.Series:
+    """Return a column of nanoseconds from JSON numbers in microseconds.
+
+    Raises:
+        InexactError: A float is too large to be exact.
+    """
+    try:
+        whole = pl.Series(name, values, dtype=pl.Int64)
+    except (TypeError, OverflowError):
+        return _ns_of_floats(name, values)
+    if not bool((whole.abs() <= _INT64_MAX // NS_PER_US).all()):
+        raise InexactError  # reading as text tells which record is nonsense
+    return whole * NS_PER_US
+
+
+def _ns_of_floats(name: str, values: Sequence[int | float | None]) -> pl.Series:
+    micro = pl.Series(name, values, dtype=pl.Float64, strict=False)
+    if not bool((micro.abs() < EXACT_FLOAT_LIMIT_US).all()):
+        raise InexactError
+    whole = micro.floor()
+    return whole.cast(pl.Int64) * NS_PER_US + ((micro - whole) * NS_PER_US).round().cast(pl.Int64)

@@ -1,0 +1,266 @@
+"""From bytes to records: finds the list of events in the stream and decodes it in chunks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from scope.errors import LimitError, TraceError
+from scope.trace.collect import Collected, Collector
+from scope.trace.events import EXACT_DECODER, FAST_DECODER, LOOSE_DECODER
+from scope.trace.instants import InexactError
+from scope.trace.salvage import DECODE_ERRORS, SEPARATOR, array_end, salvage, tightened
+from scope.trace.sources import prefetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.trace.events import AnyEvent
+    from scope.trace.sources import Source
+
+_CHUNK_BYTES: Final = 2 << 20
+_MOST_METADATA_BYTES: Final = 256 << 20
+_LONGEST_EVENT_BYTES: Final = 64 << 20
+_TAIL_BYTES: Final = 64 << 10
+_LIST_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*')
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+_WHITE: Final = b" \t\r\n"
+_EVENTS_KEY: Final = "traceEvents"
+
+
+class NotATraceError(TraceError):
+    """The file is JSON, or text, but no profiler trace; a folder may hold such files."""
+
+
+@dataclass(kw_only=True)
+class ReadTrace:
+    """What one file holds, before linking."""
+
+    collected: Collected
+    metadata: dict[str, Any]
+    is_truncated: bool
+    events_repaired: int
+
+
+class _Reader:
+    def __init__(self, source: Source, *, python_calls: bool) -> None:
+        self.source = source
+        self.collector = Collector(python_calls=python_calls)
+        self.blocks: Iterator[bytes] = prefetch(source.blocks())
+        self.is_exact = False
+        self.repaired = 0
+        self.tail: bytes | None = None
+        """What stands behind the list of events; None while the list goes on."""
+
+    def read(self) -> ReadTrace:
+        head, buffer = self._find_list()
+        is_last = False
+        while self.tail is None and not is_last:
+            buffer, is_last = self._fill(buffer)
+            if is_last:
+                chunk, buffer = buffer, b""
+            else:
+                chunk, buffer = self._cut(buffer)
+            buffer = self._take_chunk(chunk, is_last=is_last) + buffer
+        tail = (self.tail or b"") + buffer
+        is_truncated = self.tail is None or self.source.is_cut
+        if self.tail is not None:
+            for block in self.blocks:
+                tail += block
+                self._check_metadata(tail)
+        if head is not None:
+            is_truncated = is_truncated or not tail.rstrip(_WHITE + b"\0").endswith(b"}")
+        metadata = _metadata(head or b"", tail)
+        is_truncated = is_truncated or self.source.is_cut
+        collected = self.collector.collected
+        return ReadTrace(
+            collected=collected, metadata=metadata, is_truncated=is_truncated, events_repaired=self.repaired
+        )
+
+    def _find_list(self) -> tuple[bytes | None, bytes]:
+        """Return what stands before the list of events (None for a bare list) and what was read of the list."""
+        buffer = b""
+        searched = 0
+        for block in self.blocks:
+            buffer = (buffer + block).removeprefix(_UTF8_MARK) if not buffer else buffer + block
+            start = buffer.lstrip(_WHITE)
+            if start[:1] == b"[":
+                return None, start[1:]
+            if start and start[:1] != b"{":
+                self._refuse(start)
+            for match in _LIST_KEY.finditer(buffer, searched):
+                if not _is_top_level(buffer[: match.start()]):
+                    continue
+                rest = buffer[match.end() :]
+                if rest[:1] == b"[":
+                    return buffer[: match.start()], rest[1:]
+                if rest:
+                    message = f"{self.source.path}: traceEvents is no list, so this is no profiler trace"
+                    raise NotATraceError(message)
+            searched = max(0, len(buffer) - 4096)
+            self._check_metadata(buffer)
+        if not buffer.strip(_WHITE):
+            what = "is empty" if not self.source.is_cut else "holds nothing that can be unpacked"
+            message = f"{self.source.path}: {what}; record the trace again"
+            raise TraceError(message)
+        loose = _LIST_KEY.search(buffer)
+        if loose is not None and buffer[loose.end() : loose.end() + 1] == b"[":
+            return buffer[: loose.start()], buffer[loose.end() + 1 :]
+        message = f"{self.source.path}: holds no traceEvents, so this is no profiler trace"
+        raise NotATraceError(message)
+
+    def _refuse(self, start: bytes) -> None:
+        shown = start[:20].decode("utf-8", errors="replace")
+        message = f"{self.source.path}: is not JSON (it begins with {shown!r}), so this is no profiler trace"
+        raise NotATraceError(message)
+
+    def _check_metadata(self, buffer: bytes) -> None:
+        if len(buffer) > _MOST_METADATA_BYTES:
+            message = (
+                f"{self.source.path}: more than {_MOST_METADATA_BYTES >> 20} MiB beside the events; "
+                "no profiler writes that, so the file was not read"
+            )
+            raise LimitError(message)
+
+    def _fill(self, buffer: bytes) -> tuple[bytes, bool]:
+        """Read on until there is a chunk; say whether the file ended."""
+        parts = [buffer]
+        size = len(buffer)
+        wanted = max(_CHUNK_BYTES, size + 1)
+        while size < wanted:
+            block = next(self.blocks, None)
+            if block is None:
+                return b"".join(parts), True
+            parts.append(block)
+            size += len(block)
+        return b"".join(parts), False
+
+    def _cut(self, buffer: bytes) -> tuple[bytes, bytes]:
+        """Split behind the last complete event."""
+        window = _TAIL_BYTES
+        while True:
+            last = None
+            for last in SEPARATOR.finditer(buffer, max(0, len(buffer) - window)):
+                pass
+            if last is not None:
+                return buffer[: last.start() + 1], buffer[last.end() :]
+            if window >= len(buffer):
+                break
+            window *= 16
+        if len(buffer) > _LONGEST_EVENT_BYTES:
+            message = f"{self.source.path}: one event is longer than {_LONGEST_EVENT_BYTES >> 20} MiB; not read"
+            raise LimitError(message)
+        return b"", buffer
+
+    def _take_chunk(self, chunk: bytes, *, is_last: bool) -> bytes:
+        """Decode a chunk; return the beginning of an event that it does not finish."""
+        if not chunk.strip(_WHITE):
+            return b""
+        text = b"[" + chunk + b"]"
+        try:
+            self._add(text)
+        except msgspec.ValidationError:
+            if self._add_loose(text):
+                return b""
+        except DECODE_ERRORS as error:
+            end = array_end(text, error)
+            if end is not None and self._add_until(text, end):
+                return b""
+        else:
+            return b""
+        found = salvage(chunk, is_last=is_last)
+        self.collector.add(found.events, exact=True)
+        self.collector.collected.events_lost += found.lost
+        self.repaired += found.repaired
+        self.tail = found.rest
+        return found.unfinished + b"," if found.unfinished else b""
+
+    def _add_until(self, text: bytes, end: int) -> bool:
+        try:
+            self._add(text[: end + 1])
+        except DECODE_ERRORS:
+            return False
+        self.tail = text[end + 1 : -1]
+        return True
+
+    def _add(self, text: bytes) -> None:
+        if not self.is_exact:
+            try:
+                events = FAST_DECODER.decode(text)
+                if all(event.ph for event in events):
+                    self.collector.add(events, exact=False)
+                    return
+            except InexactError:
+                self.is_exact = True
+        self._add_exact([event for event in EXACT_DECODER.decode(text)])
+
+    def _add_loose(self, text: bytes) -> bool:
+        try:
+            loose = LOOSE_DECODER.decode(text)
+        except DECODE_ERRORS:
+            return False
+        self._add_exact([tightened(event) for event in loose])
+        self.repaired += len(loose)
+        return True
+
+    def _add_exact(self, events: list[Any]) -> None:
+        good: list[AnyEvent] = [event for event in events if event.ph]
+        self.collector.collected.events_lost += len(events) - len(good)
+        self.collector.add(good, exact=True)
+
+
+def read_trace(source: Source, *, python_calls: bool = False) -> ReadTrace:
+    """Read all records of one file.
+
+    Raises:
+        NotATraceError: The file is no profiler trace.
+        TraceError: The file cannot be read.
+        LimitError: A cap was reached.
+    """
+    return _Reader(source, python_calls=python_calls).read()
+
+
+def _is_top_level(head: bytes) -> bool:
+    try:
+        msgspec.json.decode(head + b'"":0}', type=dict[str, msgspec.Raw])
+    except DECODE_ERRORS:
+        return False
+    return True
+
+
+def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+    """Return the top-level keys beside the events, those that can be read."""
+    known: dict[str, Any] = {}
+    for text in (head.strip(_WHITE) + b'"":0}', b'{"":0' + tail.strip(_WHITE)):
+        for candidate in (text, text + b"}", text.decode("utf-8", errors="replace").encode()):
+            try:
+                known.update(msgspec.json.decode(candidate, strict=False))
+            except DECODE_ERRORS:
+                continue
+            break
+        else:
+            known.update(_single_keys(text))
+    known.pop("", None)
+    return known
+
+
+_NEEDED_KEYS: Final = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name")
+
+
+def _single_keys(text: bytes) -> dict[str, Any]:
+    """Read the needed keys one by one from metadata that does not decode as a whole."""
+    known: dict[str, Any] = {}
+    for key in _NEEDED_KEYS:
+        match = re.search(rb'"' + key.encode() + rb'"\s*:\s*', text)
+        if match is None:
+            continue
+        for end in (m.end() for m in re.finditer(rb"[\]}\d\"](?=\s*[,}])", text[match.end() :])):
+            try:
+                known[key] = msgspec.json.decode(text[match.end() : match.end() + end])
+            except DECODE_ERRORS:
+                continue
+            break
+    return known

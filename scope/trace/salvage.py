@@ -1,0 +1,231 @@
+"""Event by event through a chunk that does not decode as a whole: one bad byte costs one event, and is counted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from scope.trace.events import EventArgs, ExactEvent, LooseEvent
+
+DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+"""What decoding hostile bytes may raise: bad JSON or types, digits without end, brackets without end."""
+
+SEPARATOR: Final = re.compile(rb"\}\s*,\s*(?=\{)")
+_EVENT_START: Final = re.compile(rb'\{\s*"(?:ph"\s*:|cat"\s*:|name"\s*:\s*"(?:process|thread)_)')
+_TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
+_STRAY_BACKSLASH: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+_NOT_A_NUMBER: Final = re.compile(
+    rb"(?<=[:,\[])(\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]*\))?(?=\s*[,}\]])", re.IGNORECASE
+)
+_QUOTED_NAME: Final = re.compile(
+    rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|pid|tid|ts|cat|dur|args|id|s)"\s*:)', re.DOTALL
+)
+_LONE_QUOTE: Final = re.compile(rb'(\\.)|"', re.DOTALL)
+_MOST_JOINED: Final = 64
+_LONGEST_REPAIR_BYTES: Final = 1 << 20
+
+_exact_decoder = msgspec.json.Decoder(ExactEvent)
+_loose_decoder = msgspec.json.Decoder(LooseEvent)
+_args_decoder = msgspec.json.Decoder(EventArgs, strict=False)
+
+
+@dataclass
+class Salvaged:
+    """What came out of one chunk."""
+
+    events: list[ExactEvent] = field(default_factory=list[ExactEvent])
+    lost: int = 0
+    repaired: int = 0
+    rest: bytes | None = None
+    """What stands behind the end of the list of events, when the list ends in the chunk."""
+    unfinished: bytes = b""
+    """The beginning of an event that the chunk does not finish."""
+
+
+def array_end(text: bytes, error: Exception) -> int | None:
+    """Return where in `text` stands the bracket that closed the array, when `error` says that more follows it."""
+    match = _TRAILING.search(str(error))
+    if match is None:
+        return None
+    end = text.rfind(b"]", 0, int(match[1]))
+    return end if end >= 0 else None
+
+
+def salvage(text: bytes, *, is_last: bool) -> Salvaged:
+    """Read the events of `text`, which stand between commas, one by one.
+
+    Args:
+        text: A piece of the list of events, without its opening bracket.
+        is_last: Nothing follows `text` in the file.
+    """
+    found = Salvaged()
+    cuts = [match.start() + 1 for match in SEPARATOR.finditer(text)]
+    starts = [0, *(text.index(b"{", cut) for cut in cuts)]
+    ends = [*cuts, len(text)]
+    index = 0
+    while index < len(starts):
+        if text[starts[index] : ends[index]].lstrip().startswith(b"]"):
+            found.rest = text[text.index(b"]", starts[index]) + 1 :]
+            return found
+        index += _read_piece(text, (starts, ends), index, is_last=is_last, found=found)
+        if found.rest is not None:
+            return found
+    return found
+
+
+def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *, is_last: bool, found: Salvaged) -> int:
+    """Read what begins at piece `index`; return how many pieces it took."""
+    starts, ends = bounds
+    piece = text[starts[index] : ends[index]]
+    try:
+        _take(_exact_decoder.decode(piece), found)
+    except DECODE_ERRORS as error:
+        if "truncated" in str(error):
+            joined = _read_joined(text, bounds, index, found)
+            if joined:
+                return joined
+        is_final = index == len(starts) - 1
+        if is_final and _read_before_the_end(piece, text, starts[index], error, found):
+            return 1
+        if is_final and not is_last and "truncated" in str(error):
+            found.unfinished = piece
+            return 1
+        _repair(piece, found)
+    return 1
+
+
+def _take(event: ExactEvent, found: Salvaged) -> None:
+    if event.ph:
+        found.events.append(event)
+    else:
+        found.lost += 1
+
+
+def _read_joined(text: bytes, bounds: tuple[list[int], list[int]], index: int, found: Salvaged) -> int:
+    """Join a piece with those behind it, since what separates events may stand inside one; 0 when that fails."""
+    starts, ends = bounds
+    for last in range(index + 1, min(index + _MOST_JOINED, len(starts))):
+        if _EVENT_START.match(text, starts[last]):
+            return 0
+        try:
+            _take(_exact_decoder.decode(text[starts[index] : ends[last]]), found)
+        except DECODE_ERRORS:
+            continue
+        return last - index + 1
+    return 0
+
+
+def _read_before_the_end(piece: bytes, text: bytes, start: int, error: Exception, found: Salvaged) -> bool:
+    """Read the last event of the list, behind which the bracket and other keys stand."""
+    match = _TRAILING.search(str(error))
+    if match is None:
+        return False
+    end = piece.rfind(b"}", 0, int(match[1])) + 1
+    if not end or not piece[end:].lstrip().startswith(b"]"):
+        return False
+    try:
+        _take(_exact_decoder.decode(piece[:end]), found)
+    except DECODE_ERRORS:
+        return False
+    found.rest = text[text.index(b"]", start + end) + 1 :]
+    return True
+
+
+def _repair(piece: bytes, found: Salvaged) -> None:
+    """Mend one piece; where two events ran into each other, each for itself."""
+    if not piece.strip(b" \t\r\n,"):
+        return
+    event = _mended(piece)
+    if event is not None:
+        found.events.append(event)
+        found.repaired += 1
+        return
+    splits = [match.start() for match in _EVENT_START.finditer(piece)]
+    inner = [split for split in splits if split > 0]
+    if not inner or len(piece) > _LONGEST_REPAIR_BYTES:
+        found.lost += 1
+        return
+    for start, end in zip([0, *inner], [*inner, len(piece)], strict=True):
+        part = piece[start:end].rstrip(b" \t\r\n,")
+        mended = _mended(part)
+        if mended is None:
+            found.lost += 1
+        else:
+            found.events.append(mended)
+            if end - start != len(piece) and part != piece[start:end].rstrip():
+                continue
+    return
+
+
+def _mended(piece: bytes) -> ExactEvent | None:
+    if len(piece) > _LONGEST_REPAIR_BYTES:
+        return None
+    text = piece.decode("utf-8", errors="replace").encode()
+    text = _CONTROL.sub(b" ", text)
+    text = _STRAY_BACKSLASH.sub(lambda match: match[1] or b"\\\\", text)
+    text = _NOT_A_NUMBER.sub(rb"\1null", text)
+    for candidate in (text, _QUOTED_NAME.sub(_escape_quotes, text)):
+        try:
+            event = _exact_decoder.decode(candidate)
+        except msgspec.ValidationError:
+            event = _loosened(candidate)
+        except DECODE_ERRORS:
+            continue
+        if event is not None and event.ph:
+            return event
+    return None
+
+
+def _escape_quotes(match: re.Match[bytes]) -> bytes:
+    return match[1] + _LONE_QUOTE.sub(lambda quote: quote[1] or b'\\"', match[2]) + match[3]
+
+
+def _loosened(text: bytes) -> ExactEvent | None:
+    try:
+        return tightened(_loose_decoder.decode(text))
+    except DECODE_ERRORS:
+        return None
+
+
+def tightened(event: LooseEvent) -> ExactEvent:
+    """Return a record with the declared types; an argument of a type that makes no sense is left out."""
+    return ExactEvent(
+        ph=_text(event.ph),
+        cat=_text(event.cat),
+        name=_text(event.name),
+        pid=_number_or_text(event.pid),
+        tid=_number_or_text(event.tid),
+        ts=event.ts,
+        dur=event.dur,
+        id=_number_or_text(event.id),
+        args=_tightened_args(event.args) if isinstance(event.args, dict) else None,  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _number_or_text(value: object) -> int | str | None:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if value is None or (isinstance(value, int | str) and not isinstance(value, bool)) else str(value)
+
+
+def _tightened_args(args: dict[str, Any]) -> EventArgs:
+    try:
+        return _args_decoder.decode(msgspec.json.encode(args))
+    except DECODE_ERRORS:
+        pass
+    good: dict[str, Any] = {}
+    for key, value in args.items():
+        try:
+            _args_decoder.decode(msgspec.json.encode({key: value}))
+        except DECODE_ERRORS:
+            continue
+        good[key] = value
+    return _args_decoder.decode(msgspec.json.encode(good))

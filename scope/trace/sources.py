@@ -1,0 +1,186 @@
+"""The bytes of a trace, decompressed in blocks, with caps against bombs."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from isal import isal_zlib
+
+from scope.errors import LimitError, TraceError
+from scope.units import format_bytes, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK_BYTES: Final = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_GZIP_WINDOW: Final = 31
+_RATIO_FREE_BYTES: Final = 64 << 20
+_QUEUED_BLOCKS: Final = 4
+_COMPRESSED_READ_BYTES: Final = 128 << 10
+_MAX_BYTES_VARIABLE: Final = "SCOPE_MAX_TRACE_BYTES"
+_MAX_RATIO_VARIABLE: Final = "SCOPE_MAX_TRACE_RATIO"
+
+
+_DEFAULT_MAX_BYTES: Final = 32 * 10**9
+_DEFAULT_MAX_RATIO: Final = 600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Caps that protect this machine from a file that unpacks without end."""
+
+    max_bytes: int = _DEFAULT_MAX_BYTES
+    """Uncompressed bytes of one file; the environment variable `SCOPE_MAX_TRACE_BYTES` sets it."""
+    max_ratio: int = _DEFAULT_MAX_RATIO
+    """Uncompressed by compressed size, beyond the first 64 MiB; `SCOPE_MAX_TRACE_RATIO` sets it."""
+
+    @staticmethod
+    def from_environment() -> Limits:
+        """Return the caps that the environment sets, else the defaults.
+
+        Raises:
+            UsageError: A variable is set to something that is no size or number.
+        """
+        size = os.environ.get(_MAX_BYTES_VARIABLE)
+        ratio = os.environ.get(_MAX_RATIO_VARIABLE)
+        return Limits(
+            max_bytes=parse_size(size) if size else _DEFAULT_MAX_BYTES,
+            max_ratio=parse_size(ratio) if ratio else _DEFAULT_MAX_RATIO,
+        )
+
+
+class Source:
+    """One trace file as an iterator of uncompressed blocks.
+
+    Attributes:
+        path: The file.
+        is_cut: The compressed stream ends early or is damaged; what came before was delivered.
+        uncompressed_bytes: What was delivered so far.
+    """
+
+    def __init__(self, path: Path, *, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self.is_cut = False
+        self.uncompressed_bytes = 0
+        self.compressed_bytes = 0
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the uncompressed bytes.
+
+        Raises:
+            TraceError: The file cannot be opened or read.
+            LimitError: A cap was reached.
+        """
+        try:
+            with self.path.open("rb") as file:
+                magic = file.read(4)
+                file.seek(0)
+                for block in self._decompressed(file, magic):
+                    self.uncompressed_bytes += len(block)
+                    self._check_limits()
+                    yield block
+        except OSError as error:
+            message = f"{self.path}: cannot be read: {error.strerror or error}"
+            raise TraceError(message) from error
+
+    def _decompressed(self, file: BinaryIO, magic: bytes) -> Iterator[bytes]:
+        if magic.startswith(_GZIP_MAGIC):
+            return self._gunzip(file)
+        if magic == _ZSTD_MAGIC:
+            return self._unzstd(file)
+        return iter(lambda: file.read(BLOCK_BYTES), b"")
+
+    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+        decompressor = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+        pending = b""
+        while True:
+            if not pending:
+                pending = file.read(_COMPRESSED_READ_BYTES)
+                self.compressed_bytes += len(pending)
+                if not pending:
+                    self.is_cut = not decompressor.eof
+                    return
+            try:
+                block = decompressor.decompress(pending, BLOCK_BYTES)
+            except isal_zlib.error:
+                self.is_cut = True
+                return
+            pending = decompressor.unconsumed_tail
+            if block:
+                yield block
+            if decompressor.eof:
+                pending = decompressor.unused_data.lstrip(b"\0") or file.read(_COMPRESSED_READ_BYTES)
+                if not pending.startswith(_GZIP_MAGIC):
+                    return
+                decompressor = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+
+    def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
+        import zstandard
+
+        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        try:
+            while block := reader.read(BLOCK_BYTES):
+                self.compressed_bytes = file.tell()
+                yield block
+        except zstandard.ZstdError:
+            self.is_cut = True
+
+    def _check_limits(self) -> None:
+        if self.uncompressed_bytes > self.limits.max_bytes:
+            message = (
+                f"{self.path}: unpacks to more than {format_bytes(self.limits.max_bytes)}; if the file can be "
+                f"trusted, raise the cap: {_MAX_BYTES_VARIABLE}={10 * self.limits.max_bytes}"
+            )
+            raise LimitError(message)
+        if not self.compressed_bytes or self.uncompressed_bytes <= _RATIO_FREE_BYTES:
+            return
+        if self.uncompressed_bytes > self.limits.max_ratio * self.compressed_bytes:
+            message = (
+                f"{self.path}: unpacks to more than {self.limits.max_ratio} times its size, as a decompression bomb "
+                f"does; if the file can be trusted, raise the cap: {_MAX_RATIO_VARIABLE}=100000"
+            )
+            raise LimitError(message)
+
+
+def prefetch(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Run an iterator of blocks in a thread, a few blocks ahead; decompression releases the interpreter's lock."""
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=_QUEUED_BLOCKS)
+    stop = threading.Event()
+
+    def put(item: bytes | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    def produce() -> None:
+        try:
+            for block in blocks:
+                put(block)
+                if stop.is_set():
+                    return
+        except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
+            put(error)
+            return
+        put(None)
+
+    thread = threading.Thread(target=produce, name="scope-decompress", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
