@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -64,7 +64,10 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
     operations = names.sort(ExposedCollectives.exposed_ns, descending=True)[ExposedCollectives.operation].to_list()
     yield Finding(
         kind="small_messages",
-        title=f"{num_calls:,} exposed collectives below 1 MB take {format_ratio(share)} of the time ({format_duration(cost)})",
+        title=(
+            f"{num_calls:,} exposed collectives below 1 MB take {format_ratio(share)} of the time "
+            f"({format_duration(cost)})"
+        ),
         where=Where(groups=tuple(operations)),
         evidence=(
             Evidence(column("exposed_ns", "exposed", "Exposed time of messages below 1 MB."), cost),
@@ -125,18 +128,13 @@ def _straggler_finding(each: Straggler, cost: int, share: float) -> Finding:
     )
 
 
-def _slow_finding(row: dict[str, object], cost: int, share: float) -> Finding:
-    ratio, busbw = (
-        float(str(row[CollectiveRooflineRows.attained_ratio])),
-        row[CollectiveRooflineRows.median_busbw_bytes_per_s],
-    )
-    ceiling, size = row[CollectiveRooflineRows.ceiling_bytes_per_s], row[CollectiveRooflineRows.message_bytes]
-    assert isinstance(busbw, float)
-    assert isinstance(ceiling, float)
-    assert isinstance(size, int)
-    operation, num_ranks = str(row[CollectiveRooflineRows.operation]), row[CollectiveRooflineRows.num_ranks]
-    tier = row[CollectiveRooflineRows.tier]
-    where = {"node": "inside a node", "network": "across the network"}.get(str(tier), "")
+def _slow_finding(row: dict[str, Any], cost: int, share: float) -> Finding:
+    ratio: float = row[CollectiveRooflineRows.attained_ratio]
+    busbw: float = row[CollectiveRooflineRows.median_busbw_bytes_per_s]
+    ceiling: float = row[CollectiveRooflineRows.ceiling_bytes_per_s]
+    size: int = row[CollectiveRooflineRows.message_bytes]
+    operation, num_ranks = row[CollectiveRooflineRows.operation], row[CollectiveRooflineRows.num_ranks]
+    where = {"node": "inside a node", "network": "across the network"}.get(row[CollectiveRooflineRows.tier], "")
     return Finding(
         kind="slow_collective",
         title=(

@@ -128,10 +128,10 @@ def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
     rows = worst.head(_MOST_NAMED).select(SyncStats.name, SyncStats.root_operator, SyncStats.num_calls).rows()
     names = tuple(f"{name} in {operator}" if operator else name for name, operator, _ in rows)
     num_calls = int(calls[SyncStats.num_calls].sum())
+    first = f", first {names[0]}" if names else ""
     yield Finding(
         kind="synchronising_calls",
-        title=f"Calls that wait for the device leave it idle for {_of(basis, cost)}"
-        + (f", first {names[0]}" * bool(names)),
+        title=f"Calls that wait for the device leave it idle for {_of(basis, cost)}{first}",
         where=Where(ranks=ranks_with(results.analysis, "sync", at_least=SYNC_SHARE), calls=names),
         evidence=(
             Evidence(column("sync_ns", "idle after blocking calls", "Idle time of cause sync."), cost),
@@ -194,7 +194,7 @@ def recompute(results: Results, basis: Basis) -> Iterator[Finding]:
             Evidence(column("recompute_ratio", "of compute", "Recomputed / all compute, as sums of lengths."), ratio),
             Evidence(
                 column("num_ops", "operators", "Outermost operators that were recomputed.", unit="count"),
-                sum(each.num_ops for each in found),
+                sum(each.num_ops or 0 for each in found),
             ),
         ),
         cost_ns=cost,
