@@ -245,24 +245,28 @@ class BlackBox:
             self.num_failed += 1
 
 
-def read_black_box(path: Path) -> BlackBoxState:
+def read_black_box(path: Path, *, with_ring: bool = True) -> BlackBoxState:
     """Return what a black box says, of a live process or a dead one.
+
+    Args:
+        path: The file.
+        with_ring: Also read the ring of last calls; without it one page is read, and groups are as of the last pulse.
 
     Raises:
         RunError: No regular file, not a black box, of another major version, or its header is torn.
     """
     for left in reversed(range(_READ_TRIES)):
-        content = read_span(path, max_bytes=layout.BLACK_BOX_BYTES)
+        content = read_span(path, max_bytes=layout.BLACK_BOX_BYTES if with_ring else layout.PAGE_BYTES)
         try:
-            return parse_black_box(content, path=path)
+            return parse_black_box(content, path=path, with_ring=with_ring)
         except RunError:
             if not left:
                 raise
     raise AssertionError
 
 
-def parse_black_box(content: bytes, *, path: Path) -> BlackBoxState:
-    """Return what the bytes of a black box say; `path` is for messages.
+def parse_black_box(content: bytes, *, path: Path, with_ring: bool = True) -> BlackBoxState:
+    """Return what the bytes of a black box say; `path` is for messages, without `with_ring` the header page is enough.
 
     Raises:
         RunError: Not a black box, of another major version, or its header is torn.
@@ -271,7 +275,7 @@ def parse_black_box(content: bytes, *, path: Path) -> BlackBoxState:
     state = _parse_state(content, path)
     offset = identity.wall_offset_ns
     beat, _, dropped, flags, left_out, _ = _block(content, layout.PULSE_OFFSET, PULSE) or (0, 0, 0, 0, 0, 0)
-    calls, torn = _parse_ring(content, offset)
+    calls, torn = _parse_ring(content, offset) if with_ring else ((), 0)
     step, num_steps, step_start, phase_start, training_beat, last_step, _, name = state
     phase = name.rstrip(b"\0").decode(errors="replace")
     return BlackBoxState(
