@@ -1,0 +1,102 @@
+"""Memory: peaks of every step against what the device has, and how much of it is fragmented."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import streamlit as st
+
+from dashboards.shell import keep_state, open_page, say_age, settings, show_figure
+from dashboards.sources.runs import LiveRun, load_run
+from dashboards.words import metric
+from scope.frames.schema import Ranks, RankSteps
+from scope.report.figures import Samples, memory_over_time
+from scope.units import format_bytes, format_ratio
+
+if TYPE_CHECKING:
+    from dashboards.state import PageState
+
+LINES = {
+    RankSteps.allocated_peak_bytes: "allocated peak",
+    RankSteps.reserved_peak_bytes: "reserved peak",
+    RankSteps.resident_peak_bytes: "resident set of the process",
+    RankSteps.other_memory_bytes: "not torch's",
+}
+
+
+def samples_of(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the lines of one rank's memory, one point a step; a quantity that is never known has no line."""
+    lines = [
+        steps.select(
+            pl.lit(name).alias(Samples.name),
+            pl.col(RankSteps.end_ns).alias(Samples.time_ns),
+            pl.col(column).cast(pl.Float64).alias(Samples.value),
+        )
+        for column, name in LINES.items()
+        if steps[column].null_count() < steps.height
+    ]
+    return pl.concat([Samples.empty(), *lines])
+
+
+def draw_memory(run: LiveRun, rank: int) -> None:
+    """Draw the memory of one rank."""
+    run.refresh()
+    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    steps = run.of_attempt.filter(pl.col(RankSteps.rank) == rank).collect()
+    samples = samples_of(steps)
+    if samples.is_empty():
+        st.info("This rank has recorded no memory.", icon=":material/memory:")
+        return
+    capacity = run.ranks.filter(pl.col(Ranks.rank) == rank)[Ranks.device_memory_bytes].last()
+    draw_figures(steps, capacity if isinstance(capacity, int) else None)
+    limits = {"device memory": float(capacity)} if isinstance(capacity, int) else {}
+    columns = (RankSteps.step, *LINES, RankSteps.fragmentation_ratio, RankSteps.num_alloc_retries)
+    show_figure(memory_over_time(samples, capacities=limits), steps.select(*columns), key="memory over time")
+
+
+def draw_figures(steps: pl.DataFrame, capacity: int | None) -> None:
+    """Draw the row of figures: largest peak, headroom, fragmentation, retries."""
+    columns = st.columns(4)
+    kind = RankSteps.reserved_peak_bytes
+    if steps[kind].null_count() == steps.height:
+        kind = RankSteps.resident_peak_bytes
+    peak = steps[kind].max()
+    peak_bytes = peak if isinstance(peak, int) else None
+    metric(columns[0], f"Largest {LINES[kind]}", peak_bytes, "not recorded", format_bytes)
+    known = peak_bytes is not None and capacity is not None
+    headroom = capacity - peak_bytes if known else None
+    metric(columns[1], "Headroom", headroom, "the memory of the device is not known", format_bytes)
+    fragmentation = steps[RankSteps.fragmentation_ratio].drop_nulls().last()
+    metric(columns[2], "Fragmentation", fragmentation, "only a CUDA allocator has it", format_ratio)
+    retries = steps[RankSteps.num_alloc_retries].drop_nulls()
+    metric(
+        columns[3], "Allocator retries", retries.sum() if len(retries) else None, "only a CUDA allocator has it", str
+    )
+
+
+def choose_rank(run: LiveRun, state: PageState) -> int | None:
+    """Let the visitor choose a rank, and keep it in the address."""
+    ranks = run.ranks[Ranks.rank].unique().sort().to_list()
+    if not ranks:
+        return None
+    index = ranks.index(state.ranks[0]) if state.ranks and state.ranks[0] in ranks else 0
+    rank = st.sidebar.selectbox("Rank", ranks, index=index)
+    keep_state(replace(state, ranks=(rank,)))
+    return rank
+
+
+def main() -> None:
+    """Draw the page."""
+    source, state = open_page("Memory", "How much memory does each step need, and how much is left?", ("run",))
+    refresh_s = settings().refresh_s
+    run = load_run(source.place, refresh_s=refresh_s)
+    rank = choose_rank(run, state)
+    if rank is None:
+        st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
+        return
+    st.fragment(draw_memory, run_every=refresh_s if run.is_live else None)(run, rank)
+
+
+main()

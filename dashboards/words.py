@@ -1,0 +1,49 @@
+"""Small pieces of pages that show figures which may be unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import streamlit as st
+
+from scope.report.inert import markdown_text, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamlit.delta_generator import DeltaGenerator
+
+    from dashboards.sources.runs import LiveRun
+
+_Value = TypeVar("_Value")
+
+
+def metric(
+    place: DeltaGenerator, label: str, value: _Value | None, reason: str | None, form: Callable[[_Value], str]
+) -> None:
+    """Show a figure, or a dash whose help says why it is unknown.
+
+    Args:
+        place: Where to show it.
+        label: What it is.
+        value: The figure; None when it is unknown.
+        reason: Why it is unknown.
+        form: Makes it readable.
+    """
+    if value is None:
+        place.metric(label, "–", help=markdown_text(reason or "unknown"))
+    else:
+        place.metric(label, form(value))
+
+
+def say_problems(run: LiveRun) -> None:
+    """Say which files could not be read and which ranks are missing."""
+    missing = run.summary().missing_ranks
+    if missing:
+        first = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
+        st.warning(
+            f"{len(missing)} ranks have recorded nothing: {first}. Figures over all ranks leave them out.",
+            icon=":material/visibility_off:",
+        )
+    for problem in run.problems:
+        st.error(visible(problem).replace("`", "'"), icon=":material/broken_image:")
