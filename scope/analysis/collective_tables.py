@@ -54,7 +54,7 @@ class CollectiveRows(Table):
     num_ranks_seen = Column("num_ranks_seen", pl.Int32, "ranks whose part is in the traces")
     num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
     is_complete = Column("is_complete", pl.Boolean, "every rank was seen; else waits are at least, transfer at most")
-    is_cut = Column("is_cut", pl.Boolean, "some rank was not yet, or no longer, recorded while others were in it")
+    is_cut = Column("is_cut", pl.Boolean, "some rank arrived before the recording of another began")
     first_arrival_ns = Column("first_arrival_ns", pl.Int64, "first arrival seen, on the reference clock")
     last_arrival_ns = Column("last_arrival_ns", pl.Int64, "last arrival seen")
     end_ns = Column("end_ns", pl.Int64, "last end seen")
@@ -89,7 +89,7 @@ class GroupRows(Table):
 class CollectiveSummaryRows(Table):
     """Collectives by group, operation, variant, dtype and message size; most transfer and wait first.
 
-    Times count complete collectives that the edge of no window cuts; `num_collectives` counts all.
+    Times and bandwidths are those of complete collectives; `num_collectives` counts all.
     """
 
     group_id = Column("group_id", pl.UInt32, "row of `GroupRows`")
@@ -104,6 +104,9 @@ class CollectiveSummaryRows(Table):
     total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers", nullable=True)
     median_transfer_ns = Column("median_transfer_ns", pl.Int64, "median (lower of two)", nullable=True)
     total_wait_ns = Column("total_wait_ns", pl.Int64, "waits summed over ranks and collectives", nullable=True)
+    num_cut = Column(
+        "num_cut", pl.Int64, "measured ones that the edge of a window cuts: their waits may be the profiler's"
+    )
     max_skew_ns = Column("max_skew_ns", pl.Int64, "largest skew", nullable=True)
     median_algbw_bytes_per_s = Column("median_algbw_bytes_per_s", pl.Float64, "median algbw", nullable=True)
     median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw", nullable=True)
@@ -111,11 +114,12 @@ class CollectiveSummaryRows(Table):
 
 
 class RankWaitRows(Table):
-    """What each rank waited for others, sorted by rank; complete, uncut collectives only."""
+    """What each rank waited for others, sorted by rank; complete collectives only."""
 
     rank = Column("rank", pl.Int32, "global rank")
     num_collectives = Column("num_collectives", pl.Int64, "collectives it took part in")
     wait_ns = Column("wait_ns", pl.Int64, "sum of its waits, overlapped or not")
+    cut_wait_ns = Column("cut_wait_ns", pl.Int64, "part of it in collectives that the edge of a window cuts")
     num_last = Column("num_last", pl.Int64, "collectives at which it arrived last")
 
 

@@ -1,0 +1,291 @@
+"""Which calls of different ranks are one collective.
+
+The key is the group (name and sorted global ranks), the operation, and `Seq` where the trace has it, else the ordinal
+of the call in its group, with the ordinals of the ranks aligned (`scope.analysis.alignment`). A point-to-point call is
+keyed by sender, receiver and ordinal, since libraries count those on each rank apart. Calls without metadata are
+matched by library, operation and ordinal over all ranks, which `Groups.is_assumed` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.alignment import CallSeries, align
+from scope.analysis.collective_tables import MATCH_STATES, GroupRows, MatchedCalls
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches, Ops, Steps
+
+if TYPE_CHECKING:
+    from scope.trace.model import Job, RankTrace
+
+SYMMETRIC: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Operations that no rank ends before every rank has arrived."""
+
+PAIRS: Final = ("send", "recv")
+IS_SYMMETRIC: Final = "is_symmetric"
+WINDOW_START_NS: Final = "window_start_ns"
+WINDOW_END_NS: Final = "window_end_ns"
+PLACE: Final = "place"
+"""`Seq`, or the aligned ordinal."""
+
+_SAME_SIZE: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv")
+_GROUP_KEY: Final = "group_key"
+_SENDER: Final = "sender_rank"
+_SIGNATURE: Final = "signature"
+_OCCURRENCE: Final = "occurrence"
+_STATE: Final = pl.Enum(MATCH_STATES)
+_ROOT: Final = "root_rank"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matched:
+    """Every call of the ranks that are known, with its collective."""
+
+    calls: pl.DataFrame
+    """The columns of `MatchedCalls` that need no clock (instants are the rank's own), those of `CollectiveCalls`, and
+    `PLACE`, `IS_SYMMETRIC`, the rank's window, `group_id`."""
+    groups: pl.DataFrame
+    """The table `GroupRows` without tiers."""
+
+
+def match_calls(job: Job) -> Matched:
+    """Find the collective of every call.
+
+    Args:
+        job: The ranks of a job; those without a rank are left out.
+
+    Returns:
+        Calls sorted by collective and rank. `collective_id` numbers the collectives by first arrival on the ranks' own
+        clocks, and is null for calls that are ambiguous or unmatchable.
+    """
+    known = [trace for trace in job.ranks if trace.rank is not None]
+    frames = [_calls_of(trace) for trace in known]
+    calls = pl.concat(frames, how="vertical") if frames else _calls_schema().to_frame()
+    calls = _with_groups(calls, job.world_size)
+    calls = _with_places(calls)
+    return _numbered(calls)
+
+
+def _calls_schema() -> pl.Schema:
+    schema = pl.Schema(
+        {
+            **CollectiveCalls.schema(),
+            MatchedCalls.rank: MatchedCalls.rank.dtype,
+            MatchedCalls.step_number: pl.Int64,
+            WINDOW_START_NS: pl.Int64,
+            WINDOW_END_NS: pl.Int64,
+        }
+    )
+    schema[CollectiveCalls.group_ranks] = CollectiveCalls.group_ranks.dtype
+    return schema
+
+
+def _calls_of(trace: RankTrace) -> pl.DataFrame:
+    """Return one rank's calls with its rank, the number of the step, its window, and the ranks of elided groups."""
+    named = {group.name: list(group.ranks) for group in trace.process_groups if group.ranks}
+    elided = (
+        pl.col(CollectiveCalls.group_name)
+        .cast(pl.String)
+        .replace_strict(list(named), list(named.values()), default=None, return_dtype=CollectiveCalls.group_ranks.dtype)
+    )
+    start_ns, end_ns = _window(trace)
+    steps = trace.steps.select(Steps.step_id, pl.col(Steps.number).alias(MatchedCalls.step_number))
+    return trace.collective_calls.join(
+        steps, left_on=CollectiveCalls.step_id, right_on=Steps.step_id, how="left", maintain_order="left"
+    ).with_columns(
+        pl.coalesce(CollectiveCalls.group_ranks, elided) if named else pl.col(CollectiveCalls.group_ranks),
+        pl.lit(trace.rank, dtype=MatchedCalls.rank.dtype).alias(MatchedCalls.rank),
+        pl.lit(start_ns, dtype=pl.Int64).alias(WINDOW_START_NS),
+        pl.lit(end_ns, dtype=pl.Int64).alias(WINDOW_END_NS),
+    )
+
+
+def _window(trace: RankTrace) -> tuple[int | None, int | None]:
+    """Return when the rank's recording begins and ends, as far as its events show."""
+    tables = (
+        (trace.ops, Ops.start_ns, Ops.end_ns),
+        (trace.launches, Launches.start_ns, Launches.end_ns),
+        (trace.device_events, DeviceEvents.start_ns, DeviceEvents.end_ns),
+        (trace.collective_calls, CollectiveCalls.start_ns, CollectiveCalls.end_ns),
+    )
+    bounds = [frame.select(pl.col(start).min(), pl.col(end).max()).row(0) for frame, start, end in tables]
+    starts, ends = [start for start, _ in bounds if start is not None], [end for _, end in bounds if end is not None]
+    return min(starts, default=None), max(ends, default=None)
+
+
+def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:
+    """Add the key of each call's group, its ranks and its root as global ranks, and whether the group is assumed."""
+    world = None if world_size is None else list(range(world_size))
+    everyone = pl.lit(world, dtype=CollectiveCalls.group_ranks.dtype)
+    is_named = pl.col(CollectiveCalls.group_name).is_not_null()
+    is_whole_world = (
+        (pl.col(CollectiveCalls.group_size) == world_size) if world_size is not None else pl.lit(value=False)
+    )
+    is_assumed = pl.col(CollectiveCalls.group_ranks).is_null() & ~is_named
+    calls = calls.with_columns(
+        is_assumed.alias(GroupRows.is_assumed),
+        pl.when(pl.col(CollectiveCalls.group_ranks).is_not_null())
+        .then(CollectiveCalls.group_ranks)
+        .when(is_assumed | is_whole_world.fill_null(value=False))
+        .then(everyone)
+        .alias(CollectiveCalls.group_ranks),
+    )
+    calls = calls.with_columns(
+        pl.coalesce(pl.col(CollectiveCalls.group_ranks).list.len().cast(pl.Int32), CollectiveCalls.group_size).alias(
+            CollectiveCalls.group_size
+        ),
+        _group_key().alias(_GROUP_KEY),
+        pl.col(CollectiveCalls.operation).is_in(SYMMETRIC).alias(IS_SYMMETRIC),
+        pl.col(CollectiveCalls.operation).is_in(PAIRS).alias(GroupRows.is_pair),
+    )
+    return _with_pairs(calls)
+
+
+def _group_key() -> pl.Expr:
+    ranks = pl.col(CollectiveCalls.group_ranks).cast(pl.List(pl.String)).list.join(",").fill_null("?")
+    name = pl.col(CollectiveCalls.group_name).cast(pl.String)
+    library, operation = (
+        pl.col(CollectiveCalls.library).cast(pl.String),
+        pl.col(CollectiveCalls.operation).cast(pl.String),
+    )
+    return (
+        pl.when(GroupRows.is_assumed)
+        .then(pl.concat_str(pl.lit("assumed"), library, operation, separator="|"))
+        .otherwise(pl.concat_str(name.fill_null("?"), ranks, separator="|"))
+    )
+
+
+def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
+    """Give point-to-point calls the pair as their group, and every rooted call the global rank of its root."""
+    ranks = pl.col(CollectiveCalls.group_ranks)
+    # Where the ranks are elided, the numbering of the group is that of the world only in a group of the whole world,
+    # whose ranks were filled in before; elsewhere the peer stays unknown.
+    source = ranks.list.get(pl.col(CollectiveCalls.source_rank), null_on_oob=True)
+    destination = ranks.list.get(pl.col(CollectiveCalls.destination_rank), null_on_oob=True)
+    is_send, is_recv = (pl.col(CollectiveCalls.operation) == each for each in PAIRS)
+    rank = pl.col(MatchedCalls.rank)
+    sender = pl.when(is_send).then(rank).when(is_recv).then(source)
+    receiver = pl.when(is_recv).then(rank).when(is_send).then(destination)
+    calls = calls.with_columns(
+        sender.alias(_SENDER), receiver.alias(CollectiveCalls.destination_rank), source.alias(_ROOT)
+    )
+    is_pair = pl.col(GroupRows.is_pair)
+    ends = pl.concat_list(_SENDER, CollectiveCalls.destination_rank)
+    knows_pair = pl.col(_SENDER).is_not_null() & pl.col(CollectiveCalls.destination_rank).is_not_null()
+    pair_key = pl.concat_str(_GROUP_KEY, pl.lit("|"), _SENDER, pl.lit(">"), CollectiveCalls.destination_rank)
+    return calls.with_columns(
+        pl.when(is_pair).then(pair_key).otherwise(_GROUP_KEY).alias(_GROUP_KEY),
+        pl.when(is_pair & knows_pair)
+        .then(ends.list.sort())
+        .when(~is_pair)
+        .then(ranks)
+        .alias(CollectiveCalls.group_ranks),
+        pl.when(is_pair).then(2).otherwise(CollectiveCalls.group_size).cast(pl.Int32).alias(CollectiveCalls.group_size),
+        pl.when(is_pair).then(rank == pl.col(_SENDER)).otherwise(rank == pl.col(_ROOT)).alias(MatchedCalls.is_root),
+        pl.when(is_pair)
+        .then(pl.lit(PAIRS[0]))
+        .otherwise(pl.col(CollectiveCalls.operation).cast(pl.String))
+        .cast(CollectiveCalls.operation.dtype)
+        .alias(CollectiveCalls.operation),
+    )
+
+
+def _with_places(calls: pl.DataFrame) -> pl.DataFrame:
+    """Add the place of each call in its group, and its state; the place is null where it can't be told."""
+    has_sequence = (pl.col(CollectiveCalls.sequence).is_not_null() & ~pl.col(GroupRows.is_pair)).all().over(_GROUP_KEY)
+    # A group whose ranks are elided is told by its name alone; more ranks than it has means several of one name.
+    is_crowded = pl.col(MatchedCalls.rank).n_unique().over(_GROUP_KEY) > pl.col(CollectiveCalls.group_size)
+    is_unknown = pl.col(_GROUP_KEY).is_null() | (pl.col(CollectiveCalls.group_ranks).is_null() & is_crowded)
+    state = pl.when(is_unknown.fill_null(value=False)).then(pl.lit("unmatchable")).otherwise(pl.lit("matched"))
+    calls = calls.sort(MatchedCalls.rank, CollectiveCalls.start_ns, CollectiveCalls.call_id).with_columns(
+        state.cast(_STATE).alias(MatchedCalls.state),
+        pl.when(has_sequence).then(CollectiveCalls.sequence).alias(PLACE),
+    )
+    counted = (pl.col(MatchedCalls.state) == "matched") & pl.col(PLACE).is_null()
+    ordinals = [_ordinals(group) for group in calls.filter(counted).partition_by(_GROUP_KEY)]
+    if ordinals:
+        key = (MatchedCalls.rank, CollectiveCalls.call_id)
+        calls = (
+            calls.join(pl.concat(ordinals), on=key, how="left", maintain_order="left")
+            .with_columns(pl.coalesce(PLACE, _OCCURRENCE).alias(PLACE))
+            .drop(_OCCURRENCE)
+        )
+    lost = (pl.col(MatchedCalls.state) == "matched") & pl.col(PLACE).is_null()
+    repeated = (MatchedCalls.rank, _GROUP_KEY, CollectiveCalls.operation, PLACE)
+    return calls.with_columns(
+        pl.when(lost).then(pl.lit("ambiguous", dtype=_STATE)).otherwise(MatchedCalls.state).alias(MatchedCalls.state),
+        pl.int_range(pl.len()).over(repeated).alias(_OCCURRENCE),
+    )
+
+
+def _ordinals(group: pl.DataFrame) -> pl.DataFrame:
+    """Return the aligned ordinal of each call of one group, counted in the rank that has most calls."""
+    size = pl.when(
+        pl.col(CollectiveCalls.operation).is_in(_SAME_SIZE) & (pl.col(CollectiveCalls.variant) != "uneven")
+    ).then(pl.max_horizontal(CollectiveCalls.in_bytes, CollectiveCalls.out_bytes))
+    kind = pl.struct(CollectiveCalls.operation, pl.col(CollectiveCalls.dtype).cast(pl.String), size.alias(_SIGNATURE))
+    parts = group.with_columns(kind.hash().alias(_SIGNATURE)).partition_by(MatchedCalls.rank, as_dict=True)
+    series = {int(rank[0]): _series(part) for rank, part in parts.items()}
+    reference = max(series, key=lambda rank: (len(series[rank]), -rank))
+    places: dict[int, list[int | None]] = {}
+    for rank, each in series.items():
+        found = list(range(len(each))) if rank == reference else align(series[reference], each)
+        places[rank] = [None] * len(each) if found is None else list(found)
+    flat = [place for rank in places for place in places[rank]]
+    ordered = pl.concat(parts.values()).select(MatchedCalls.rank, CollectiveCalls.call_id)
+    return ordered.with_columns(pl.Series(_OCCURRENCE, flat, dtype=pl.Int64))
+
+
+def _series(part: pl.DataFrame) -> CallSeries:
+    return CallSeries(
+        signatures=part[_SIGNATURE].to_list(),
+        arrivals_ns=part[CollectiveCalls.start_ns].to_list(),
+        ends_ns=part[CollectiveCalls.end_ns].to_list(),
+        steps=part[MatchedCalls.step_number].to_list(),
+        are_symmetric=part[IS_SYMMETRIC].to_list(),
+    )
+
+
+def _numbered(calls: pl.DataFrame) -> Matched:
+    """Number groups and collectives in the order of their first arrival, and mark calls that stand alone."""
+    key = (_GROUP_KEY, CollectiveCalls.operation, PLACE, _OCCURRENCE)
+    is_matched = pl.col(MatchedCalls.state) == "matched"
+    collectives = (
+        calls.filter(is_matched)
+        .group_by(key)
+        .agg(pl.col(CollectiveCalls.start_ns).min(), pl.col(MatchedCalls.rank).n_unique().alias(GroupRows.num_ranks))
+        .sort(CollectiveCalls.start_ns, *key)
+        .with_row_index(MatchedCalls.collective_id)
+        .drop(CollectiveCalls.start_ns)
+    )
+    calls = calls.join(collectives, on=key, how="left", nulls_equal=True, maintain_order="left")
+    is_alone = is_matched & (pl.col(GroupRows.num_ranks) == 1) & pl.col(CollectiveCalls.group_size).ne_missing(1)
+    calls = calls.with_columns(
+        pl.when(is_alone).then(pl.lit("alone", dtype=_STATE)).otherwise(MatchedCalls.state).alias(MatchedCalls.state),
+        pl.when(is_matched).then(MatchedCalls.collective_id).alias(MatchedCalls.collective_id),
+    ).drop(GroupRows.num_ranks)
+    groups = _groups(calls)
+    calls = calls.join(groups.select(_GROUP_KEY, GroupRows.group_id), on=_GROUP_KEY, how="left", nulls_equal=True)
+    ordered = calls.sort(MatchedCalls.collective_id, MatchedCalls.rank, CollectiveCalls.call_id, nulls_last=True)
+    return Matched(calls=ordered.drop(_GROUP_KEY, _OCCURRENCE, _SENDER, _ROOT), groups=groups.drop(_GROUP_KEY))
+
+
+def _groups(calls: pl.DataFrame) -> pl.DataFrame:
+    first = pl.col(CollectiveCalls.start_ns).min()
+    return (
+        calls.group_by(_GROUP_KEY)
+        .agg(
+            first,
+            pl.col(CollectiveCalls.group_name).cast(pl.String).first().alias(GroupRows.name),
+            pl.col(CollectiveCalls.group_description).cast(pl.String).first().alias(GroupRows.description),
+            pl.col(CollectiveCalls.group_ranks).first().alias(GroupRows.ranks),
+            pl.col(CollectiveCalls.group_size).first().alias(GroupRows.num_ranks),
+            pl.col(GroupRows.is_assumed).first(),
+            pl.col(GroupRows.is_pair).first(),
+        )
+        .sort(CollectiveCalls.start_ns, _GROUP_KEY)
+        .with_row_index(GroupRows.group_id)
+        .drop(CollectiveCalls.start_ns)
+    )
