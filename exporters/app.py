@@ -10,21 +10,28 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exporters import metrics as m
 from exporters.discovery import expand_hosts, render_targets
+from exporters.jobs import JobSource
 from exporters.node import NodeState
 from exporters.options import DEFAULT_PORT, Options, parse_options
 from exporters.scrape import Scraper, Source
 from exporters.server import Content, ExporterServer
 from exporters.supervisor import Supervisor
+from exporters.training import TrainingCollector
 from exporters.web_config import WebConfig, load_web_config
 from exporters.wire import COLLECTORS, SamplerSettings
 from scope.errors import InputError, ScopeError, UsageError
+from scope.probe.tree import Tree
+from scope.run.schema import RankInfo
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from exporters.series import SeriesSet
 
 log = logging.getLogger("scope.exporter")
+
+_TRAINING_STALE_NS = 30 * NS_PER_S
 
 
 class Exporter:
@@ -51,6 +58,9 @@ class Exporter:
             nvml_library=options.nvml_library,
         )
         self.supervisor = Supervisor(settings, self.node.observe, deadline_ns=options.deadline_ns)
+        self.training: TrainingCollector | None = None
+        if "training" in options.collectors:
+            self.training = TrainingCollector(options.runs, self.node.add_problem)
         self.scraper = Scraper(self._sources(), self._add_own)
         content = Content(
             self.scraper.text, self._health, lambda: render_targets(hosts, self.server.port), "Scope exporter"
@@ -72,12 +82,16 @@ class Exporter:
                 self._options.host,
             )
         self.supervisor.start()
+        if self.training is not None:
+            self.training.start()
         scheme = "http" if self.server.config.tls is None else "https"
         host = f"[{self._options.host}]" if ":" in self._options.host else self._options.host
         log.info("serving %s://%s:%d/metrics", scheme, host, self.server.port)
         try:
             self.server.serve_forever(poll_interval=0.2)
         finally:
+            if self.training is not None:
+                self.training.stop()
             self.supervisor.stop()
             self.server.server_close()
 
@@ -86,10 +100,20 @@ class Exporter:
         threading.Thread(target=self.server.shutdown, name="shutdown").start()
 
     def _sources(self) -> list[Source]:
-        return [self.node]
+        sources: list[Source] = [self.node]
+        training = self.training
+        if training is not None:
+            sources.append(training)
+        if "jobs" in self._options.collectors:
+            ranks = training.find_ranks if training is not None else list[tuple[str, RankInfo]]
+            sources.append(JobSource(self.node.gpus, ranks, Tree(self._options.root)))
+        return sources
 
     def _add_own(self, series: SeriesSet) -> None:
         self.node.add_own(series, self.supervisor)
+        if self.training is not None:
+            age_ns = self.training.age_ns
+            series.add(m.COLLECTOR_UP, ("training",), int(age_ns is not None and age_ns < _TRAINING_STALE_NS))
 
     def _health(self) -> str | None:
         if self.supervisor.stuck:

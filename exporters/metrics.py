@@ -113,8 +113,6 @@ GPU_JOB_INFO: Final = _info(
     "scheduler",
     "job_id",
     "user",
-    "namespace",
-    "pod",
     "run",
     "rank",
 )

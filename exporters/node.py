@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 import scope
 from exporters import metrics as m
 from exporters.counters import ProblemCounts, Unwrapper, XidCounts
@@ -13,6 +15,7 @@ from exporters.gpu_series import GpuSeries
 from exporters.node_series import add_affinities, add_host, add_nets, add_nfs, add_rdma
 from exporters.series import SeriesSet
 from exporters.wire import COLLECTORS
+from scope.probe.records import GpuReading, Problem
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -65,10 +68,18 @@ class NodeState:
         """Return how old a sample is now."""
         return self._clock_ns() - sample.monotonic_ns
 
-    def add_problems(self, collector: str, error: str, where: str) -> None:
-        """Count a problem of a collector that runs in this process."""
-        from scope.probe.records import Problem
+    def gpus(self) -> list[GpuReading]:
+        """Return the GPUs of the last sample, each with its full identity."""
+        with self._lock:
+            sample = self.sample
+            if sample is None:
+                return []
+            return [
+                msgspec.structs.replace(reading, identity=self._gpu_series.identity(reading)) for reading in sample.gpus
+            ]
 
+    def add_problem(self, collector: str, error: str, where: str) -> None:
+        """Count a problem of a collector that runs in this process."""
         with self._lock:
             self._problems.add([Problem(collector, error, where, "")])
 

@@ -195,7 +195,7 @@ class Supervisor:
         try:
             sample = self._decoder.decode(data)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.error("a sample could not be read: %s", error)  # noqa: TRY400 - the message says all
+            log.warning("a sample could not be read: %s", error)
             return
         now_ns = self._last_sample_ns = self._clock_ns()
         for subject, held in list(self.quarantines.items()):

@@ -1,0 +1,161 @@
+"""What the steps of one rank add up to."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from scope.run.schema import CollectiveTotal, MemoryPeak, StepLine, StepRecord, StepSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_RECENT_STEPS: Final = 100
+
+
+class CollectiveSum:
+    """All calls of one operation on one group."""
+
+    __slots__ = ("blocked_ns", "duration_ns", "in_bytes", "num_calls", "num_timed", "out_bytes")
+
+    def __init__(self) -> None:
+        self.num_calls = self.in_bytes = self.out_bytes = self.num_timed = self.duration_ns = self.blocked_ns = 0
+
+    def add(self, total: CollectiveTotal) -> None:
+        """Add one step's calls."""
+        self.num_calls += total.num_calls
+        self.in_bytes += total.in_bytes
+        self.out_bytes += total.out_bytes
+        self.num_timed += total.num_timed
+        self.duration_ns += total.duration_ns or 0
+        self.blocked_ns += total.blocked_ns or 0
+
+
+class RankTotals:
+    """Sums over the steps of one rank, in integer nanoseconds and bytes.
+
+    Attributes:
+        num_steps: Steps finished.
+        duration_ns: Their lengths added.
+        phases: Exclusive host time by phase.
+        wait_ns: Time blocked in communication; None while no step knew it.
+        gc_ns: Garbage collection.
+        tokens: Tokens; None while no step knew them.
+        model_flop: FLOPs; None while no step knew them.
+        input_bytes: Bytes of batches; None while no step knew them.
+        num_dropped: Records that the recorder dropped.
+        recorder_ns: Time that recording took.
+        collectives: Calls by (group, operation).
+        recent_ns: Lengths of the last hundred steps.
+        last: The last step; None before the first, and while there are summaries alone.
+        last_end_ns: End of the last step.
+        peak: Largest memory of any step.
+        steps: (attempt, step, length) of each line, for goodput; a summary stands with its last step.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.num_steps = 0
+        self.duration_ns = 0
+        self.phases: dict[str, int] = {}
+        self.wait_ns: int | None = None
+        self.gc_ns = 0
+        self.tokens: int | None = None
+        self.model_flop: float | None = None
+        self.input_bytes: int | None = None
+        self.num_dropped = 0
+        self.recorder_ns = 0
+        self.collectives: dict[tuple[int, str], CollectiveSum] = {}
+        self.recent_ns: deque[int] = deque(maxlen=_RECENT_STEPS)
+        self.last: StepRecord | None = None
+        self.last_end_ns: int | None = None
+        self.first_step: int | None = None
+        self.peak: dict[str, int] = {}
+        self.steps: list[tuple[int, int, int]] = []
+
+    def add(self, lines: Iterable[StepLine], *, attempt: int | None = None) -> None:
+        """Add steps, oldest first.
+
+        Args:
+            lines: What is new.
+            attempt: Keep each step's length under this attempt, for goodput; None keeps none.
+        """
+        for line in lines:
+            if isinstance(line, StepSummary):
+                self._add_summary(line)
+                length_ns, first, last = line.duration_ns, line.first_step, line.last_step
+            else:
+                self._add_step(line)
+                length_ns, first, last = line.end_ns - line.start_ns, line.step, line.step
+            self.duration_ns += length_ns
+            self.last_end_ns = line.end_ns
+            if self.first_step is None:
+                self.first_step = first
+            if attempt is not None:
+                self.steps.append((attempt, last, length_ns))
+            self._add_common(line)
+
+    def median_ns(self) -> float | None:
+        """Return the median length of the last hundred steps; None before the first."""
+        return statistics.median(self.recent_ns) if self.recent_ns else None
+
+    def kept_before(self, first_step: int | None) -> int:
+        """Return the time in steps of earlier attempts that were not done again.
+
+        A step is lost when a later attempt begins at it or before it. Of a summary, whose steps cannot be told apart,
+        all count as lost when its last one is.
+
+        Args:
+            first_step: First step of the attempt that runs now; None before it.
+        """
+        attempts = sorted({attempt for attempt, _, _ in self.steps})
+        limit = first_step
+        kept_ns = 0
+        for attempt in reversed(attempts):
+            own = [(step, length_ns) for of, step, length_ns in self.steps if of == attempt]
+            kept_ns += sum(length_ns for step, length_ns in own if limit is None or step < limit)
+            first = min(step for step, _ in own)
+            limit = first if limit is None else min(limit, first)
+        return kept_ns
+
+    def _add_step(self, step: StepRecord) -> None:
+        self.num_steps += 1
+        self.last = step
+        self.recent_ns.append(step.end_ns - step.start_ns)
+        self.num_dropped += step.num_dropped
+        self.recorder_ns += step.recorder_ns
+        if step.memory is not None:
+            self._add_peak(step.memory.peak)
+
+    def _add_summary(self, summary: StepSummary) -> None:
+        self.num_steps += summary.num_steps
+        if summary.peak is not None:
+            self._add_peak(summary.peak)
+
+    def _add_peak(self, peak: MemoryPeak) -> None:
+        for kind, size in (
+            ("allocated", peak.allocated_bytes),
+            ("reserved", peak.reserved_bytes),
+            ("resident", peak.resident_bytes),
+        ):
+            if size is not None:
+                self.peak[kind] = max(size, self.peak.get(kind, 0))
+
+    def _add_common(self, line: StepLine) -> None:
+        for phase, spent_ns in line.phases.items():
+            self.phases[phase] = self.phases.get(phase, 0) + spent_ns
+        if line.communication_wait_ns is not None:
+            self.wait_ns = (self.wait_ns or 0) + line.communication_wait_ns
+        if line.tokens is not None:
+            self.tokens = (self.tokens or 0) + line.tokens
+        if line.model_flop is not None:
+            self.model_flop = (self.model_flop or 0) + line.model_flop
+        if line.input_bytes is not None:
+            self.input_bytes = (self.input_bytes or 0) + line.input_bytes
+        self.gc_ns += line.gc_ns
+        for total in line.collectives:
+            self.collectives.setdefault((total.group, total.operation), CollectiveSum()).add(total)

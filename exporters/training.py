@@ -1,0 +1,283 @@
+"""The training collector: run directories of this node's ranks, read a little at a time on a thread of its own."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from exporters.rank_totals import RankTotals
+from exporters.series import SeriesSet
+from exporters.training_series import RankView, add_rank, add_verdicts
+from scope.errors import RunError
+from scope.run import paths
+from scope.run.blackbox import BlackBoxState, read_black_box
+from scope.run.reader import RankReader, RunReader
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from scope.run.schema import RankInfo, RunInfo, Verdict
+
+log = logging.getLogger("scope.exporter")
+
+LINGER_NS: Final = 15 * 60 * NS_PER_S
+MAX_RANKS: Final = 256
+MAX_RUNS: Final = 64
+_MAX_BYTES_A_READ: Final = 8 << 20
+_RESCAN_NS: Final = 5 * NS_PER_S
+_SILENT_NS: Final = 120 * NS_PER_S
+
+Report = Callable[[str, str], None]
+"""Called with (error, where)."""
+
+
+def short_hash(run_id: str) -> str:
+    """Return the label that stands for a run: eight characters, the same on every node."""
+    return hashlib.sha256(run_id.encode()).hexdigest()[:8]
+
+
+class _Rank:
+    """One rank of one attempt, read incrementally."""
+
+    def __init__(self, reader: RankReader) -> None:
+        self.reader = reader
+        self.totals = RankTotals()
+        self.info: RankInfo | None = None
+        self.state: BlackBoxState | None = None
+        self._restarts = 0
+
+    def read(self, report: Report) -> None:
+        """Take in what is new; a file that cannot be read costs itself alone."""
+        try:
+            self.info = self.reader.info()
+        except (RunError, OSError) as error:
+            report("rank", str(error))
+        try:
+            lines = self.reader.new_steps(max_bytes=_MAX_BYTES_A_READ)
+            if self.reader.restarts != self._restarts:
+                # Old steps were folded and everything comes again; the sums stay the same.
+                self._restarts = self.reader.restarts
+                self.totals.clear()
+            self.totals.add(lines)
+        except (RunError, OSError) as error:
+            report("steps", str(error))
+        black_box = self.reader.folder / paths.BLACK_BOX_FILE
+        try:
+            self.state = read_black_box(black_box, with_ring=False) if black_box.exists() else None
+        except (RunError, OSError) as error:
+            report("black_box", str(error))
+
+    def ended_ns(self, now_ns: int) -> int | None:
+        """Return when the rank ended; its last sign of life once it has been silent for two minutes."""
+        if self.info is not None and self.info.ended_ns is not None:
+            return self.info.ended_ns
+        signs = [self.totals.last_end_ns, self.info.started_ns if self.info else None]
+        if self.state is not None:
+            signs += [self.state.beat_ns, self.state.pulse_ns]
+        last_ns = max((sign for sign in signs if sign), default=0)
+        if self.state is not None and self.state.closed:
+            return last_ns
+        # A hang keeps the recorder's heartbeat alive; only a process that is gone falls wholly silent.
+        return last_ns if now_ns - last_ns > max(_SILENT_NS, 2 * LINGER_NS) else None
+
+
+class _Run:
+    """One run directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reader = RunReader(folder)
+        self.info: RunInfo | None = None
+        self.attempt = -1
+        self.ranks: dict[int, _Rank] = {}
+        self.verdicts: list[Verdict] = []
+        self.earlier: dict[int, RankTotals] = {}
+
+    def read(self, report: Report, is_here: Callable[[RankInfo], bool]) -> None:
+        """Take in what is new in the run and in its last attempt's ranks."""
+        try:
+            self.info = self.reader.info()
+            self.verdicts = [*self.verdicts, *self.reader.new_verdicts()][-1_000:]
+        except (RunError, OSError) as error:
+            report("run", str(error))
+        attempts = self.reader.attempts()
+        if attempts and attempts[-1] != self.attempt:
+            self._begin_attempt(attempts, report)
+        for reader in self.reader.ranks(self.attempt) if self.attempt >= 0 else []:
+            rank = int(reader.folder.name)
+            if rank not in self.ranks and len(self.ranks) < MAX_RANKS:
+                self.ranks[rank] = _Rank(reader)
+        for number, rank in list(self.ranks.items()):
+            rank.read(report)
+            if rank.info is not None and not is_here(rank.info):
+                del self.ranks[number]
+
+    def _begin_attempt(self, attempts: list[int], report: Report) -> None:
+        """Start anew, with what earlier attempts kept; goodput counts them."""
+        self.attempt = attempts[-1]
+        self.ranks = {}
+        self.earlier = {}
+        for attempt in attempts[:-1]:
+            for reader in self.reader.ranks(attempt)[:MAX_RANKS]:
+                try:
+                    lines = reader.new_steps()
+                except (RunError, OSError) as error:
+                    report("steps", str(error))
+                    continue
+                self.earlier.setdefault(int(reader.folder.name), RankTotals()).add(lines, attempt=attempt)
+
+
+class TrainingCollector:
+    """Reads all runs of this node over and over, and shows them as series.
+
+    Args:
+        globs: Run directories besides the registered ones.
+        registry: Folder of the registry; None for the user's own.
+        interval_s: Time between two readings.
+        report: Told of (collector, error, where) for everything that cannot be read.
+        now_ns: The wall clock.
+        host: Name of this node; ranks of other nodes in a shared run directory are left to their own exporters.
+    """
+
+    def __init__(
+        self,
+        globs: tuple[str, ...],
+        report: Callable[[str, str, str], None],
+        *,
+        registry: Path | None = None,
+        interval_s: float = 2,
+        now_ns: Callable[[], int] = time.time_ns,
+        host: str | None = None,
+    ) -> None:
+        self._globs = globs
+        self._report = report
+        self._registry = registry
+        self._interval_s = interval_s
+        self._now_ns = now_ns
+        self._host = socket.gethostname() if host is None else host
+        self._boot_id = _read_boot_id()
+        self._lock = threading.Lock()
+        self._runs: dict[Path, _Run] = {}
+        self._next_scan_ns = 0
+        self._version = 0
+        self._series = SeriesSet()
+        self._read_ns = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop reading; a read that hangs is left behind."""
+        self._stopping.set()
+        self._thread.join(1)
+
+    def version(self) -> int:
+        """Return the number of the last reading."""
+        return self._version
+
+    def series(self) -> SeriesSet:
+        """Return the series of the last reading."""
+        with self._lock:
+            return self._series
+
+    @property
+    def age_ns(self) -> int | None:
+        """How old the last reading is; None before the first."""
+        return self._now_ns() - self._read_ns if self._read_ns else None
+
+    def find_ranks(self) -> list[tuple[str, RankInfo]]:
+        """Return (run label, rank) of every rank that runs here now."""
+        now_ns = self._now_ns()
+        return [
+            (short_hash(rank.info.run_id), rank.info)
+            for run in list(self._runs.values())
+            for rank in list(run.ranks.values())
+            if rank.info is not None and rank.ended_ns(now_ns) is None
+        ]
+
+    def read(self) -> None:
+        """Read all runs once."""
+        now_ns = self._now_ns()
+        if now_ns >= self._next_scan_ns:
+            self._next_scan_ns = now_ns + _RESCAN_NS
+            self._scan()
+        series = SeriesSet()
+        seen: set[tuple[str, int]] = set()
+        for run in list(self._runs.values()):
+            run.read(self._note, self._is_here)
+            self._add_run(series, run, now_ns, seen)
+        with self._lock:
+            self._series = series
+            self._version += 1
+            self._read_ns = now_ns
+
+    def _loop(self) -> None:
+        while True:
+            self.read()
+            if self._stopping.wait(self._interval_s):
+                return
+
+    def _note(self, error: str, where: str) -> None:
+        log.debug("training: %s", where)
+        self._report("training", error, where)
+
+    def _scan(self) -> None:
+        entries, problems = paths.read_registry(self._registry)
+        for problem in problems:
+            self._note("registry", problem)
+        found = [Path(entry.spool) for entry in entries]
+        for pattern in self._globs:
+            matches = sorted(glob.glob(pattern))
+            found += [Path(path) for path in matches if is_run(path)]
+        if len(found) > MAX_RUNS:
+            found.sort(key=lambda folder: folder.stat().st_mtime_ns if folder.exists() else 0, reverse=True)
+            self._note("too_many_runs", f"{len(found)} run directories; the {MAX_RUNS} newest are read")
+        for folder in found[:MAX_RUNS]:
+            if folder not in self._runs:
+                self._runs[folder] = _Run(folder)
+        for folder in self._runs.keys() - set(found[:MAX_RUNS]):
+            del self._runs[folder]
+
+    def _is_here(self, info: RankInfo) -> bool:
+        if info.boot_id is not None and self._boot_id is not None:
+            return info.boot_id == self._boot_id
+        return info.host == self._host
+
+    def _add_run(self, series: SeriesSet, run: _Run, now_ns: int, seen: set[tuple[str, int]]) -> None:
+        alive = False
+        label = ""
+        for number, rank in sorted(run.ranks.items()):
+            if rank.info is None:
+                continue
+            label = short_hash(rank.info.run_id)
+            ended_ns = rank.ended_ns(now_ns)
+            if (ended_ns is not None and now_ns - ended_ns > LINGER_NS) or (label, number) in seen:
+                continue
+            alive = True
+            # A spool and the run directory that it is published to tell of the same rank.
+            seen.add((label, number))
+            view = RankView(label, rank.info, rank.totals, rank.state, ended_ns, now_ns)
+            add_rank(series, view, began_ns=run.info.started_ns if run.info else None, earlier=run.earlier.get(number))
+        if alive:
+            add_verdicts(series, label, run.verdicts, run.attempt)
+
+
+def is_run(path: str) -> bool:
+    """Return whether a folder is a run directory."""
+    return (Path(path) / paths.RUN_FILE).is_file()
+
+
+def _read_boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None

@@ -1,0 +1,245 @@
+"""Ranks of training runs as series."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from exporters.series import Metric, SeriesSet
+from scope.definitions import goodput_ratio
+from scope.run.schema import OPERATIONS, PHASES, GroupInfo, RankInfo, Verdict
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from exporters.rank_totals import CollectiveSum, RankTotals
+    from scope.run.blackbox import BlackBoxState
+
+RANK: Final = ("run", "rank")
+MAX_OWN_PHASES: Final = 16
+MAX_AXES: Final = 16
+MAX_VERDICTS: Final = 32
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"scope_train_{name}", "gauge", text, (*RANK, *labels))
+
+
+def _counter(name: str, text: str, *labels: str) -> Metric:
+    return Metric(f"scope_train_{name}_total", "counter", text, (*RANK, *labels))
+
+
+INFO: Final = Metric(
+    "scope_train_info", "info", "Which run, attempt and device a rank is; join on run and rank.",
+    (*RANK, "run_id", "attempt", "world_size", "local_rank", "uuid", "device"),
+)  # fmt: skip
+ACTIVE: Final = _gauge("active", "1 while the rank runs, 0 for 15 minutes after its end.")
+STEPS: Final = _counter("steps", "Steps finished in this attempt.")
+STEP_SECONDS: Final = _counter("step_seconds", "Lengths of all steps added.")
+STEP_MEDIAN: Final = _gauge("step_median_seconds", "Median length of the last hundred steps.")
+STEP_LAST: Final = _gauge("step_last_seconds", "Length of the last step.")
+LAST_STEP: Final = _gauge("last_step_timestamp_seconds", "When the last step ended, since the epoch.")
+PHASE_SECONDS: Final = _counter("phase_seconds", "Host time by phase; the phases of a rank sum to its steps.", "phase")
+PHASE: Final = _gauge("current_phase", "1 for the phase that the rank is in now.", "phase")
+PHASE_AGE: Final = _gauge("current_phase_seconds", "How long the rank has been in its phase.")
+WAIT_SECONDS: Final = _counter("communication_wait_seconds", "Time blocked in communication, as far as it was seen.")
+WAIT_COVERAGE: Final = _gauge("communication_wait_coverage_ratio", "Calls whose wait was seen, last step.")
+GC_SECONDS: Final = _counter("gc_seconds", "Pauses of the garbage collector.")
+TOKENS: Final = _counter("tokens", "Tokens that this rank trained on.")
+FLOP: Final = _counter("model_flop", "Model FLOPs of this rank, recompute excluded.")
+INPUT_BYTES: Final = _counter("input_bytes", "Bytes of the batches that this rank got.")
+MFU: Final = _gauge("mfu_ratio", "Model FLOPs utilisation of the last step.")
+HFU: Final = _gauge("hfu_ratio", "Hardware FLOPs utilisation of the last step (with recompute).")
+GOODPUT: Final = _gauge("goodput_ratio", "Time in steps that were kept over the time since the run began.")
+COLLECTIVE_CALLS: Final = _counter("collective_calls", "Collective calls.", "operation", "axis")
+COLLECTIVE_BYTES: Final = _counter("collective_bytes", "Bytes that this rank gave.", "operation", "axis")
+COLLECTIVE_OUT: Final = _counter("collective_received_bytes", "Bytes that this rank got.", "operation", "axis")
+COLLECTIVE_SECONDS: Final = _counter(
+    "collective_seconds", "Issue to completion, added over the calls that were timed; calls may overlap.", "operation",
+    "axis",
+)  # fmt: skip
+COLLECTIVE_BLOCKED: Final = _counter("collective_blocked_seconds", "Host time blocked in calls.", "operation", "axis")
+MEMORY: Final = _gauge("memory_bytes", "Largest memory of the last step.", "kind")
+MEMORY_PEAK: Final = _gauge("memory_peak_bytes", "Largest memory of any step of this attempt.", "kind")
+HEARTBEAT: Final = _gauge("heartbeat_age_seconds", "Age of the last sign of life, by thread.", "thread")
+DROPPED: Final = _counter("dropped_records", "Records that the recorder dropped.")
+RECORDER_SECONDS: Final = _counter("recorder_seconds", "Time that recording itself took.")
+VERDICT: Final = Metric(
+    "scope_train_verdict", "gauge", "1 while a finding of the diagnosis over all ranks holds.",
+    ("run", "rank", "kind", "severity"),
+)  # fmt: skip
+IMPOSED_WAIT: Final = _gauge("imposed_wait_seconds", "How long all others wait for this rank each step.")
+IMPOSED_WAIT_RATIO: Final = _gauge("imposed_wait_ratio", "The same as a share of the step.")
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+
+class RankView(NamedTuple):
+    """All that is known of one rank now.
+
+    Attributes:
+        run: Label of the run.
+        info: Its rank.json.
+        totals: Sums over its steps.
+        state: Its black box; None when there is none.
+        ended_ns: When it ended; None while it runs.
+        now_ns: The moment, since the epoch.
+    """
+
+    run: str
+    info: RankInfo
+    totals: RankTotals
+    state: BlackBoxState | None
+    ended_ns: int | None
+    now_ns: int
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Values of the labels run and rank."""
+        return self.run, str(self.info.rank)
+
+
+def add_rank(series: SeriesSet, view: RankView, *, began_ns: int | None, earlier: RankTotals | None) -> None:
+    """Add the series of one rank.
+
+    Args:
+        series: Where to.
+        view: The rank.
+        began_ns: When the run's first attempt began; None leaves goodput out.
+        earlier: Steps of this rank in earlier attempts.
+    """
+    _add_info(series, view)
+    _add_steps(series, view)
+    _add_collectives(series, view)
+    _add_now(series, view)
+    if began_ns is not None and view.totals.num_steps:
+        kept_ns = view.totals.duration_ns + (earlier.kept_before(view.totals.first_step) if earlier else 0)
+        wall_ns = (view.now_ns if view.ended_ns is None else view.ended_ns) - began_ns
+        series.add(GOODPUT, view.labels, goodput_ratio(kept_ns=kept_ns, wall_ns=wall_ns) if wall_ns > 0 else None)
+
+
+def _add_info(series: SeriesSet, view: RankView) -> None:
+    info = view.info
+    device = info.device
+    described = (
+        info.run_id,
+        str(info.attempt),
+        "" if info.world_size is None else str(info.world_size),
+        "" if info.local_rank is None else str(info.local_rank),
+        (device.uuid or "") if device else "",
+        (device.name or device.kind) if device else "",
+    )
+    series.add(INFO, (*view.labels, *described), 1)
+    series.add(ACTIVE, view.labels, int(view.ended_ns is None))
+
+
+def _add_steps(series: SeriesSet, view: RankView) -> None:
+    labels, totals = view.labels, view.totals
+    series.add(STEPS, labels, totals.num_steps)
+    series.add(STEP_SECONDS, labels, totals.duration_ns / NS_PER_S)
+    median_ns = totals.median_ns()
+    series.add(STEP_MEDIAN, labels, None if median_ns is None else median_ns / NS_PER_S)
+    for phase, spent_ns in bounded_phases(totals.phases).items():
+        series.add(PHASE_SECONDS, (*labels, phase), spent_ns / NS_PER_S)
+    series.add(WAIT_SECONDS, labels, None if totals.wait_ns is None else totals.wait_ns / NS_PER_S)
+    series.add(GC_SECONDS, labels, totals.gc_ns / NS_PER_S)
+    series.add(TOKENS, labels, totals.tokens)
+    series.add(FLOP, labels, totals.model_flop)
+    series.add(INPUT_BYTES, labels, totals.input_bytes)
+    series.add(DROPPED, labels, view.state.num_dropped if view.state else totals.num_dropped)
+    series.add(RECORDER_SECONDS, labels, totals.recorder_ns / NS_PER_S)
+    for kind, size in totals.peak.items():
+        series.add(MEMORY_PEAK, (*labels, kind), size)
+    if totals.last_end_ns is not None:
+        series.add(LAST_STEP, labels, totals.last_end_ns / NS_PER_S)
+    last = totals.last
+    if last is None:
+        return
+    series.add(STEP_LAST, labels, (last.end_ns - last.start_ns) / NS_PER_S)
+    series.add(MFU, labels, last.mfu_ratio)
+    series.add(HFU, labels, last.hfu_ratio)
+    series.add(WAIT_COVERAGE, labels, last.communication_wait_coverage_ratio)
+    if last.memory is not None:
+        peak = last.memory.peak
+        series.add(MEMORY, (*labels, "allocated"), peak.allocated_bytes)
+        series.add(MEMORY, (*labels, "reserved"), peak.reserved_bytes)
+        series.add(MEMORY, (*labels, "resident"), peak.resident_bytes)
+
+
+def _add_collectives(series: SeriesSet, view: RankView) -> None:
+    axes = name_axes(view.info.groups, view.info.world_size)
+    sums: dict[tuple[str, str], list[CollectiveSum]] = {}
+    for (group, operation), total in view.totals.collectives.items():
+        name = operation if operation in OPERATIONS else "unknown"
+        sums.setdefault((name, axes.get(group, "other")), []).append(total)
+    for key, parts in sums.items():
+        labels = (*view.labels, *key)
+        series.add(COLLECTIVE_CALLS, labels, sum(part.num_calls for part in parts))
+        series.add(COLLECTIVE_BYTES, labels, sum(part.in_bytes for part in parts))
+        series.add(COLLECTIVE_OUT, labels, sum(part.out_bytes for part in parts))
+        if any(part.num_timed for part in parts):
+            series.add(COLLECTIVE_SECONDS, labels, sum(part.duration_ns for part in parts) / NS_PER_S)
+        series.add(COLLECTIVE_BLOCKED, labels, sum(part.blocked_ns for part in parts) / NS_PER_S)
+
+
+def _add_now(series: SeriesSet, view: RankView) -> None:
+    state = view.state
+    if state is None or view.ended_ns is not None:
+        return
+    labels = view.labels
+    if state.phase is not None:
+        series.add(PHASE, (*labels, state.phase if state.phase in PHASES else "own"), 1)
+        if state.phase_start_ns is not None:
+            series.add(PHASE_AGE, labels, max(0, view.now_ns - state.phase_start_ns) / NS_PER_S)
+    for thread, beat_ns in (("training", state.beat_ns), ("recorder", state.pulse_ns)):
+        if beat_ns is not None:
+            series.add(HEARTBEAT, (*labels, thread), max(0, view.now_ns - beat_ns) / NS_PER_S)
+
+
+def bounded_phases(phases: dict[str, int]) -> dict[str, int]:
+    """Return phases with the user's own beyond the sixteen largest folded into `own_other`, so that the sum stays."""
+    own = sorted((name for name in phases if name not in PHASES), key=lambda name: -phases[name])
+    folded = own[MAX_OWN_PHASES:]
+    kept = {name: spent for name, spent in phases.items() if name not in folded}
+    if folded:
+        kept["own_other"] = kept.get("own_other", 0) + sum(phases[name] for name in folded)
+    return kept
+
+
+def name_axes(groups: Iterable[GroupInfo], world_size: int | None) -> dict[int, str]:
+    """Return the axis label of each group: its mesh axis, `world` for all ranks, else `other`."""
+    axes: dict[int, str] = {}
+    for group in groups:
+        if group.mesh_axis:
+            axes[group.group] = group.mesh_axis
+        else:
+            axes[group.group] = "world" if world_size is not None and len(group.ranks) == world_size else "other"
+    names = sorted(set(axes.values()))
+    return {group: axis if axis in names[:MAX_AXES] else "other" for group, axis in axes.items()}
+
+
+def add_verdicts(series: SeriesSet, run: str, verdicts: list[Verdict], attempt: int) -> None:
+    """Add the findings that hold now, and the wait that each straggler imposes.
+
+    Args:
+        series: Where to.
+        run: Label of the run.
+        verdicts: All verdicts, oldest first; a later one replaces an earlier one of its kind and ranks.
+        attempt: The attempt that runs now.
+    """
+    latest = {(v.kind, v.ranks, v.group): v for v in verdicts if v.attempt == attempt}
+    holding = [verdict for verdict in latest.values() if verdict.resolved_ns is None][-MAX_VERDICTS:]
+    shown: set[tuple[str, str, str, str]] = set()
+    for verdict in holding:
+        for rank in [str(rank) for rank in verdict.ranks[:MAX_VERDICTS]] or [""]:
+            labels = (run, rank, verdict.kind, verdict.severity)
+            if labels in shown:
+                continue
+            shown.add(labels)
+            series.add(VERDICT, labels, 1)
+            imposed = verdict.evidence.get("imposed_wait_ns")
+            ratio = verdict.evidence.get("imposed_wait_ratio")
+            if rank and isinstance(imposed, int | float) and series.get(IMPOSED_WAIT, (run, rank)) is None:
+                series.add(IMPOSED_WAIT, (run, rank), imposed / NS_PER_S)
+            if rank and isinstance(ratio, int | float) and series.get(IMPOSED_WAIT_RATIO, (run, rank)) is None:
+                series.add(IMPOSED_WAIT_RATIO, (run, rank), ratio)
