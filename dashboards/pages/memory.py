@@ -65,8 +65,7 @@ def draw_figures(steps: pl.DataFrame, capacity: int | None) -> None:
     peak = steps[kind].max()
     peak_bytes = peak if isinstance(peak, int) else None
     metric(columns[0], f"Largest {LINES[kind]}", peak_bytes, "not recorded", format_bytes)
-    known = peak_bytes is not None and capacity is not None
-    headroom = capacity - peak_bytes if known else None
+    headroom = None if peak_bytes is None or capacity is None else capacity - peak_bytes
     metric(columns[1], "Headroom", headroom, "the memory of the device is not known", format_bytes)
     fragmentation = steps[RankSteps.fragmentation_ratio].drop_nulls().last()
     metric(columns[2], "Fragmentation", fragmentation, "only a CUDA allocator has it", format_ratio)

@@ -11,6 +11,7 @@ import streamlit as st
 from dashboards.shell import open_page, say_age, settings, show_table
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.words import say_problems
+from scope.analysis.recorded import GroupProgress, compute_group_progress, find_absentees
 from scope.report.inert import markdown_text
 from scope.units import NS_PER_S
 
@@ -38,25 +39,19 @@ def last_states(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None).sort("beat_ns", nulls_last=True).drop("beat_ns")
 
 
-def groups_of(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
-    """Return how far each rank got in each process group; the rank with the lowest number enqueued did not arrive."""
-    rows = [
-        {
-            "group": group.group,
-            "rank": rank,
-            "enqueued": group.enqueued,
-            "completed": group.completed,
-            "behind": None,
-        }
-        for rank, box in sorted(boxes.items())
-        for group in box.groups
-    ]
-    if not rows:
-        return pl.DataFrame()
-    table = pl.DataFrame(rows, infer_schema_length=None)
-    return table.with_columns((pl.col("enqueued").max().over("group") - pl.col("enqueued")).alias("behind")).sort(
-        "behind", "rank", descending=[True, False]
-    )
+def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
+    """Say who did not arrive, and how far each rank got in each process group."""
+    infos = [info for info in run.run.rank_infos if info.attempt == run.attempt]
+    progress = compute_group_progress(infos, boxes)
+    if progress.is_empty():
+        return
+    st.subheader("How far each rank got in each process group")
+    absent = find_absentees(progress)
+    if absent:
+        st.error(f"Behind the others: rank {', '.join(map(str, absent))}.", icon=":material/person_off:")
+    if progress[GroupProgress.is_mismatched].any():
+        st.error("Ranks of a group have issued different collectives: see is_mismatched.", icon=":material/call_split:")
+    show_table(progress, key="progress by group")
 
 
 def draw(run: LiveRun) -> None:
@@ -72,10 +67,7 @@ def draw(run: LiveRun) -> None:
         return
     st.subheader("What each rank did last")
     show_table(last_states(boxes), key="last states")
-    groups = groups_of(boxes)
-    if not groups.is_empty():
-        st.subheader("How far each rank got in each process group")
-        show_table(groups, key="progress by group")
+    draw_progress(run, boxes)
     rank = st.selectbox("Last calls of rank", sorted(boxes))
     show_table(_calls(boxes[rank]), key="last calls")
     if not run.events().is_empty():

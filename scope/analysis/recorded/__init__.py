@@ -1,18 +1,22 @@
 """Figures of a recorded run: what every step, rank and collective took, from the frames of `scope.open_run`."""
 
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
+from scope.analysis.recorded.progress import GroupProgress, compute_group_progress, find_absentees
 from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, summarize_run
 
 __all__ = [
     "CollectiveSummary",
+    "GroupProgress",
     "RankExcess",
     "RunSummary",
     "StepSummary",
     "bin_rank_steps",
+    "compute_group_progress",
     "compute_phase_totals",
     "compute_rank_excess",
+    "find_absentees",
     "summarize_collectives",
     "summarize_run",
     "summarize_steps",
