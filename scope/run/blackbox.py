@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from scope.run.calls import Call
 
 _READ_TRIES: Final = 3
+_RING_MASK: Final = layout.NUM_RING_RECORDS - 1
+_RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
+_POINT_TO_POINT: Final = ("send", "recv")
+_MANY_OUTSTANDING: Final = 255
+_pack_ring = RING.pack
+_pack_crc = CRC.pack
+_ring_offsets = [layout.RING_OFFSET + slot * layout.RING_RECORD_BYTES for slot in range(layout.NUM_RING_RECORDS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +95,12 @@ _NO_CALLS: Final = GroupState(
 
 @dataclass(frozen=True, kw_only=True)
 class RingCall:
-    """One of the last calls. Instants are since the epoch; `hash_low` is the low half of the hash after the call."""
+    """One of the last calls. Instants are since the epoch.
+
+    Attributes:
+        hash_low: Low half of the group's hash after the call.
+        outstanding: Earlier calls of the group that had not completed when the record was written; 255 unknown.
+    """
 
     place: int
     group: int
@@ -105,6 +117,7 @@ class RingCall:
     out_bytes: int
     issued_ns: int
     completed_ns: int | None
+    outstanding: int = 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,18 +220,26 @@ class BlackBox:
         table = b"".join(CRC.pack(crc32(body)) + body for body in bodies[: layout.NUM_GROUP_SLOTS])
         self._write(table.ljust(layout.NUM_GROUP_SLOTS * layout.GROUP_BYTES, b"\0"), layout.GROUPS_OFFSET)
 
-    def write_call(self, call: Call) -> None:
-        """Write the ring record of a call: once when it is issued, again when more is known of it."""
-        lap, slot = divmod(call.index, layout.NUM_RING_RECORDS)
-        body = RING.pack(
+    def write_call(self, call: Call, outstanding: int = 255) -> None:
+        """Write the ring record of a call: once when it is issued, again when more is known of it.
+
+        Args:
+            call: The call.
+            outstanding: Earlier calls of its group that have not completed; 255 unknown, or as many.
+        """
+        descriptor = self._descriptor
+        if descriptor < 0:
+            return
+        index = call.index
+        body = _pack_ring(
             call.operation,
             call.variant,
             call.dtype,
             call.flags,
-            lap,
+            index >> _RING_SHIFT,
             call.group,
             call.phase,
-            0,
+            outstanding,
             call.sequence,
             call.step,
             call.peer,
@@ -228,7 +249,10 @@ class BlackBox:
             call.issued_ns,
             call.completed_ns,
         )
-        self._write(CRC.pack(crc32(body)) + body, layout.RING_OFFSET + slot * layout.RING_RECORD_BYTES)
+        try:
+            os.pwrite(descriptor, _pack_crc(crc32(body)) + body, _ring_offsets[index & _RING_MASK])
+        except OSError:
+            self.num_failed += 1
 
     def close(self) -> None:
         """Close the file; writes after it do nothing."""
@@ -381,7 +405,7 @@ def _parse_ring(content: bytes, offset: int) -> tuple[tuple[RingCall, ...], int]
         if fields is None:
             torn += any(content[at : at + layout.RING_RECORD_BYTES])
             continue
-        operation, variant, dtype, flags, lap, group, phase, _, sequence, step, peer, low, *rest = fields
+        operation, variant, dtype, flags, lap, group, phase, outstanding, sequence, step, peer, low, *rest = fields
         in_bytes, out_bytes, issued, completed = rest
         calls.append(
             RingCall(
@@ -400,6 +424,7 @@ def _parse_ring(content: bytes, offset: int) -> tuple[tuple[RingCall, ...], int]
                 out_bytes=out_bytes,
                 issued_ns=issued + offset,
                 completed_ns=_instant(completed, offset),
+                outstanding=outstanding,
             )
         )
     calls.sort(key=lambda call: call.place)
@@ -409,11 +434,16 @@ def _parse_ring(content: bytes, offset: int) -> tuple[tuple[RingCall, ...], int]
 def _merge_groups(slots: list[GroupState], calls: tuple[RingCall, ...]) -> tuple[GroupState, ...]:
     merged = {slot.group: slot for slot in slots}
     for call in calls:
-        state = merged.get(call.group, _NO_CALLS)
+        if call.operation in _POINT_TO_POINT:
+            continue
+        state = merged.get(call.group, replace(_NO_CALLS, group=call.group))
+        # A record that was written with the call itself tells how far the calls before it had come.
+        before = call.sequence - 1 - call.outstanding
+        if call.outstanding < _MANY_OUTSTANDING and before > state.completed:
+            state = replace(state, completed=before)
         if call.sequence > state.enqueued:
             state = replace(
                 state,
-                group=call.group,
                 enqueued=call.sequence,
                 enqueued_ns=call.issued_ns,
                 hash_low=call.hash_low,

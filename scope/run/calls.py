@@ -7,7 +7,7 @@ write, and never raise `OSError`.
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 MAX_SEGMENT_BYTES: Final = 64 * 2**20
 """Cap of a segment that is read whole."""
 
-_SEND: Final = OPERATIONS.index("send")
-_RECV: Final = OPERATIONS.index("recv")
+_POINT_TO_POINT: Final = (OPERATIONS.index("send"), OPERATIONS.index("recv"))
+_PRIME: Final = layout.FNV_PRIME
+_MASK: Final = 2**64 - 1
+_RING_MASK: Final = layout.NUM_RING_RECORDS - 1
+_LATE_NS: Final = 100_000_000
 
 
 class Call:
@@ -50,13 +53,14 @@ class Call:
         arrived_ns: When the device reached it (an event on the caller's stream); on CPUs it is `issued_ns`.
         completed_ns: When it completed.
         blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
-        step, phase, index, sequence, rolling_hash, totals: Set by `CallLog.issue`.
+        step, phase, index, sequence, rolling_hash, counter: Set by `CallLog.issue`.
     """
 
     __slots__ = (
         "arrived_ns",
         "blocked_ns",
         "completed_ns",
+        "counter",
         "dtype",
         "flags",
         "group",
@@ -73,7 +77,6 @@ class Call:
         "site",
         "step",
         "tag",
-        "totals",
         "variant",
     )
 
@@ -112,7 +115,7 @@ class Call:
         self.index = 0
         self.sequence = 0
         self.rolling_hash = 0
-        self.totals: _Total | None = None
+        self.counter: GroupCounter | None = None
 
     def pack(self) -> bytes:
         """Return the record of a segment."""
@@ -150,48 +153,72 @@ class _Total:
     def __init__(self) -> None:
         self.calls = self.in_bytes = self.out_bytes = self.timed = self.duration_ns = self.known = self.blocked_ns = 0
 
+    def add(self, call: Call) -> None:
+        """Add a call as far as it is known now."""
+        self.calls += 1
+        self.in_bytes += call.in_bytes
+        self.out_bytes += call.out_bytes
+        if call.completed_ns:
+            self.timed += 1
+            self.duration_ns += call.completed_ns - call.issued_ns
+        if call.blocked_ns >= 0:
+            self.known += 1
+            self.blocked_ns += call.blocked_ns
 
-class _GroupCounter:
-    """Where the rank stands in one group."""
 
-    __slots__ = ("completed", "completed_ns", "enqueued", "fr", "last", "rolling_hash")
+class GroupCounter:
+    """Where the rank stands in one group. Send and recv are counted apart: they rightly differ between ranks."""
+
+    __slots__ = ("completed", "completed_ns", "enqueued", "fr", "last", "point_to_point", "rolling_hash")
 
     def __init__(self) -> None:
-        self.enqueued = self.completed = self.completed_ns = 0
+        self.enqueued = self.completed = self.completed_ns = self.point_to_point = 0
         self.rolling_hash = layout.FNV_OFFSET
         self.last: Call | None = None
         self.fr: tuple[int, int, int] = (0, 0, 0)
 
 
 class StepCalls:
-    """Calls and totals of one step; `CallLog.next_step` hands it over when the step ends.
+    """Calls of one step; `CallLog.next_step` hands it over when the step ends.
 
     Attributes:
         step: Number of the step.
-        calls: Every call in order of issue, or nothing in a step whose calls are not recorded.
+        seen: Every call in order of issue; what is not known yet is filled in later.
+        keep: Whether the calls go into a segment; totals are complete either way.
     """
 
-    __slots__ = ("calls", "step", "totals")
+    __slots__ = ("keep", "seen", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self.calls: list[Call] = []
-        self.totals: dict[tuple[int, int, int, int], _Total] = {}
+        self.keep = True
+        self.seen: list[Call] = []
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls that go into a segment: all, or none in a step whose calls are not recorded."""
+        return self.seen if self.keep else []
 
     def num_outstanding(self) -> int:
         """Return the calls whose completion was not seen so far."""
-        return sum(total.calls - total.timed for total in self.totals.values())
+        return sum(not call.completed_ns for call in self.seen)
 
     def wait(self) -> tuple[int | None, float | None]:
         """Return the blocked time whose wait site was seen and the share of calls that it stands for."""
-        calls = sum(total.calls for total in self.totals.values())
-        known = sum(total.known for total in self.totals.values())
-        if not calls:
+        if not self.seen:
             return 0, None
-        return (sum(total.blocked_ns for total in self.totals.values()) if known else None), known / calls
+        blocked = [call.blocked_ns for call in self.seen if call.blocked_ns >= 0]
+        return (sum(blocked) if blocked else None), len(blocked) / len(self.seen)
 
     def summarize(self) -> tuple[CollectiveTotal, ...]:
-        """Return the totals as records."""
+        """Return the totals by group, operation, variant and whether it is control traffic."""
+        totals: dict[tuple[int, int, int, int], _Total] = {}
+        for call in self.seen:
+            key = (call.group, call.operation, call.variant, call.flags & layout.FLAG_CONTROL)
+            total = totals.get(key)
+            if total is None:
+                total = totals[key] = _Total()
+            total.add(call)
         return tuple(
             CollectiveTotal(
                 group=group,
@@ -206,15 +233,18 @@ class StepCalls:
                 num_blocked_known=total.known,
                 blocked_ns=total.blocked_ns if total.known else None,
             )
-            for (group, operation, variant, control), total in list(self.totals.items())
+            for (group, operation, variant, control), total in totals.items()
         )
 
 
 class CallLog:
-    """Counts, hashes and notes every call; safe to use from several threads.
+    """Numbers, hashes and notes every call; used from several threads.
+
+    There is no lock: what a call changes is changed by single operations of the interpreter. Two threads that call on
+    one group at the same instant have no order that other ranks could agree with, and so none here either.
 
     Attributes:
-        keep_calls: Whether calls of the step in progress are kept for a segment (totals are kept regardless).
+        keep_calls: Whether calls of the step in progress go into a segment; read when the step ends.
         hashing: Whether the rolling hash is kept (dropped under a tight budget, before any call is).
         phase: Code of the phase in progress, set by whoever tracks phases.
         cost_ns: Estimated time spent in here, from every 256th call.
@@ -226,11 +256,11 @@ class CallLog:
         self.phase = layout.OWN_PHASE
         self.cost_ns = 0
         self._black_box = black_box
-        self._groups: dict[int, _GroupCounter] = {}
+        self._groups: dict[int, GroupCounter] = {}
         self._current = StepCalls(-1)
-        self._index = 0
-        # Re-entrant: the garbage collector may run a destructor in here that completes another call.
-        self._lock = threading.RLock()
+        self._indices = itertools.count()
+        self._ring: list[Call | None] = [None] * layout.NUM_RING_RECORDS
+        self._refreshed_ns = 0
 
     def issue(self, call: Call, count: int = 0) -> None:
         """Note a call before it is handed to torch.
@@ -239,67 +269,62 @@ class CallLog:
             call: The call, its own fields set.
             count: Elements where all ranks of the group must agree on them, 0 where they may differ.
         """
-        with self._lock:
-            index = self._index
-            self._index = index + 1
-            current = self._current
-            counter = self._groups.get(call.group)
-            if counter is None:
-                counter = self._groups[call.group] = _GroupCounter()
-            counter.enqueued += 1
-            counter.last = call
-            operation = call.operation
-            if self.hashing and operation != _SEND and operation != _RECV:
-                counter.rolling_hash = layout.roll_hash(
-                    counter.rolling_hash, operation=operation, dtype=call.dtype, root=call.peer, count=count
-                )
-            call.index = index
-            call.sequence = counter.enqueued
-            call.rolling_hash = counter.rolling_hash
-            call.step = current.step
-            call.phase = self.phase
-            key = (call.group, operation, call.variant, call.flags & layout.FLAG_CONTROL)
-            total = current.totals.get(key)
-            if total is None:
-                total = current.totals[key] = _Total()
-            total.calls += 1
-            total.in_bytes += call.in_bytes
-            total.out_bytes += call.out_bytes
-            call.totals = total
-            if self.keep_calls:
-                current.calls.append(call)
+        counter = self._groups.get(call.group)
+        if counter is None:
+            counter = self._groups.setdefault(call.group, GroupCounter())
+        call.counter = counter
+        call.index = index = next(self._indices)
+        current = self._current
+        call.step = current.step
+        call.phase = self.phase
+        operation = call.operation
+        if operation in _POINT_TO_POINT:
+            counter.point_to_point = call.sequence = counter.point_to_point + 1
+        else:
+            counter.enqueued = call.sequence = counter.enqueued + 1
+            if self.hashing:
+                # `layout.roll_hash`, written out: a function call is a tenth of what a record may cost.
+                state = (counter.rolling_hash ^ (operation | call.dtype << 8 | (call.peer + 1) << 16)) * _PRIME & _MASK
+                counter.rolling_hash = (state ^ count) * _PRIME & _MASK
+        call.rolling_hash = counter.rolling_hash
+        counter.last = call
+        current.seen.append(call)
         if self._black_box is not None:
-            self._black_box.write_call(call)
+            self._ring[index & _RING_MASK] = call
+            self._black_box.write_call(call, outstanding=min(call.sequence - 1 - counter.completed, 255))
         if not index & 255:
             self.cost_ns += (time.monotonic_ns() - call.issued_ns) << 8
 
     def complete(self, call: Call, completed_ns: int) -> None:
-        """Note that a call has completed; the second time for the same call does nothing."""
+        """Note that a call has completed; the second time for the same call does nothing.
+
+        The ring of the black box learns it with the next call of the group (`outstanding`) and from `refresh_ring`.
+        """
         if call.flags & layout.FLAG_COMPLETED:
             return
-        with self._lock:
-            call.completed_ns = completed_ns
-            call.flags |= layout.FLAG_COMPLETED
-            total = call.totals
-            if total is not None:
-                total.timed += 1
-                total.duration_ns += completed_ns - call.issued_ns
-            counter = self._groups[call.group]
-            counter.completed = max(counter.completed, call.sequence)
-            counter.completed_ns = max(counter.completed_ns, completed_ns)
-        if self._black_box is not None:
-            self._black_box.write_call(call)
+        call.completed_ns = completed_ns
+        call.flags |= layout.FLAG_COMPLETED
+        counter = call.counter
+        if counter is not None and call.operation not in _POINT_TO_POINT:
+            if call.sequence > counter.completed:
+                counter.completed = call.sequence
+            if completed_ns > counter.completed_ns:
+                counter.completed_ns = completed_ns
 
     def add_wait(self, call: Call, blocked_ns: int) -> None:
         """Note host time that the caller was blocked in the call, or waiting for it; several waits add up."""
-        with self._lock:
-            first = call.blocked_ns < 0
-            call.blocked_ns = blocked_ns if first else call.blocked_ns + blocked_ns
-            call.flags |= layout.FLAG_WAIT_SEEN
-            total = call.totals
-            if total is not None:
-                total.known += first
-                total.blocked_ns += blocked_ns
+        call.blocked_ns = blocked_ns if call.blocked_ns < 0 else call.blocked_ns + blocked_ns
+        call.flags |= layout.FLAG_WAIT_SEEN
+
+    def refresh_ring(self) -> None:
+        """Write again the ring records of calls that have completed since the last time; about once a second."""
+        if self._black_box is None:
+            return
+        since, self._refreshed_ns = self._refreshed_ns, time.monotonic_ns()
+        for call in tuple(self._ring):
+            # A completion that a slow thread tells late bears an older instant, hence the margin.
+            if call is not None and call.completed_ns and call.completed_ns >= since - _LATE_NS:
+                self._black_box.write_call(call)
 
     def note_flight_recorder(self, group: int, enqueued: int, started: int, completed: int) -> None:
         """Note what torch's Flight Recorder says of a group; the black box carries it."""
@@ -308,14 +333,13 @@ class CallLog:
             counter.fr = (max(enqueued, 0), max(started, 0), max(completed, 0))
 
     def silence(self) -> None:
-        """Forget the black box and take a lock of its own: in a forked child both belong to the parent."""
-        self._lock = threading.RLock()
+        """Forget the black box: in a forked child it belongs to the parent."""
         self._black_box = None
 
     def next_step(self, step: int) -> StepCalls:
         """Begin a step and return the calls of the one before."""
-        with self._lock:
-            done, self._current = self._current, StepCalls(step)
+        done, self._current = self._current, StepCalls(step)
+        done.keep = self.keep_calls
         return done
 
     def pack_groups(self) -> list[bytes]:
@@ -323,7 +347,7 @@ class CallLog:
         order = sorted(self._groups.items(), key=lambda item: item[1].last.index if item[1].last else -1, reverse=True)
         return [self._pack_group(group, counter) for group, counter in order]
 
-    def _pack_group(self, group: int, counter: _GroupCounter) -> bytes:
+    def _pack_group(self, group: int, counter: GroupCounter) -> bytes:
         last = counter.last
         return layout.GROUP.pack(
             group,

@@ -58,7 +58,8 @@ GROUP: Final = struct.Struct("<IQQqqQIIIBBH")
 hash, Flight Recorder's enqueued, started, completed (0 unknown), operation and dtype of the last call, flags of it."""
 
 RING: Final = struct.Struct("<BBBBIHBBIiiIQQqq")
-"""operation, variant, dtype, flags, lap, group, phase (place in `PHASES`, 255 the user's own), reserved, sequence,
+"""operation, variant, dtype, flags, lap, group, phase (place in `PHASES`, 255 the user's own), earlier calls of the
+group that had not completed (255 unknown, or as many), sequence (send and recv are counted apart from the others),
 step (-1 before the first), peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes, issued_ns,
 completed_ns.
 

@@ -247,6 +247,7 @@ class RankWriter:
             if self._info_dirty:
                 self._write_info()
             self.black_box.write_identity()
+            self.calls.refresh_ring()
             self.black_box.write_groups(self.calls.pack_groups())
             self._write_pulse(0)
 

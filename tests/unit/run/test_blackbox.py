@@ -53,6 +53,9 @@ def test_ring_keeps_the_last_calls_and_groups_without_a_pulse(tmp_path: Path) ->
         log.issue(call, 16)
         if number < 1499:
             log.complete(call, 2000 + number)
+    (group,) = read_black_box(tmp_path / "b").groups
+    assert (group.enqueued, group.completed) == (1500, 1499)
+    log.refresh_ring()
     state = read_black_box(tmp_path / "b")
     assert [call.sequence for call in state.calls] == list(range(477, 1501))
     assert state.calls[-1].completed_ns is None
