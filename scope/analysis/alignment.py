@@ -23,6 +23,12 @@ _MAX_CANDIDATES: Final = 64
 _MAX_DRIFT: Final = 1e-4
 """Clocks that run apart by more than 100 parts in a million are broken."""
 
+_MIN_OVERLAP: Final = 3
+"""Two calls that agree prove little where the series are longer."""
+
+_END_SCATTER_NS: Final = 20_000
+"""Ranks leave a symmetric collective within a few microseconds and a fraction of its length of each other."""
+
 _SLACK_NS: Final = 1_000
 """Rounding of old traces to whole microseconds."""
 
@@ -135,7 +141,16 @@ def _judge(reference: CallSeries, other: CallSeries, shift: int, expected_offset
         high = min(ends[place] - other_arrivals[place] for place in bounded)
         if low > high + _SLACK_NS + _MAX_DRIFT * (ends[-1] - arrivals[0]):
             return None
-    apart = median_low([end - other_end for end, other_end in zip(ends, other_ends, strict=True)])
+    if len(arrivals) < min(_MIN_OVERLAP, len(reference), len(other)):
+        return None
+    gaps = [end - other_end for end, other_end in zip(ends, other_ends, strict=True)]
+    apart = median_low(gaps)
+    if len(bounded) == len(gaps):
+        lengths = [end - arrival for arrival, end in zip(arrivals, ends, strict=True)]
+        deviations = sorted(abs(gap - apart) for gap in gaps)
+        scatter = deviations[(3 * len(deviations) - 1) // 4]
+        if scatter > _END_SCATTER_NS + median_low(lengths) // 10 + _MAX_DRIFT * (ends[-1] - arrivals[0]):
+            return None
     steps = [
         (step, other_step)
         for step, other_step in zip(other.steps[mine], reference.steps[theirs], strict=True)

@@ -36,7 +36,7 @@ class MatchedCalls(Table):
     end_ns = Column("end_ns", pl.Int64, "end of its last kernel, on the reference clock")
     lateness_ns = Column("lateness_ns", pl.Int64, "arrival after the first arrival seen", nullable=True)
     wait_ns = Column("wait_ns", pl.Int64, "time spent waiting for other ranks; at least, if ranks miss", nullable=True)
-    clock_interval_ns = Column("clock_interval_ns", pl.Int64, "width of the interval of the rank's clock offset")
+    clock_interval_ns = Column("clock_interval_ns", pl.Int64, "width of the rank's clock interval", nullable=True)
 
 
 class CollectiveRows(Table):
@@ -66,7 +66,7 @@ class CollectiveRows(Table):
     algbw_bytes_per_s = Column("algbw_bytes_per_s", pl.Float64, "message bytes / transfer", nullable=True)
     busbw_bytes_per_s = Column("busbw_bytes_per_s", pl.Float64, "algbw times the bus factor", nullable=True)
     tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
-    clock_interval_ns = Column("clock_interval_ns", pl.Int64, "bound on the error that clocks add to its figures")
+    clock_interval_ns = Column("clock_interval_ns", pl.Int64, "bound on the error that clocks add", nullable=True)
     reason = Column("reason", pl.String, "why a figure of this row is null or a bound", nullable=True)
 
 
