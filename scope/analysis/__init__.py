@@ -1,1 +1,7 @@
 """Tables become figures: pure functions, no input or output, no plots."""
+
+from __future__ import annotations
+
+from scope.analysis.summary import analyze
+
+__all__ = ["analyze"]

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import polars as pl
 
+from scope.analysis import spans
 from scope.trace.columns import Column, Table
-from scope.trace.schema import COPY_KINDS
+from scope.trace.schema import COPY_KINDS, DeviceEvents
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from scope.analysis.windows import Timeline
+
+_GROUP: Final = "group"
 
 
 class CopyStats(Table):
@@ -24,4 +33,47 @@ class CopyStats(Table):
         pl.Float64,
         "bytes over length of the sized ones; null for none",
         nullable=True,
+    )
+
+
+def summarize_copies(timeline: Timeline) -> pl.DataFrame:
+    """Return the table `CopyStats` of one rank, all its devices together."""
+    keys = (DeviceEvents.copy_kind, DeviceEvents.name)
+    size, length = pl.col(DeviceEvents.copy_bytes), spans.SPAN_NS
+    sized = size.is_not_null() & (length > 0)
+    moved = timeline.events.filter(pl.col(DeviceEvents.category) == "memory")
+    figures = moved.group_by(keys).agg(
+        pl.len().cast(pl.UInt32).alias(CopyStats.num_copies),
+        sized.sum().cast(pl.UInt32).alias(CopyStats.num_sized),
+        length.sum().alias(CopyStats.total_ns),
+        pl.when(size.count() > 0).then(size.sum()).alias(CopyStats.total_bytes),
+        size.max().alias(CopyStats.max_bytes),
+        pl.when(sized.any())
+        .then(size.filter(sized).sum() * float(NS_PER_S) / length.filter(sized).sum())
+        .alias(CopyStats.bandwidth_bytes_per_s),
+    )
+    table = figures.join(_exposed(timeline.events, moved), on=keys, how="left", nulls_equal=True).with_columns(
+        pl.col(DeviceEvents.name).cast(pl.String), pl.col(CopyStats.exposed_ns).fill_null(0)
+    )
+    order = (-pl.col(CopyStats.total_ns), pl.col(CopyStats.copy_kind).cast(pl.String), pl.col(CopyStats.name))
+    return CopyStats.check(table.select(CopyStats.columns()).sort(*order))
+
+
+def _exposed(events: pl.DataFrame, moved: pl.DataFrame) -> pl.DataFrame:
+    """Return per kind and name the time in which such a copy runs and no compute or communication does."""
+    keys = (DeviceEvents.copy_kind, DeviceEvents.name)
+    hidden = spans.union(events.filter(pl.col(DeviceEvents.category) != "memory"), by=DeviceEvents.device)
+    lanes = moved.sort(*keys, DeviceEvents.device).with_columns(
+        pl.struct(*keys, DeviceEvents.device).rle_id().alias(_GROUP)
+    )
+    names = lanes.group_by(_GROUP).agg(pl.col(*keys, DeviceEvents.device).first())
+    runs = spans.union(lanes, by=_GROUP).join(names, on=_GROUP, maintain_order="left")
+    covered = [
+        spans.covered_before(hidden, runs, column=column, by=DeviceEvents.device)
+        for column in (spans.Spans.end_ns, spans.Spans.start_ns)
+    ]
+    return (
+        runs.with_columns((spans.SPAN_NS - (covered[0] - covered[1])).alias(CopyStats.exposed_ns))
+        .group_by(keys)
+        .agg(pl.col(CopyStats.exposed_ns).sum())
     )

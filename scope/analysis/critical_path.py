@@ -1,14 +1,42 @@
-"""The chain of host and device work that decided how long a step took."""
+"""The chain of host and device work that decided how long a step took.
+
+The graph of a step has an edge
+
+- along each host thread from instant to instant, except across a blocking call, which waits for an event to end;
+- from the last item of one of the step's threads to the next of another that was silent for longer (`HandOver`);
+- from the start of a launching call to the start of its event (`launch_latency`);
+- along each device event (`compute`, `communication`, `memory`);
+- from the end of an event to the start of the next of its stream, and to the start of an event that a recorded stream
+  wait made wait for it (`device_gap`);
+- from the end of an event to the end of the blocking call that waited for it (`sync_return`).
+
+Of the edges into an instant only the one that was ready last delayed it; it weighs the time that passed, the others
+weigh nothing. The longest path to the end of the step's last event is therefore the chain of the last-ready edges,
+found by walking back from there, and its length is the time that passed from its start. Tie rule, for edges ready at
+the same instant: the order of the stream, then a stream wait, then the launch; of several last events the first by
+start. The path begins where the next element back does not belong to the step: at the step's start on the host, or at
+an event that waited for work of an earlier step.
+
+Traces without synchronisation records do not say which stream waited for which. There, an event that starts at least
+10 us after everything it is known to have waited for is taken to have waited for the event of another stream that ended
+last before it; `num_inferred` counts these edges.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from scope.analysis.path_device import DeviceSide, build_device_side
+from scope.analysis.path_host import BlockingCall, HostSide, build_host_side
 from scope.analysis.result import Result
 from scope.trace.columns import Column, Table
+from scope.trace.schema import DeviceEvents, Launches, Ops
+
+if TYPE_CHECKING:
+    from scope.analysis.windows import Timeline
 
 PATH_KINDS: Final = (
     "operator",
@@ -41,13 +69,15 @@ class CriticalPath(Result):
     """The critical path of one step on one device."""
 
     device: int
-    step_number: int | None
+    step_number: int
     start_ns: int
     end_ns: int
     length_ns: int
     """`end_ns - start_ns`, the sum of the pieces."""
     pieces: pl.DataFrame
     """The table `PathPieces`."""
+    num_inferred: int
+    """Edges between streams that the trace does not record."""
     ns_by_kind: dict[str, int]
     """Sum of the lengths of the pieces by kind; every kind is there."""
 
@@ -60,3 +90,178 @@ class CriticalPath(Result):
         assert starts[0] == self.start_ns
         assert ends[-1] == self.end_ns
         assert starts[1:].equals(ends[:-1])
+
+
+_Piece = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Walk:
+    """The way back from the end of a step; pieces are collected last first."""
+
+    device: DeviceSide
+    host: HostSide
+    trace_launched: dict[int, int]
+    """By launch: its event with the largest end."""
+    pieces: list[_Piece] = field(default_factory=list[_Piece])
+    inferred: list[int] = field(default_factory=list[int])
+
+    def add(self, kind: str, start_ns: int, end_ns: int, **place: int | None) -> None:
+        """Note a piece, unless it is empty."""
+        if end_ns > start_ns:
+            self.pieces.append({"kind": kind, "start_ns": start_ns, "end_ns": end_ns, **place})
+
+
+def compute_critical_path(timeline: Timeline, *, device: int, step_id: int) -> CriticalPath | None:
+    """Return the critical path of one step on one device; None when the step launched nothing there.
+
+    Args:
+        timeline: One rank's events.
+        device: The device.
+        step_id: The step.
+    """
+    (windows,) = (each for each in timeline.devices if each.device == device)
+    (step,) = (each for each in windows.steps if each.step_id == step_id)
+    side = build_device_side(timeline, device=device, step_id=step_id)
+    mine = [event for event, is_mine in enumerate(side.in_step) if is_mine]
+    if not mine:
+        return None
+    launched: dict[int, int] = {}
+    for event, launch_id in enumerate(side.frame[DeviceEvents.launch_id].to_list()):
+        if launch_id is not None and side.ends[event] >= side.ends[launched.get(launch_id, event)]:
+            launched[launch_id] = event
+    walk = _Walk(device=side, host=build_host_side(timeline, step), trace_launched=launched)
+    last = max(mine, key=lambda event: (side.ends[event], -event))
+    _walk_back(walk, last)
+    pieces = _pieces_table(timeline, walk)
+    end_ns = side.ends[last]
+    start_ns = end_ns if pieces.is_empty() else int(pieces[PathPieces.start_ns][0])
+    by_kind = dict(pieces.group_by(PathPieces.kind).agg(_LENGTH.sum()).iter_rows())
+    return CriticalPath(
+        device=device,
+        step_number=step.number,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        length_ns=end_ns - start_ns,
+        pieces=pieces,
+        num_inferred=len(walk.inferred),
+        ns_by_kind={kind: by_kind.get(kind, 0) for kind in PATH_KINDS},
+    )
+
+
+_LENGTH: Final = pl.col(PathPieces.end_ns) - pl.col(PathPieces.start_ns)
+
+
+def _walk_back(walk: _Walk, last: int) -> None:
+    """Follow the last-ready edges from the end of an event to the start of the path."""
+    event: int | None = last
+    now = walk.device.ends[last]
+    thread: int | None = None
+    while event is not None or thread is not None:
+        if event is not None:
+            event, thread, now = _step_device(walk, event, now)
+        elif thread is not None:
+            event, thread, now = _step_host(walk, thread, now)
+
+
+_State = tuple[int | None, int | None, int]
+"""The event or the thread that the walk has come to, and the instant; neither at the start of the path."""
+
+
+def _step_device(walk: _Walk, event: int, now: int) -> _State:
+    """Go back over an event to what it waited for."""
+    side = walk.device
+    start, stream = side.starts[event], side.streams[event]
+    walk.add("event", start, now, stream=stream, event=event)
+    before = side.binding(event)
+    if before is None:
+        return None, None, start
+    if before.event is not None:
+        if not side.in_step[before.event]:
+            return None, None, start
+        if before.is_inferred:
+            walk.inferred.append(event)
+        walk.add("device_gap", before.ready_ns, start, stream=stream)
+        return before.event, None, before.ready_ns
+    walk.add("launch_latency", before.ready_ns, start, stream=stream, event=event)
+    return None, side.threads[event], before.ready_ns
+
+
+def _step_host(walk: _Walk, thread: int, now: int) -> _State:
+    """Go back along a thread to the last time that it waited for the device or was given control."""
+    host = walk.host
+    if now <= host.start_ns:
+        return None, None, now
+    hand_over = host.last_hand_over(thread, now)
+    floor = max(host.start_ns, hand_over.start_ns if hand_over else host.start_ns)
+    waited = _last_wait(walk, thread, now, floor)
+    if waited is not None:
+        call, source = waited
+        done = min(walk.device.ends[source], call.end_ns)
+        _add_host(walk, thread, call.end_ns, now)
+        walk.add("sync_return", done, call.end_ns, thread=thread, row=call.launch_id)
+        return (source, None, done) if walk.device.in_step[source] else (None, None, done)
+    _add_host(walk, thread, floor, now)
+    if hand_over is None or hand_over.silent_ns <= host.start_ns or hand_over.start_ns < host.start_ns:
+        if floor > host.start_ns:
+            walk.add("host_gap", host.start_ns, floor, thread=thread)
+        return None, None, host.start_ns
+    walk.add("host_gap", hand_over.silent_ns, hand_over.start_ns, thread=thread)
+    return None, hand_over.thread, hand_over.silent_ns
+
+
+def _last_wait(walk: _Walk, thread: int, now: int, floor: int) -> tuple[BlockingCall, int] | None:
+    """Return the last call of a thread between two instants that really waited, and the event that it waited for."""
+    call = walk.host.last_blocking(thread, now)
+    while call is not None and call.end_ns > floor:
+        if call.is_copy:
+            source = walk.trace_launched.get(call.launch_id)
+        else:
+            source = walk.device.last_done(launched_before_ns=call.start_ns, done_by_ns=call.end_ns, stream=call.stream)
+        if source is not None and walk.device.ends[source] > call.start_ns:
+            return call, source
+        call = walk.host.last_blocking(thread, call.end_ns - 1)
+    return None
+
+
+def _add_host(walk: _Walk, thread: int, start_ns: int, end_ns: int) -> None:
+    """Note what a thread did in a stretch of time."""
+    for piece in reversed(walk.host.pieces(thread, start_ns, end_ns)):
+        walk.add(piece.kind, piece.start_ns, piece.end_ns, thread=thread, row=piece.row)
+
+
+def _pieces_table(timeline: Timeline, walk: _Walk) -> pl.DataFrame:
+    """Return the table `PathPieces` of the walk."""
+    schema = {
+        "kind": pl.String,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "thread": pl.Int64,
+        "stream": pl.Int64,
+        "event": pl.Int64,
+        "row": pl.Int64,
+    }
+    rows = pl.DataFrame(walk.pieces[::-1], schema=schema, orient="row")
+    events, trace = walk.device.frame, timeline.trace
+    kind = pl.col("kind")
+    names = {
+        "event": events[DeviceEvents.name].gather(rows["event"]).cast(pl.String),
+        "operator": _names(trace.ops[Ops.name], rows.select(pl.when(kind == "operator").then("row"))),
+        "call": _names(
+            trace.launches[Launches.name],
+            rows.select(pl.when(kind.is_in(["runtime_call", "sync_return"])).then("row")),
+        ),
+    }
+    table = rows.with_columns(
+        pl.coalesce(names["event"], names["operator"], names["call"]).alias(PathPieces.name),
+        events[DeviceEvents.event_id].gather(rows["event"]).alias(PathPieces.event_id),
+        pl.when(kind == "event")
+        .then(events[DeviceEvents.category].gather(rows["event"]).cast(pl.String))
+        .otherwise(kind)
+        .alias(PathPieces.kind),
+    )
+    return PathPieces.check(table.select(pl.col(column).cast(column.dtype) for column in PathPieces.columns()))
+
+
+def _names(names: pl.Series, rows: pl.DataFrame) -> pl.Series:
+    return names.gather(rows.to_series()).cast(pl.String)

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.analysis import spans
+from scope.analysis.host_activity import ACTIVITIES, HostSpans, overlap_with_host
 from scope.analysis.result import Result
+from scope.analysis.windows import Parts, cut_at_parts
 from scope.trace.columns import Column, Table
+from scope.trace.schema import DeviceEvents, Launches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scope.analysis.windows import Timeline
+
+BACK_TO_BACK_NS: Final = 10_000
+"""A gap shorter than this, before an event that was launched in time, is what the device itself needs between two."""
+
+_CALL_NS: Final = "call_ns"
+_INSIDE: Final = "inside"
+_HOST_END: Final = "host_end_ns"
+_SPAN_START: Final = "span_start_ns"
+_STRETCH: Final = (DeviceEvents.device, HostSpans.thread, DeviceEvents.start_ns, DeviceEvents.end_ns)
 
 IDLE_CAUSES: Final = (
     "input",
@@ -33,6 +51,7 @@ class IdleSpans(Table):
     end_ns = Column("end_ns", pl.Int64, "end, not part of it")
     cause = Column("cause", pl.Enum(IDLE_CAUSES), "why the device stood idle")
     event_id = Column("event_id", pl.UInt32, "the device event that ended the gap")
+    thread = Column("thread", pl.Int64, "the thread that launched it; null where no launch is seen", nullable=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,3 +83,114 @@ class IdleCauses(Result):
     def _check_sums(self) -> None:
         parts = sum(getattr(self, f"{cause}_ns") for cause in IDLE_CAUSES)
         assert parts == self.idle_ns, f"causes sum to {parts} of {self.idle_ns} ns idle"
+
+
+def sum_idle_causes(parts: Iterable[IdleCauses]) -> IdleCauses:
+    """Return the causes of several windows together."""
+    each = list(parts)
+    return _idle_causes({cause: sum(getattr(part, f"{cause}_ns") for part in each) for cause in IDLE_CAUSES})
+
+
+def find_idle_spans(timeline: Timeline) -> pl.DataFrame:
+    """Return the table `IdleSpans`: why each device stood idle at each instant of its window.
+
+    A gap lies between two neighbouring device events; an event of length 0 ends a gap and begins the next. The event
+    that ends a gap is, of several that start together, the one launched first. The gap is split:
+
+    - `unknown`: no launch of that event is in the trace;
+    - launched in time (the call began no later than the gap): `back_to_back` below `BACK_TO_BACK_NS`, else `blocked`;
+    - else up to the start of the call by what the launching thread was doing, at each instant the first of `input`,
+      `sync` (a call that blocks and began before the gap), `allocation`, `profiler`, `gc`, and `host` for the rest;
+      and from the start of the call `launch_latency`. A call that starts after its event (clocks that disagree) leaves
+      no latency.
+    """
+    gaps = _find_gaps(timeline)
+    call, start, end = pl.col(_CALL_NS), pl.col(IdleSpans.start_ns), pl.col(IdleSpans.end_ns)
+    in_time = pl.when(end - start < BACK_TO_BACK_NS).then(pl.lit("back_to_back")).otherwise(pl.lit("blocked"))
+    whole = pl.when(call.is_null()).then(pl.lit("unknown")).when(call <= start).then(in_time)
+    gaps = gaps.with_columns(
+        whole.otherwise(None).cast(IdleSpans.cause.dtype).alias(IdleSpans.cause),
+        pl.min_horizontal(call, IdleSpans.end_ns).alias(_HOST_END),
+    )
+    late = gaps.filter(pl.col(IdleSpans.cause).is_null()).drop(IdleSpans.cause)
+    latency = late.filter(pl.col(_HOST_END) < end).with_columns(
+        pl.col(_HOST_END).alias(IdleSpans.start_ns), _cause("launch_latency")
+    )
+    waits = _split_host(late.with_columns(pl.col(_HOST_END).alias(IdleSpans.end_ns)), timeline.host_spans)
+    found = [gaps.drop_nulls(IdleSpans.cause), latency, waits]
+    return pl.concat(part.select(IdleSpans.columns()) for part in found).sort(IdleSpans.device, IdleSpans.start_ns)
+
+
+def compute_part_idle_causes(timeline: Timeline, idle: pl.DataFrame) -> dict[int, IdleCauses]:
+    """Return the idle causes of every part of every device's window, by `part_id`; spans are cut at the edges.
+
+    Args:
+        timeline: One rank's events.
+        idle: What `find_idle_spans` returned for it.
+    """
+    layers = {cause: pl.col(IdleSpans.cause) == cause for cause in IDLE_CAUSES}
+    pieces = cut_at_parts(idle.drop(IdleSpans.thread), timeline.parts, layers=layers)
+    sums = pieces.group_by(Parts.part_id).agg(
+        spans.SPAN_NS.filter(pl.col(cause) > 0).sum().alias(cause) for cause in IDLE_CAUSES
+    )
+    whole = timeline.parts.select(Parts.part_id).join(sums, on=Parts.part_id, how="left").fill_null(0)
+    return {row.pop(Parts.part_id): _idle_causes(row) for row in whole.iter_rows(named=True)}
+
+
+def _find_gaps(timeline: Timeline) -> pl.DataFrame:
+    """Return every gap of every device with the event that ended it and the call that launched that event."""
+    calls = timeline.trace.launches.select(
+        Launches.launch_id, pl.col(Launches.start_ns).alias(_CALL_NS), Launches.thread
+    )
+    reach = pl.col(DeviceEvents.end_ns).cum_max().over(DeviceEvents.device)
+    before = reach.shift(1).over(DeviceEvents.device)
+    return (
+        timeline.events.lazy()
+        .select(
+            DeviceEvents.device, DeviceEvents.start_ns, DeviceEvents.end_ns, DeviceEvents.event_id, Launches.launch_id
+        )
+        .join(calls.lazy(), on=Launches.launch_id, how="left")
+        .sort(DeviceEvents.device, DeviceEvents.start_ns, _CALL_NS, DeviceEvents.event_id, nulls_last=True)
+        .with_columns(before.alias(IdleSpans.start_ns), pl.col(DeviceEvents.start_ns).alias(IdleSpans.end_ns))
+        .filter(spans.SPAN_NS > 0)
+        .select(IdleSpans.device, IdleSpans.start_ns, IdleSpans.end_ns, IdleSpans.event_id, IdleSpans.thread, _CALL_NS)
+        .collect()
+    )
+
+
+def _split_host(late: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
+    """Split the stretches before a late launch by what the launching thread was doing."""
+    shared = overlap_with_host(late.select(*_STRETCH), host)
+    began_before = pl.col(_SPAN_START) < pl.col(IdleSpans.start_ns)
+    shared = shared.filter((pl.col(HostSpans.activity) != "sync") | began_before)
+    both = pl.concat([late.with_columns(pl.lit(value=True).alias(_INSIDE)), shared], how="diagonal")
+    layers = {activity: pl.col(HostSpans.activity) == activity for activity in ACTIVITIES}
+    pieces = spans.sweep(both, layers={_INSIDE: pl.col(_INSIDE), **layers}, by=IdleSpans.device)
+    first = pl.coalesce(*(pl.when(pl.col(each) > 0).then(pl.lit(each)) for each in ACTIVITIES), pl.lit("host"))
+    owners = late.select(IdleSpans.device, IdleSpans.start_ns, IdleSpans.event_id, IdleSpans.thread)
+    return (
+        pieces.filter(pl.col(_INSIDE) > 0)
+        .with_columns(first.cast(IdleSpans.cause.dtype).alias(IdleSpans.cause))
+        .sort(IdleSpans.start_ns)
+        .join_asof(owners.sort(IdleSpans.start_ns), on=IdleSpans.start_ns, by=IdleSpans.device, check_sortedness=False)
+    )
+
+
+def _cause(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=IdleSpans.cause.dtype).alias(IdleSpans.cause)
+
+
+def _idle_causes(lengths: dict[str, int]) -> IdleCauses:
+    return IdleCauses(
+        idle_ns=sum(lengths[cause] for cause in IDLE_CAUSES),
+        input_ns=lengths["input"],
+        sync_ns=lengths["sync"],
+        allocation_ns=lengths["allocation"],
+        profiler_ns=lengths["profiler"],
+        gc_ns=lengths["gc"],
+        host_ns=lengths["host"],
+        launch_latency_ns=lengths["launch_latency"],
+        back_to_back_ns=lengths["back_to_back"],
+        blocked_ns=lengths["blocked"],
+        unknown_ns=lengths["unknown"],
+    )

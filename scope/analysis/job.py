@@ -1,4 +1,4 @@
-"""All analyses of a job in one result."""
+"""The results of one job: what the analyses say of each part of a window, device, rank, and of all ranks."""
 
 from __future__ import annotations
 

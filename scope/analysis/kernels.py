@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
+from scope.analysis import spans
+from scope.analysis.lineage import inherit
 from scope.trace.columns import Column, Table
-from scope.trace.schema import CATEGORIES, KERNEL_CLASSES
+from scope.trace.schema import CATEGORIES, KERNEL_CLASSES, DeviceEvents, Launches, Ops, PythonCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.analysis.windows import Timeline
+    from scope.trace.model import RankTrace
+
+_DEPTH: Final = "depth_at"
+_BEGUN: Final = "num_begun"
+_ENDED: Final = "num_ended"
+_ROW: Final = "row"
+_TIME: Final = "time_ns"
+_THREAD: Final = "at_thread"
 
 KernelKey = Literal["name", "kernel_class", "operator", "module"]
 """What device events can be grouped by: their name, class, innermost operator, or innermost `nn.Module`."""
@@ -31,3 +46,148 @@ class KernelStats(Table):
     median_ns = Column("median_ns", pl.Int64, "median, the lower of two")
     max_ns = Column("max_ns", pl.Int64, "longest")
     device_time_ratio = Column("device_time_ratio", pl.Float64, "share of the sum of lengths of all events, 0 to 1")
+
+
+class KeyedEvents(Table):
+    """Device events with the key that they are grouped by."""
+
+    key = Column("key", pl.Categorical(), "what they are grouped by", nullable=True)
+    category = Column("category", pl.Enum(CATEGORIES), "category")
+    kernel_class = Column("kernel_class", pl.Enum(KERNEL_CLASSES), "class")
+    length_ns = Column("length_ns", pl.Int64, "length of the event")
+
+
+def key_events(timeline: Timeline, *, by: KernelKey, part_ids: Sequence[int] | None = None) -> pl.DataFrame:
+    """Return the table `KeyedEvents` of one rank.
+
+    Args:
+        timeline: One rank's events.
+        by: What to group by. `module` needs the Python calls in the trace; without them every key is null.
+        part_ids: Only the events that start in these parts; all when None.
+    """
+    events = timeline.events
+    if part_ids is not None:
+        chosen = timeline.parts.filter(pl.col("part_id").is_in(list(part_ids)))
+        events = events.filter(
+            pl.any_horizontal(
+                pl.lit(value=False),
+                *(
+                    (pl.col(DeviceEvents.device) == row["device"])
+                    & pl.col(DeviceEvents.start_ns).is_between(row["start_ns"], row["end_ns"], closed="left")
+                    for row in chosen.iter_rows(named=True)
+                ),
+            )
+        )
+    return events.select(
+        _keys(timeline.trace, events, by).alias(KeyedEvents.key),
+        DeviceEvents.category,
+        DeviceEvents.kernel_class,
+        spans.SPAN_NS.alias(KeyedEvents.length_ns),
+    )
+
+
+def summarize_kernels(events: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the table `KernelStats` of the events of one or several ranks.
+
+    Args:
+        events: Tables `KeyedEvents`, all by the same key.
+    """
+    length = pl.col(KeyedEvents.length_ns)
+    both = pl.concat(events) if events else KeyedEvents.empty()
+    # The group's category and class are those of its largest share; ties go to the first in the order of the enums.
+    shares = (
+        both.lazy()
+        .group_by(KeyedEvents.key, KeyedEvents.category, KeyedEvents.kernel_class)
+        .agg(length.sum())
+        .sort(-length, pl.col(KeyedEvents.category).to_physical(), pl.col(KeyedEvents.kernel_class).to_physical())
+        .group_by(KeyedEvents.key, maintain_order=True)
+        .agg(pl.col(KeyedEvents.category).first(), pl.col(KeyedEvents.kernel_class).first())
+    )
+    figures = (
+        both.lazy()
+        .group_by(KeyedEvents.key)
+        .agg(
+            pl.len().cast(pl.UInt32).alias(KernelStats.num_events),
+            length.sum().alias(KernelStats.total_ns),
+            length.min().alias(KernelStats.min_ns),
+            length.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(KernelStats.median_ns),
+            length.max().alias(KernelStats.max_ns),
+        )
+    )
+    total = pl.col(KernelStats.total_ns)
+    table = (
+        figures.join(shares, on=KeyedEvents.key, nulls_equal=True)
+        .with_columns(
+            pl.col(KeyedEvents.key).cast(pl.String),
+            pl.when(total.sum() > 0).then(total / total.sum()).otherwise(0.0).alias(KernelStats.device_time_ratio),
+        )
+        .sort(-total, pl.col(KernelStats.key))
+        .select(KernelStats.columns())
+        .collect()
+    )
+    return KernelStats.check(table)
+
+
+def _keys(trace: RankTrace, events: pl.DataFrame, by: KernelKey) -> pl.Series:
+    """Return the key of every event."""
+    if by == "name":
+        return events[DeviceEvents.name]
+    if by == "kernel_class":
+        return events[DeviceEvents.kernel_class].cast(pl.String).cast(pl.Categorical())
+    if by == "operator":
+        return trace.ops[Ops.name].gather(events[DeviceEvents.op_id])
+    return find_modules(trace, events)
+
+
+def find_modules(trace: RankTrace, events: pl.DataFrame) -> pl.Series:
+    """Return for every event the name of the innermost `nn.Module` call around its operator, else around its launch.
+
+    An operator inside a node of the backward graph counts for the module of the node's forward operator. Null where
+    no module is seen.
+    """
+    ops, calls = trace.ops, trace.launches
+    forward = inherit(ops[Ops.forward_op_id], ops[Ops.parent_id])
+    op_id, launch_id = events[DeviceEvents.op_id], events[DeviceEvents.launch_id]
+    moments: dict[str, pl.Series] = {}
+    for name, op_column, call_column in (
+        (_THREAD, Ops.thread, Launches.thread),
+        (_TIME, Ops.start_ns, Launches.start_ns),
+    ):
+        own = ops[op_column]
+        placed = own.gather(forward).zip_with(forward.is_not_null(), own)
+        moments[name] = placed.gather(op_id).zip_with(op_id.is_not_null(), calls[call_column].gather(launch_id))
+    modules = trace.python_calls.filter(pl.col(PythonCalls.module_id).is_not_null())
+    return innermost_calls(modules, pl.DataFrame(moments))
+
+
+def innermost_calls(calls: pl.DataFrame, moments: pl.DataFrame) -> pl.Series:
+    """Return for every moment the name of the innermost call of its thread that is running; null where none is.
+
+    Args:
+        calls: Rows of `PythonCalls`; those of one thread are nested or disjoint.
+        moments: Columns `at_thread` and `time_ns`, both may be null.
+    """
+    solid = calls.filter(spans.SPAN_NS > 0).sort(PythonCalls.start_ns, -pl.col(PythonCalls.end_ns))
+    begun = solid.select(
+        pl.col(PythonCalls.thread).alias(_THREAD), pl.col(PythonCalls.start_ns).alias(_TIME), PythonCalls.name
+    ).with_columns(pl.int_range(1, pl.len() + 1).over(_THREAD).alias(_BEGUN))
+    ended = (
+        solid.select(pl.col(PythonCalls.thread).alias(_THREAD), pl.col(PythonCalls.end_ns).alias(_TIME))
+        .sort(_TIME)
+        .with_columns(pl.int_range(1, pl.len() + 1).over(_THREAD).alias(_ENDED))
+    )
+    depth = (pl.col(_BEGUN).fill_null(0) - pl.col(_ENDED).fill_null(0)).alias(_DEPTH)
+    # Of nested calls the innermost is, among those as deep as the thread is now, the one that began last.
+    levels = begun.join_asof(ended, on=_TIME, by=_THREAD, check_sortedness=False).select(
+        _THREAD, _TIME, PythonCalls.name, depth
+    )
+    found = (
+        moments.with_row_index(_ROW)
+        .sort(_TIME)
+        .join_asof(begun.drop(PythonCalls.name), on=_TIME, by=_THREAD, check_sortedness=False)
+        .join_asof(ended, on=_TIME, by=_THREAD, check_sortedness=False)
+        .with_columns(depth)
+        .join_asof(levels, on=_TIME, by=[_THREAD, _DEPTH], check_sortedness=False)
+        .sort(_ROW)
+    )
+    return found.select(pl.when(pl.col(_DEPTH) > 0).then(pl.col(PythonCalls.name))).to_series()

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.result import Distribution, Result
+from scope.analysis import spans
+from scope.analysis.host_activity import HostSpans, Launched, overlap_with_host
+from scope.analysis.result import Distribution, Result, summarize_lengths
+from scope.analysis.windows import Parts, cut_at_parts
 from scope.trace.columns import Column, Table
-from scope.trace.schema import LAUNCH_KINDS
+from scope.trace.schema import LAUNCH_KINDS, DeviceEvents, Launches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from scope.analysis.windows import Timeline
+
+_LAUNCHING: Final = ("kernel", "memcpy", "memset", "graph")
+_WAITING: Final = ("input", "sync")
+_DELAY: Final = "delay_ns"
+_DEPTH: Final = "depth"
+_EMPTY: Final = "empty"
+_WAITS: Final = "waits"
 
 APIS: Final = ("cuda_runtime", "cuda_driver", "hip", "other")
 """Families of launching calls, told by the call's name."""
@@ -63,6 +78,7 @@ class QueueDepth(Result):
 
     def _check_sums(self) -> None:
         assert 0 <= self.host_bound_ns <= self.empty_ns <= self.window_ns
+        assert self.waited_ns >= self.window_ns - self.empty_ns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,3 +88,156 @@ class LaunchDelays(Result):
     delay: Distribution | None
     num_negative_delays: int
     """Launches whose event starts before their call does: the clocks of host and device disagree by that much."""
+
+
+def summarize_launches(timeline: Timeline) -> pl.DataFrame:
+    """Return the table `LaunchStats` of one rank."""
+    delay, name = pl.col(_DELAY), pl.col(LaunchStats.name)
+    calls = timeline.trace.launches.filter(pl.col(Launches.kind).is_in(_LAUNCHING)).join(
+        _delays(timeline), on=Launches.launch_id, how="left"
+    )
+    table = (
+        calls.lazy()
+        .group_by(Launches.name, Launches.kind)
+        .agg(
+            pl.len().cast(pl.UInt32).alias(LaunchStats.num_calls),
+            pl.col(Launches.num_device_events).sum().cast(pl.UInt32),
+            spans.SPAN_NS.sum().alias(LaunchStats.call_ns),
+            pl.when(delay.count() > 0).then(delay.sum()).alias(LaunchStats.total_delay_ns),
+            delay.min().alias(LaunchStats.min_delay_ns),
+            delay.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(LaunchStats.median_delay_ns),
+            delay.quantile(0.9, interpolation="lower").cast(pl.Int64).alias(LaunchStats.p90_delay_ns),
+            delay.max().alias(LaunchStats.max_delay_ns),
+            (delay < 0).sum().cast(pl.UInt32).alias(LaunchStats.num_negative_delays),
+        )
+        .with_columns(name.cast(pl.String))
+        .with_columns(
+            pl.when(name.str.starts_with("hip"))
+            .then(pl.lit("hip"))
+            .when(name.str.starts_with("cuda"))
+            .then(pl.lit("cuda_runtime"))
+            .when(name.str.contains("^cu[A-Z]"))
+            .then(pl.lit("cuda_driver"))
+            .otherwise(pl.lit("other"))
+            .cast(LaunchStats.api.dtype)
+            .alias(LaunchStats.api)
+        )
+        .select(LaunchStats.columns())
+        .sort(-pl.col(LaunchStats.num_calls).cast(pl.Int64), name)
+        .collect()
+    )
+    return LaunchStats.check(table)
+
+
+def compute_launch_delays(timeline: Timeline) -> LaunchDelays:
+    """Return the delays of all launches of one rank."""
+    delays = _delays(timeline)[_DELAY]
+    delay = summarize_lengths(delays)
+    absent = {} if delay else {"delay": "no launch in the trace has an event on the device"}
+    return LaunchDelays(delay=delay, num_negative_delays=int((delays < 0).sum()), absent=absent)
+
+
+def compute_part_queues(timeline: Timeline) -> dict[int, QueueDepth]:
+    """Return depth and host-bound share of every part of every device's window, by `part_id`.
+
+    Sums over parts are exact; a launch is counted in the part in which its first event starts.
+    """
+    entered = pl.min_horizontal(Launched.call_ns, Launched.first_start_ns)
+    queued = timeline.launched.select(
+        Launched.device,
+        entered.alias(Parts.start_ns),
+        pl.col(Launched.first_start_ns).alias(Parts.end_ns),
+        pl.lit(value=True).alias(_DEPTH),
+    )
+    pieces = cut_at_parts(queued, timeline.parts, layers={_DEPTH: pl.col(_DEPTH)})
+    depth = pl.col(_DEPTH)
+    sums = pieces.group_by(Parts.part_id).agg(
+        (spans.SPAN_NS * depth).sum().alias("waited_ns"),
+        depth.max().alias("max_depth"),
+        spans.SPAN_NS.filter(depth == 0).sum().alias("empty_ns"),
+    )
+    counts = [_count_by_part(timeline, launched=True), _count_by_part(timeline, launched=False)]
+    bound = _host_bound(timeline, pieces.filter(depth == 0))
+    whole = timeline.parts.select(Parts.part_id, spans.SPAN_NS.alias("window_ns"))
+    for figures in (sums, *counts, bound):
+        whole = whole.join(figures, on=Parts.part_id, how="left")
+    return {row.pop(Parts.part_id): _queue_depth(row) for row in whole.fill_null(0).iter_rows(named=True)}
+
+
+def sum_queues(parts: Iterable[QueueDepth]) -> QueueDepth:
+    """Return the figures of several windows together; the depth is the largest of theirs."""
+    each = list(parts)
+    row = {name: sum(getattr(part, name) for part in each) for name in _SUMMED}
+    return _queue_depth({**row, "max_depth": max((part.max_depth for part in each), default=0)})
+
+
+_SUMMED: Final = ("window_ns", "num_launches", "num_unseen_events", "waited_ns", "empty_ns", "host_bound_ns")
+
+
+def _delays(timeline: Timeline) -> pl.DataFrame:
+    """Return the delay of every launch that has an event."""
+    first = timeline.launched.group_by(Launched.launch_id).agg(
+        pl.col(Launched.call_ns).first(), pl.col(Launched.first_start_ns).min()
+    )
+    return first.select(Launched.launch_id, (pl.col(Launched.first_start_ns) - pl.col(Launched.call_ns)).alias(_DELAY))
+
+
+def _count_by_part(timeline: Timeline, *, launched: bool) -> pl.DataFrame:
+    """Count by the part in which they start: launches (by their first event), or events without a launch."""
+    if launched:
+        starts = timeline.launched.select(Launched.device, pl.col(Launched.first_start_ns).alias(Parts.start_ns))
+    else:
+        starts = timeline.events.filter(pl.col(DeviceEvents.launch_id).is_null()).select(
+            DeviceEvents.device, DeviceEvents.start_ns
+        )
+    parts = timeline.parts.select(Parts.device, Parts.start_ns, Parts.part_id)
+    owned = starts.sort(Parts.start_ns).join_asof(
+        parts.sort(Parts.start_ns), on=Parts.start_ns, by=Parts.device, check_sortedness=False
+    )
+    return owned.group_by(Parts.part_id).agg(pl.len().alias("num_launches" if launched else "num_unseen_events"))
+
+
+def _host_bound(timeline: Timeline, empty: pl.DataFrame) -> pl.DataFrame:
+    """Return by part the empty time in which the thread that launches next neither waits nor fetches data.
+
+    Empty time after the last launch counts for nobody: no thread is known to be preparing one.
+    """
+    calls = timeline.launched.select(Launched.device, Launched.thread, pl.col(Launched.call_ns).alias(Parts.end_ns))
+    stretches = (
+        empty.sort(Parts.end_ns)
+        .join_asof(
+            calls.sort(Parts.end_ns), on=Parts.end_ns, by=Launched.device, strategy="forward", check_sortedness=False
+        )
+        .drop_nulls(Launched.thread)
+        .sort(Launched.device, Parts.start_ns)
+    )
+    waits = timeline.host_spans.filter(pl.col(HostSpans.activity).is_in(_WAITING))
+    shared = overlap_with_host(stretches.select(*_STRETCH), waits)
+    both = pl.concat([stretches.with_columns(pl.lit(value=True).alias(_EMPTY)), shared], how="diagonal")
+    pieces = cut_at_parts(
+        both.select(*_STRETCH, _EMPTY),
+        timeline.parts,
+        layers={_EMPTY: pl.col(_EMPTY), _WAITS: pl.col(_EMPTY).is_null() & pl.col(Launched.thread).is_not_null()},
+    )
+    busy = (pl.col(_EMPTY) > 0) & (pl.col(_WAITS) == 0)
+    return pieces.group_by(Parts.part_id).agg(spans.SPAN_NS.filter(busy).sum().alias("host_bound_ns"))
+
+
+_STRETCH: Final = (Launched.device, Launched.thread, Parts.start_ns, Parts.end_ns)
+
+
+def _queue_depth(row: Mapping[str, int]) -> QueueDepth:
+    window_ns = row["window_ns"]
+    reason = "the window has no length"
+    return QueueDepth(
+        window_ns=window_ns,
+        num_launches=row["num_launches"],
+        num_unseen_events=row["num_unseen_events"],
+        waited_ns=row["waited_ns"],
+        max_depth=row["max_depth"],
+        empty_ns=row["empty_ns"],
+        host_bound_ns=row["host_bound_ns"],
+        mean_depth=row["waited_ns"] / window_ns if window_ns else None,
+        host_bound_ratio=row["host_bound_ns"] / window_ns if window_ns else None,
+        absent={} if window_ns else {"mean_depth": reason, "host_bound_ratio": reason},
+    )

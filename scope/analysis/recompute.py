@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+import polars as pl
+
+from scope.analysis import spans
+from scope.analysis.lineage import inherit
 from scope.analysis.result import Result
+from scope.trace.schema import DeviceEvents, Ops
+
+if TYPE_CHECKING:
+    from scope.analysis.windows import Timeline
+
+_NODE: Final = "autograd::engine::evaluate_function: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,11 +27,60 @@ class Recompute(Result):
     and cannot be told apart.
     """
 
-    num_ops: int
+    num_ops: int | None
     """Outermost recomputed operators."""
     recompute_ns: int | None
     """Sum of the lengths of the compute that they launched; of the operators themselves on a host timeline."""
     compute_ns: int
-    """The same sum over all compute."""
+    """The same sum over all compute; unlike a breakdown's, events that run at the same time count each."""
     recompute_ratio: float | None
     """`recompute_ns / compute_ns`."""
+
+    def _check_sums(self) -> None:
+        assert self.recompute_ns is None or 0 <= self.recompute_ns <= self.compute_ns
+
+
+def compute_recompute(timeline: Timeline) -> Recompute:
+    """Return how much of one rank's compute is forward that backward computed again."""
+    ops = timeline.trace.ops
+    compute = timeline.events.filter(pl.col(DeviceEvents.category) == "compute")
+    compute_ns = int(compute.select(spans.SPAN_NS.sum()).item())
+    names = ops[Ops.name].unique()
+    nodes = ops.filter(pl.col(Ops.name).is_in(names.filter(names.cast(pl.String).str.starts_with(_NODE)).implode()))
+    reason = None
+    if nodes.is_empty():
+        reason = "no backward in the trace: it holds no operators of the autograd engine"
+    elif ops[Ops.sequence_number].null_count() == ops.height:
+        reason = "the trace holds no autograd sequence numbers"
+    if reason is not None:
+        absent: dict[str, str] = dict.fromkeys(("num_ops", "recompute_ns", "recompute_ratio"), reason)
+        return Recompute(num_ops=None, recompute_ns=None, compute_ns=compute_ns, recompute_ratio=None, absent=absent)
+    inside, num_ops = _find_recomputed(ops, nodes)
+    recomputed = compute.filter(pl.col(DeviceEvents.op_id).is_in(inside.implode()))
+    recompute_ns = int(recomputed.select(spans.SPAN_NS.sum()).item())
+    return Recompute(
+        num_ops=num_ops,
+        recompute_ns=recompute_ns,
+        compute_ns=compute_ns,
+        recompute_ratio=recompute_ns / compute_ns if compute_ns else None,
+        absent={} if compute_ns else {"recompute_ratio": "no compute in the trace"},
+    )
+
+
+def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series, int]:
+    """Return the ids of all operators in those that backward runs again, and how many of these are outermost."""
+    parents, op_id = ops[Ops.parent_id], ops[Ops.op_id]
+    is_node = op_id.is_in(nodes[Ops.op_id].implode())
+    in_node = inherit(_where(is_node, op_id), parents).is_not_null()
+    # A node's own operator, of the node's name, bears the sequence number of its forward operator.
+    expected = _NODE + ops[Ops.name].cast(pl.String)
+    is_own = (ops[Ops.name].gather(parents).cast(pl.String) == expected).fill_null(value=False)
+    again = in_node & ops[Ops.sequence_number].is_not_null() & ~is_node & ~is_own
+    owner = inherit(_where(again, op_id), parents)
+    outermost = again & owner.gather(parents).is_null()
+    return op_id.filter(owner.is_not_null()), int(outermost.sum())
+
+
+def _where(mask: pl.Series, values: pl.Series) -> pl.Series:
+    """Return the values where the mask holds, null elsewhere."""
+    return values.zip_with(mask, pl.Series([None], dtype=values.dtype))

@@ -82,3 +82,18 @@ class Distribution:
     def mean_ns(self) -> float:
         """Arithmetic mean."""
         return self.total_ns / self.num_values
+
+
+def summarize_lengths(lengths: pl.Series) -> Distribution | None:
+    """Return the summary of lengths of time in nanoseconds; None when there are none."""
+    if lengths.is_empty():
+        return None
+    median, p90 = (lengths.quantile(share, interpolation="lower") for share in (0.5, 0.9))
+    return Distribution(
+        num_values=len(lengths),
+        total_ns=int(lengths.sum()),
+        min_ns=int(cast("int", lengths.min())),
+        median_ns=int(cast("float", median)),
+        p90_ns=int(cast("float", p90)),
+        max_ns=int(cast("int", lengths.max())),
+    )

@@ -29,6 +29,8 @@ SPAN_NS: Final = pl.col(Spans.end_ns) - pl.col(Spans.start_ns)
 
 _BOUNDARY: Final = "boundary_ns"
 _OPENS: Final = "opens"
+_DONE: Final = "covered_ns"
+_ROW: Final = "row"
 _LEFT: Final = "left"
 _RIGHT: Final = "right"
 
@@ -132,6 +134,35 @@ def clip(spans: pl.DataFrame, *, start_ns: int, end_ns: int) -> pl.DataFrame:
 def length(spans: pl.DataFrame) -> int:
     """Return how many nanoseconds at least one span of `spans` covers."""
     return int(union(spans).select(SPAN_NS.sum()).item())
+
+
+def covered_before(normal: pl.DataFrame, moments: pl.DataFrame, *, column: str, by: str) -> pl.Series:
+    """Return for every moment how many nanoseconds before it are covered, in the order of `moments`.
+
+    Args:
+        normal: Normalised spans per value of `by`, as `union` returns them.
+        moments: Frame with `by` and instants in `column`.
+        column: The column of the instants.
+        by: A column whose every value has a line of time of its own.
+    """
+    done = (SPAN_NS.cum_sum() - SPAN_NS).over(by).alias(_DONE)
+    known = normal.sort(Spans.start_ns).select(by, Spans.start_ns, Spans.end_ns, done)
+    return (
+        moments.select(by, pl.col(column).alias(Spans.start_ns))
+        .with_row_index(_ROW)
+        .sort(Spans.start_ns)
+        .with_columns(pl.col(Spans.start_ns).alias(_BOUNDARY))
+        .join_asof(
+            known.with_columns(pl.col(Spans.start_ns).alias(_LEFT)),
+            on=Spans.start_ns,
+            by=by,
+            suffix="_normal",
+            check_sortedness=False,
+        )
+        .sort(_ROW)
+        .select((pl.col(_DONE) + pl.min_horizontal(_BOUNDARY, Spans.end_ns) - pl.col(_LEFT)).fill_null(0).alias(_DONE))
+        .to_series()
+    )
 
 
 def _overlay(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:

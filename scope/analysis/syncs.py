@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import polars as pl
 
+from scope.analysis import spans
+from scope.analysis.host_activity import HostSpans, overlap_with_host
+from scope.analysis.idle import IdleSpans
+from scope.analysis.lineage import find_roots
 from scope.trace.columns import Column, Table
-from scope.trace.schema import LAUNCH_KINDS
+from scope.trace.schema import LAUNCH_KINDS, Launches, Ops
+
+if TYPE_CHECKING:
+    from scope.analysis.windows import Timeline
+
+_STRETCH: Final = (IdleSpans.device, IdleSpans.thread, IdleSpans.start_ns, IdleSpans.end_ns)
 
 
 class SyncStats(Table):
@@ -22,3 +33,43 @@ class SyncStats(Table):
     call_ns = Column("call_ns", pl.Int64, "sum of the lengths of the calls")
     max_call_ns = Column("max_call_ns", pl.Int64, "the longest call")
     idle_ns = Column("idle_ns", pl.Int64, "device idle time of cause `sync` during these calls")
+
+
+def summarize_syncs(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
+    """Return the table `SyncStats` of one rank.
+
+    Args:
+        timeline: One rank's events.
+        idle: What `scope.analysis.idle.find_idle_spans` returned for it.
+    """
+    ops, calls = timeline.trace.ops, timeline.blocking
+    roots = find_roots(ops[Ops.parent_id])
+    op_id = calls[Launches.op_id]
+    keys = (SyncStats.name, SyncStats.kind, SyncStats.operator, SyncStats.root_operator)
+    table = (
+        calls.join(_idle_by_call(timeline, idle), on=Launches.launch_id, how="left", maintain_order="left")
+        .with_columns(
+            pl.col(Launches.name).cast(pl.String).alias(SyncStats.name),
+            ops[Ops.name].gather(op_id).cast(pl.String).alias(SyncStats.operator),
+            ops[Ops.name].gather(roots.gather(op_id)).cast(pl.String).alias(SyncStats.root_operator),
+        )
+        .group_by(keys)
+        .agg(
+            pl.len().cast(pl.UInt32).alias(SyncStats.num_calls),
+            spans.SPAN_NS.sum().alias(SyncStats.call_ns),
+            spans.SPAN_NS.max().alias(SyncStats.max_call_ns),
+            pl.col(SyncStats.idle_ns).sum(),
+        )
+        .select(SyncStats.columns())
+        .sort(-pl.col(SyncStats.call_ns), *(key for key in keys if key != SyncStats.kind))
+    )
+    return SyncStats.check(table)
+
+
+def _idle_by_call(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
+    """Return the idle time of cause `sync` that lies inside each blocking call; of nested calls the outer has it."""
+    waited = idle.filter(pl.col(IdleSpans.cause) == "sync").select(_STRETCH)
+    host = timeline.host_spans.filter(pl.col(HostSpans.activity) == "sync")
+    shared = overlap_with_host(waited, host).sort(IdleSpans.device, IdleSpans.start_ns, "span_start_ns")
+    owned = shared.unique([IdleSpans.device, IdleSpans.start_ns], keep="first", maintain_order=True)
+    return owned.group_by(HostSpans.launch_id).agg(spans.SPAN_NS.sum().alias(SyncStats.idle_ns))

@@ -18,6 +18,7 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host import HOST, host_events
+from scope.analysis.host_activity import find_blocking_calls, find_host_spans, find_launched
 from scope.analysis.result import Result
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Steps
@@ -125,6 +126,12 @@ class Timeline:
     """Sorted by device; empty for a trace with no events."""
     parts: pl.DataFrame
     """The table `Parts`."""
+    launched: pl.DataFrame
+    """The table `scope.analysis.host_activity.Launched` of the events."""
+    blocking: pl.DataFrame
+    """The rows of `launches` that made their thread wait for the device."""
+    host_spans: pl.DataFrame
+    """The table `scope.analysis.host_activity.HostSpans`."""
 
 
 def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
@@ -146,7 +153,18 @@ def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
         _device_windows(trace, device, Window(start_ns=start_ns, end_ns=end_ns), main_streams.get(device), begins)
         for device, start_ns, end_ns in bounds.sort(DeviceEvents.device).iter_rows()
     )
-    return Timeline(trace=trace, options=options, events=events, devices=devices, parts=_parts(devices))
+    launched = find_launched(trace.device_events, trace.launches)
+    blocking = find_blocking_calls(trace.launches, launched)
+    return Timeline(
+        trace=trace,
+        options=options,
+        events=events,
+        devices=devices,
+        parts=_parts(devices),
+        launched=launched,
+        blocking=blocking,
+        host_spans=find_host_spans(trace, blocking),
+    )
 
 
 def _main_streams(events: pl.DataFrame) -> dict[int, int]:
@@ -185,7 +203,7 @@ def _device_windows(
     is_host = device == HOST
     inside = {step: bounds for (owner, step), bounds in begins.items() if owner == device}
     if is_host:
-        # A step of the host may reach beyond the work that was recorded; the window of the timeline is that of the work.
+        # A step of the host may reach beyond the work that was recorded, to which the timeline's window is confined.
         clipped = {step: (max(start, whole.start_ns), min(end, whole.end_ns)) for step, (start, end) in inside.items()}
         inside = {step: (start, end) for step, (start, end) in clipped.items() if start < end}
     order = sorted(inside, key=lambda step: (inside[step][0], step))
@@ -271,5 +289,7 @@ def cut_at_parts(
     owners = parts.filter(spans.SPAN_NS > 0).select(
         by, Parts.part_id, Parts.start_ns, pl.col(Parts.end_ns).alias(_PART_END)
     )
-    joined = pieces.sort(Parts.start_ns).join_asof(owners.sort(Parts.start_ns), on=Parts.start_ns, by=by)
+    joined = pieces.sort(Parts.start_ns).join_asof(
+        owners.sort(Parts.start_ns), on=Parts.start_ns, by=by, check_sortedness=False
+    )
     return joined.filter(pl.col(Parts.end_ns) <= pl.col(_PART_END)).drop(_PART_END)

@@ -1,0 +1,185 @@
+"""What host threads were doing besides running operators: fetching data, waiting for the device, allocating.
+
+The spans here decide idle causes and host-bound time. Those of one thread may overlap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.spans import Spans
+from scope.trace.columns import Column, Table
+from scope.trace.schema import Annotations, DeviceEvents, Launches, Ops, PythonCalls
+
+if TYPE_CHECKING:
+    from scope.trace.model import RankTrace
+
+ACTIVITIES: Final = ("input", "sync", "allocation", "profiler", "gc")
+"""Activities in the order in which the first match wins."""
+
+
+class Launched(Table):
+    """What each launching call started on each device; sorted by launch and device."""
+
+    launch_id = Column("launch_id", pl.UInt32, "the call")
+    device = Column("device", pl.Int32, "device")
+    thread = Column("thread", pl.Int64, "thread of the call")
+    call_ns = Column("call_ns", pl.Int64, "start of the call")
+    first_start_ns = Column("first_start_ns", pl.Int64, "start of the first event that it launched there")
+    last_end_ns = Column("last_end_ns", pl.Int64, "largest end of the events that it launched there")
+    touches_host = Column("touches_host", pl.Boolean, "some of them copy from or to the host's memory")
+
+
+class HostSpans(Table):
+    """Stretches of a host thread that an activity filled; sorted by thread and start."""
+
+    thread = Column("thread", pl.Int64, "thread id")
+    activity = Column("activity", pl.Enum(ACTIVITIES), "what it was doing")
+    launch_id = Column("launch_id", pl.UInt32, "the call, for sync and allocation", nullable=True)
+    start_ns = Column("start_ns", pl.Int64, "first nanosecond")
+    end_ns = Column("end_ns", pl.Int64, "end, not part of it")
+
+
+_INPUT: Final = r"(?i)dataloader"
+_GC: Final = r"^Python GC$|^gc[.:]|(?i)garbage collect"
+_OVERHEAD: Final = "(?i)^overhead$"
+_LANE: Final = "lane_row"
+_FIRST: Final = "first_row"
+_LAST: Final = "last_row"
+_SPAN_START: Final = "span_start_ns"
+_SPAN_END: Final = "span_end_ns"
+
+
+def find_launched(events: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Return the table `Launched` of the events whose call is in the trace."""
+    called = launches.select(
+        Launches.launch_id,
+        pl.col(Launches.thread).alias(Launched.thread),
+        pl.col(Launches.start_ns).alias(Launched.call_ns),
+    )
+    return (
+        events.lazy()
+        .filter(pl.col(DeviceEvents.launch_id).is_not_null())
+        .group_by(DeviceEvents.launch_id, DeviceEvents.device)
+        .agg(
+            pl.col(DeviceEvents.start_ns).min().alias(Launched.first_start_ns),
+            pl.col(DeviceEvents.end_ns).max().alias(Launched.last_end_ns),
+            pl.col(DeviceEvents.copy_kind).is_in(["H2D", "D2H"]).any().alias(Launched.touches_host),
+        )
+        .join(called.lazy(), on=Launched.launch_id)
+        .sort(Launched.launch_id, Launched.device)
+        .select(Launched.columns())
+        .collect()
+    )
+
+
+def find_blocking_calls(launches: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `launches` that made their thread wait for the device.
+
+    These are the synchronisations, and the copies and sets whose call returned no earlier than they ended on the
+    device, unless the call is asynchronous and touches no memory of the host: `cudaMemcpyAsync` waits for a copy from or
+    to pageable memory, and nothing but its length says so.
+    """
+    done = launched.group_by(Launched.launch_id).agg(
+        pl.col(Launched.last_end_ns).max(), pl.col(Launched.touches_host).any()
+    )
+    moved = launches.filter(pl.col(Launches.kind).is_in(["memcpy", "memset"])).join(done, on=Launches.launch_id)
+    can_wait = pl.col(Launched.touches_host) | ~pl.col(Launches.name).cast(pl.String).str.contains("Async")
+    waited = moved.filter(can_wait, pl.col(Launches.end_ns) >= pl.col(Launched.last_end_ns))
+    sync = launches.filter(pl.col(Launches.kind) == "sync")
+    return pl.concat([sync, waited.select(sync.columns)]).sort(Launches.start_ns)
+
+
+def find_host_spans(trace: RankTrace, blocking: pl.DataFrame) -> pl.DataFrame:
+    """Return the table `HostSpans`.
+
+    Args:
+        trace: One rank's tables.
+        blocking: What `find_blocking_calls` returned.
+    """
+    calls = trace.launches.filter(pl.col(Launches.kind) == "allocation")
+    threads = trace.launches[Launches.thread].unique()
+    host = trace.annotations.filter(~pl.col(Annotations.on_device))
+    found = [
+        *(_named(frame, Ops.name, _INPUT, "input") for frame in (host, trace.ops)),
+        _spans(blocking, "sync"),
+        _spans(calls, "allocation"),
+        _overheads(host, threads),
+        *(_named(frame, Ops.name, _GC, "gc") for frame in (host, trace.python_calls)),
+    ]
+    return pl.concat(found).sort(HostSpans.thread, HostSpans.start_ns)
+
+
+def overlap_with_host(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
+    """Return each pair of a stretch and a span of its own thread that overlap, with what they have in common.
+
+    Args:
+        stretches: Columns `device`, `thread`, `start_ns`, `end_ns`; the stretches of one device must be disjoint and
+            sorted by device and start.
+        host: The table `HostSpans`.
+
+    Returns:
+        The columns of `stretches`, `span_start_ns` and `span_end_ns` (the whole span), `activity` and `launch_id`, with
+        `start_ns` and `end_ns` cut to what stretch and span share. Costs the number of pairs, not its square.
+    """
+    keys = (DeviceEvents.device, HostSpans.thread)
+    rows = stretches.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).over(keys).alias(_LANE))
+    wanted = host.join(rows.select(keys).unique(), on=HostSpans.thread)
+    ended = rows.select(*keys, pl.col(Spans.end_ns).alias(Spans.start_ns), (pl.col(_LANE) + 1).alias(_FIRST))
+    begun = rows.select(*keys, pl.col(Spans.start_ns).alias(Spans.end_ns), (pl.col(_LANE) + 1).alias(_LAST))
+    reached = (
+        wanted.sort(Spans.start_ns)
+        .join_asof(ended.sort(Spans.start_ns), on=Spans.start_ns, by=keys, check_sortedness=False)
+        .sort(Spans.end_ns)
+        .join_asof(
+            begun.sort(Spans.end_ns), on=Spans.end_ns, by=keys, allow_exact_matches=False, check_sortedness=False
+        )
+        .with_columns(
+            pl.int_ranges(pl.col(_FIRST).fill_null(0), pl.col(_LAST).fill_null(0)).alias(_LANE),
+        )
+        .drop(_FIRST, _LAST)
+        .explode(_LANE)
+        .drop_nulls(_LANE)
+        .rename({Spans.start_ns: _SPAN_START, Spans.end_ns: _SPAN_END})
+    )
+    common = (
+        pl.max_horizontal(Spans.start_ns, _SPAN_START).alias(Spans.start_ns),
+        pl.min_horizontal(Spans.end_ns, _SPAN_END).alias(Spans.end_ns),
+    )
+    return rows.join(reached, on=[*keys, _LANE]).drop(_LANE).with_columns(common)
+
+
+def _spans(calls: pl.DataFrame, activity: str) -> pl.DataFrame:
+    """Return calls of the runtime as spans of an activity."""
+    return calls.select(
+        pl.col(Launches.thread).alias(HostSpans.thread),
+        pl.lit(activity, dtype=HostSpans.activity.dtype).alias(HostSpans.activity),
+        pl.col(Launches.launch_id).alias(HostSpans.launch_id),
+        pl.col(Launches.start_ns).alias(HostSpans.start_ns),
+        pl.col(Launches.end_ns).alias(HostSpans.end_ns),
+    )
+
+
+def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.DataFrame:
+    """Return the rows whose name matches as spans of an activity."""
+    names = frame[column].unique()
+    matching = names.filter(names.cast(pl.String).str.contains(pattern))
+    rows = frame.filter(pl.col(column).is_in(matching.implode()))
+    return rows.select(
+        pl.col(PythonCalls.thread).alias(HostSpans.thread),
+        pl.lit(activity, dtype=HostSpans.activity.dtype).alias(HostSpans.activity),
+        pl.lit(None, dtype=pl.UInt32).alias(HostSpans.launch_id),
+        pl.col(Spans.start_ns).alias(HostSpans.start_ns),
+        pl.col(Spans.end_ns).alias(HostSpans.end_ns),
+    )
+
+
+def _overheads(host: pl.DataFrame, threads: pl.Series) -> pl.DataFrame:
+    """Return the profiler's own time; records on a track that launches nothing hold up every thread."""
+    spans = _named(host, Annotations.category, _OVERHEAD, "profiler")
+    is_own = pl.col(HostSpans.thread).is_in(threads.implode())
+    shared = spans.filter(~is_own.fill_null(value=False)).drop(HostSpans.thread)
+    everywhere = shared.join(threads.alias(HostSpans.thread).to_frame(), how="cross").select(HostSpans.columns())
+    return pl.concat([spans.filter(is_own), everywhere])

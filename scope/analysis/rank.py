@@ -1,0 +1,236 @@
+"""All analyses of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import polars as pl
+
+from scope.analysis import spans
+from scope.analysis.breakdown import (
+    Breakdown,
+    compute_clipped_breakdowns,
+    compute_launched_breakdowns,
+    compute_part_breakdowns,
+    sum_breakdowns,
+)
+from scope.analysis.copies import summarize_copies
+from scope.analysis.critical_path import compute_critical_path
+from scope.analysis.idle import IdleCauses, compute_part_idle_causes, find_idle_spans, sum_idle_causes
+from scope.analysis.job import DeviceAnalysis, KernelTables, PartAnalysis, RankAnalysis
+from scope.analysis.kernels import key_events, summarize_kernels
+from scope.analysis.launches import (
+    QueueDepth,
+    compute_launch_delays,
+    compute_part_queues,
+    sum_queues,
+    summarize_launches,
+)
+from scope.analysis.memory import compute_memory_peaks
+from scope.analysis.recompute import compute_recompute
+from scope.analysis.syncs import summarize_syncs
+from scope.analysis.windows import Parts
+from scope.trace.schema import DeviceEvents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scope.analysis.critical_path import CriticalPath
+    from scope.analysis.windows import DeviceWindows, StepWindow, Timeline, Window
+    from scope.trace.model import TraceQuality
+
+_T = TypeVar("_T")
+
+NO_STACKS = "the trace holds no Python calls (record with_stack=True, and load with the Python calls)"
+NO_EVENTS = "the trace holds no device events and no host timeline"
+HOST_ONLY = "a host timeline has no launches"
+NO_LAUNCHES = "the trace holds no launches"
+NO_WINDOW = "the step has no window on this device"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Figures:
+    """What was computed for all parts of all devices at once."""
+
+    timeline: Timeline
+    breakdowns: dict[int, Breakdown]
+    launched: dict[tuple[int, int], Breakdown]
+    clipped: dict[int, Breakdown]
+    idle: dict[int, IdleCauses]
+    queues: dict[int, QueueDepth]
+    no_launches: str | None
+    """Why there are no idle causes and queues, where there are none."""
+
+
+def analyze_rank(timeline: Timeline) -> RankAnalysis:
+    """Return every analysis of one rank."""
+    trace = timeline.trace
+    no_launches = HOST_ONLY if trace.is_host_timeline else NO_LAUNCHES if trace.launches.is_empty() else None
+    idle = find_idle_spans(timeline)
+    figures = _Figures(
+        timeline=timeline,
+        breakdowns=compute_part_breakdowns(timeline),
+        launched=compute_launched_breakdowns(timeline),
+        clipped=compute_clipped_breakdowns(timeline),
+        idle={} if no_launches else compute_part_idle_causes(timeline, idle),
+        queues={} if no_launches else compute_part_queues(timeline),
+        no_launches=no_launches,
+    )
+    devices = tuple(_analyze_device(figures, windows) for windows in timeline.devices)
+    absent = {
+        **({} if trace.rank is not None else {"rank": "neither the file nor its name says"}),
+        **({} if trace.host is not None else {"host": "the trace does not say"}),
+        **({} if devices else {"breakdown": NO_EVENTS}),
+    }
+    reason = no_launches if devices else NO_EVENTS
+    if reason is not None:
+        absent |= {"idle": reason, "queue": reason}
+    return RankAnalysis(
+        label=trace.label,
+        rank=trace.rank,
+        path=trace.path,
+        host=trace.host,
+        is_host_timeline=trace.is_host_timeline,
+        quality=_with_attribution(trace.quality, timeline.events),
+        devices=devices,
+        breakdown=sum_breakdowns(_present(each.whole.breakdown for each in devices)) if devices else None,
+        idle=None if reason else sum_idle_causes(_present(each.whole.idle for each in devices)),
+        queue=None if reason else sum_queues(_present(each.whole.queue for each in devices)),
+        delays=compute_launch_delays(timeline),
+        kernels=summarize_kernel_tables([timeline]),
+        launches=summarize_launches(timeline),
+        copies=summarize_copies(timeline),
+        syncs=summarize_syncs(timeline, idle),
+        memory=compute_memory_peaks(trace),
+        recompute=compute_recompute(timeline),
+        absent=absent,
+    )
+
+
+def summarize_kernel_tables(timelines: Sequence[Timeline]) -> KernelTables:
+    """Return the device events of one or several ranks, grouped in the four ways."""
+    has_stacks = any(not timeline.trace.python_calls.is_empty() for timeline in timelines)
+    by_module = None
+    if has_stacks:
+        by_module = summarize_kernels([key_events(timeline, by="module") for timeline in timelines])
+    return KernelTables(
+        by_name=summarize_kernels([key_events(timeline, by="name") for timeline in timelines]),
+        by_class=summarize_kernels([key_events(timeline, by="kernel_class") for timeline in timelines]),
+        by_operator=summarize_kernels([key_events(timeline, by="operator") for timeline in timelines]),
+        by_module=by_module,
+        absent={} if has_stacks else {"by_module": NO_STACKS},
+    )
+
+
+def _analyze_device(figures: _Figures, windows: DeviceWindows) -> DeviceAnalysis:
+    device = windows.device
+    parts = figures.timeline.parts.filter(pl.col(Parts.device) == device)
+    ids = {(place, step): part for part, place, step in parts.select(_PART_KEY).iter_rows()}
+    clipped = figures.clipped.get(device)
+    path, no_path = _median_path(figures.timeline, windows)
+    absent: dict[str, str] = {}
+    if clipped is None:
+        absent["clipped"] = "no event of this device runs into the next one of its stream"
+    if path is None:
+        absent["critical_path"] = no_path
+    if windows.before is None or windows.after is None:
+        absent |= dict.fromkeys(("before", "after"), "no step has a window on this device")
+    return DeviceAnalysis(
+        device=device,
+        windows=windows,
+        whole=_whole(figures, windows, [int(part) for part in parts[Parts.part_id]]),
+        before=_outside(figures, windows.before, ids.get(("before", None)), is_before=True),
+        steps=tuple(_step(figures, step, ids.get(("step", step.step_id))) for step in windows.steps),
+        after=_outside(figures, windows.after, ids.get(("after", None)), is_before=False),
+        clipped=clipped,
+        critical_path=path,
+        absent=absent,
+    )
+
+
+_PART_KEY = (Parts.part_id, Parts.place, Parts.step_id)
+_NOT_A_STEP = {"step": "not a step", "launched": "only steps launch"}
+
+
+def _launch_figures(figures: _Figures) -> dict[str, str]:
+    """Return why idle causes and queue are absent, if they are."""
+    return {} if figures.no_launches is None else {"idle": figures.no_launches, "queue": figures.no_launches}
+
+
+def _whole(figures: _Figures, windows: DeviceWindows, parts: list[int]) -> PartAnalysis:
+    """Return the figures of the whole window as the sum of those of its parts."""
+    has_launches = figures.no_launches is None
+    return PartAnalysis(
+        place="whole",
+        window=windows.whole,
+        step=None,
+        breakdown=sum_breakdowns(figures.breakdowns[part] for part in parts),
+        launched=None,
+        idle=sum_idle_causes(figures.idle[part] for part in parts) if has_launches else None,
+        queue=sum_queues(figures.queues[part] for part in parts) if has_launches else None,
+        absent={**_NOT_A_STEP, **_launch_figures(figures)},
+    )
+
+
+def _outside(figures: _Figures, window: Window | None, part: int | None, *, is_before: bool) -> PartAnalysis | None:
+    """Return the figures of what lies before the first step, or after the last."""
+    if window is None or part is None:
+        return None
+    return PartAnalysis(
+        place="before" if is_before else "after",
+        window=window,
+        step=None,
+        breakdown=figures.breakdowns[part],
+        launched=None,
+        idle=figures.idle.get(part),
+        queue=figures.queues.get(part),
+        absent={**_NOT_A_STEP, **_launch_figures(figures)},
+    )
+
+
+def _step(figures: _Figures, step: StepWindow, part: int | None) -> PartAnalysis:
+    """Return the figures of one step, which may have no window on the device."""
+    launched = figures.launched.get((step.device, step.step_id))
+    absent = _launch_figures(figures)
+    if part is None:
+        absent |= dict.fromkeys(("window", "breakdown", "idle", "queue"), NO_WINDOW)
+    if launched is None:
+        absent["launched"] = "nothing was launched in the step on this device"
+    return PartAnalysis(
+        place="step",
+        window=step.window,
+        step=step,
+        breakdown=None if part is None else figures.breakdowns[part],
+        launched=launched,
+        idle=None if part is None else figures.idle.get(part),
+        queue=None if part is None else figures.queues.get(part),
+        absent=absent,
+    )
+
+
+def _median_path(timeline: Timeline, windows: DeviceWindows) -> tuple[CriticalPath | None, str]:
+    """Return the critical path of the step of median length, cut steps apart, or why there is none."""
+    if not timeline.options.critical_path:
+        return None, "not asked for"
+    if timeline.trace.is_host_timeline:
+        return None, "a host timeline has no launches to follow"
+    whole = [(step.window.length_ns, step.step_id) for step in windows.steps if step.window and not step.is_cut]
+    if not whole:
+        return None, "no step that was recorded whole has a window on this device"
+    middle = sorted(whole)[(len(whole) - 1) // 2][1]
+    return compute_critical_path(timeline, device=windows.device, step_id=middle), ""
+
+
+def _with_attribution(quality: TraceQuality, events: pl.DataFrame) -> TraceQuality:
+    """Return the quality with the share of device time whose operator is known."""
+    total = int(events.select(spans.SPAN_NS.sum()).item())
+    if not total:
+        return quality
+    known = int(events.filter(pl.col(DeviceEvents.op_id).is_not_null()).select(spans.SPAN_NS.sum()).item())
+    return replace(quality, attributed_ratio=known / total)
+
+
+def _present(values: Iterable[_T | None]) -> list[_T]:
+    """Return the values that are there."""
+    return [value for value in values if value is not None]

@@ -1,0 +1,85 @@
+"""All analyses of a job that look at one rank at a time, and their sums over ranks."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.breakdown import sum_breakdowns
+from scope.analysis.idle import sum_idle_causes
+from scope.analysis.job import Analysis, StepSummary
+from scope.analysis.launches import sum_queues
+from scope.analysis.options import Options
+from scope.analysis.rank import analyze_rank, summarize_kernel_tables
+from scope.analysis.windows import build_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.analysis.job import PartAnalysis, RankAnalysis
+    from scope.trace.model import Job
+
+_DEFAULTS: Final = Options()
+_NOTHING_RAN: Final = "no rank has device events or a host timeline"
+_NO_LAUNCHES: Final = "no rank has launches"
+
+
+def analyze(job: Job, *, options: Options = _DEFAULTS) -> Analysis:
+    """Return the analyses of every rank by itself and their sums over all ranks.
+
+    What takes several ranks together (collectives, clocks, stragglers, comparison) and the roofline have functions of
+    their own beside this one.
+
+    Args:
+        job: What `scope.load` returned.
+        options: Which events count, and as what.
+    """
+    timelines = [build_timeline(trace, options=options) for trace in job.ranks]
+    ranks = tuple(analyze_rank(timeline) for timeline in timelines)
+    breakdowns = [rank.breakdown for rank in ranks if rank.breakdown is not None]
+    idle = [rank.idle for rank in ranks if rank.idle is not None]
+    queues = [rank.queue for rank in ranks if rank.queue is not None]
+    absent = {
+        **({} if breakdowns else {"breakdown": _NOTHING_RAN}),
+        **({} if idle else {"idle": _NO_LAUNCHES, "queue": _NO_LAUNCHES}),
+        **({} if job.world_size is not None else {"world_size": "no trace says how many ranks there are"}),
+    }
+    return Analysis(
+        options=options,
+        ranks=ranks,
+        breakdown=sum_breakdowns(breakdowns) if breakdowns else None,
+        idle=sum_idle_causes(idle) if idle else None,
+        queue=sum_queues(queues) if queues else None,
+        steps=_summarize_steps(ranks),
+        kernels=ranks[0].kernels if len(ranks) == 1 else summarize_kernel_tables(timelines),
+        world_size=job.world_size,
+        missing_ranks=job.missing_ranks,
+        warnings=job.warnings,
+        absent=absent,
+    )
+
+
+def _summarize_steps(ranks: Sequence[RankAnalysis]) -> tuple[StepSummary, ...]:
+    """Return every step number over all ranks and devices in which it has a window."""
+    found: dict[int, list[tuple[str, PartAnalysis]]] = {}
+    for rank in ranks:
+        for device in rank.devices:
+            for part in device.steps:
+                if part.step is not None and part.window is not None:
+                    found.setdefault(part.step.number, []).append((rank.label, part))
+    return tuple(_summarize_step(number, found[number]) for number in sorted(found))
+
+
+def _summarize_step(number: int, parts: list[tuple[str, PartAnalysis]]) -> StepSummary:
+    lengths = [part.window.length_ns for _, part in parts if part.window is not None]
+    slowest = lengths.index(max(lengths))
+    return StepSummary(
+        number=number,
+        num_devices=len(parts),
+        is_cut=any(part.step is not None and part.step.is_cut for _, part in parts),
+        breakdown=sum_breakdowns(part.breakdown for _, part in parts if part.breakdown is not None),
+        min_window_ns=min(lengths),
+        median_window_ns=statistics.median_low(lengths),
+        max_window_ns=max(lengths),
+        slowest=parts[slowest][0],
+    )
