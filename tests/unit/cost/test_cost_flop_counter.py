@@ -137,7 +137,8 @@ def test_convolution_gradients_cost_what_torch_counts(case: dict[str, Any]) -> N
     if case["groups"] == 1:
         geometry = (None, None, None, None, case["transposed"], None, None, [True, True, False])
         results = [torch.empty(x, device="meta"), torch.empty(weight, device="meta"), None]
-        counted = conv_backward_flop(out, x, weight, *geometry, out_val=results)
+        count: Callable[..., int] = conv_backward_flop
+        counted = count(out, x, weight, *geometry, out_val=results)
         assert backward.flops == counted
 
 
