@@ -35,5 +35,8 @@ format: setup ## let ruff rewrite what it can
 test: setup ## run the tests; what needs a missing system package is skipped by name
 	$(BIN)/pytest -m "not gpu and not bench" -n auto
 
+demo: setup ## train, record, serve and draw a real run on this machine (ARGS="--straggler 2")
+	$(BIN)/scope demo $(ARGS)
+
 clean: ## remove what the targets made
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

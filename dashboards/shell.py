@@ -14,12 +14,16 @@ from dashboards.state import PageState, read_state, write_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
 from scope.report.inert import csv_text, markdown_text, visible
+from scope.report.rows import to_csv
+from scope.report.table import format_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
     from plotly.graph_objects import Figure
+
+    from scope.report.table import ReportTable
 
 _LIST_TTL_S: Final = 5.0
 _MAX_TABLE_ROWS: Final = 5_000
@@ -171,6 +175,30 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
         file_name=f"{key}.csv".replace(" ", "-"),
         key=f"{key} download",
         mime="text/csv",
+    )
+
+
+def show_report_table(table: ReportTable, *, key: str) -> None:
+    """Show a table of a report: numbers sort as numbers, the meaning of each column is its help, notes stand below."""
+    columns = {
+        column.heading: st.column_config.Column(column.heading, help=markdown_text(column.meaning))
+        for column in table.columns
+    }
+    rows = [
+        {
+            column.heading: csv_text(format_cell(cell, column.unit))
+            for column, cell in zip(table.columns, row, strict=True)
+        }
+        for row in table.limited(_MAX_TABLE_ROWS).rows
+    ]
+    if rows:
+        st.dataframe(rows, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
+    else:
+        st.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
+    for note in (*table.notes, *table.reasons()):
+        st.caption(markdown_text(note))
+    st.download_button(
+        "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
     )
 
 

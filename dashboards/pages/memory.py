@@ -67,12 +67,11 @@ def draw_figures(steps: pl.DataFrame, capacity: int | None) -> None:
     metric(columns[0], f"Largest {LINES[kind]}", peak_bytes, "not recorded", format_bytes)
     headroom = None if peak_bytes is None or capacity is None else capacity - peak_bytes
     metric(columns[1], "Headroom", headroom, "the memory of the device is not known", format_bytes)
-    fragmentation = steps[RankSteps.fragmentation_ratio].drop_nulls().last()
-    metric(columns[2], "Fragmentation", fragmentation, "only a CUDA allocator has it", format_ratio)
+    unknown = "only a CUDA allocator has it"
+    fragmentation: list[float] = steps[RankSteps.fragmentation_ratio].drop_nulls().tail(1).to_list()
+    metric(columns[2], "Fragmentation", fragmentation[0] if fragmentation else None, unknown, format_ratio)
     retries = steps[RankSteps.num_alloc_retries].drop_nulls()
-    metric(
-        columns[3], "Allocator retries", retries.sum() if len(retries) else None, "only a CUDA allocator has it", str
-    )
+    metric(columns[3], "Allocator retries", retries.sum() if len(retries) else None, unknown, str)
 
 
 def choose_rank(run: LiveRun, state: PageState) -> int | None:
