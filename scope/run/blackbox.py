@@ -21,14 +21,10 @@ if TYPE_CHECKING:
     import struct
     from pathlib import Path
 
-    from scope.run.calls import Call
-
 _READ_TRIES: Final = 3
-_RING_MASK: Final = layout.NUM_RING_RECORDS - 1
-_RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
 _POINT_TO_POINT: Final = ("send", "recv")
 _MANY_OUTSTANDING: Final = 255
-_pack_ring = RING.pack
+_pwrite = os.pwrite
 _pack_crc = CRC.pack
 _ring_offsets = [layout.RING_OFFSET + slot * layout.RING_RECORD_BYTES for slot in range(layout.NUM_RING_RECORDS)]
 
@@ -220,39 +216,13 @@ class BlackBox:
         table = b"".join(CRC.pack(crc32(body)) + body for body in bodies[: layout.NUM_GROUP_SLOTS])
         self._write(table.ljust(layout.NUM_GROUP_SLOTS * layout.GROUP_BYTES, b"\0"), layout.GROUPS_OFFSET)
 
-    def write_call(self, call: Call, outstanding: int = 255) -> None:
-        """Write the ring record of a call: once when it is issued, again when more is known of it.
-
-        Args:
-            call: The call.
-            outstanding: Earlier calls of its group that have not completed; 255 unknown, or as many.
-        """
-        descriptor = self._descriptor
-        if descriptor < 0:
-            return
-        index = call.index
-        body = _pack_ring(
-            call.operation,
-            call.variant,
-            call.dtype,
-            call.flags,
-            index >> _RING_SHIFT,
-            call.group,
-            call.phase,
-            outstanding,
-            call.sequence,
-            call.step,
-            call.peer,
-            call.rolling_hash & 0xFFFFFFFF,
-            call.in_bytes,
-            call.out_bytes,
-            call.issued_ns,
-            call.completed_ns,
-        )
-        try:
-            os.pwrite(descriptor, _pack_crc(crc32(body)) + body, _ring_offsets[index & _RING_MASK])
-        except OSError:
-            self.num_failed += 1
+    def write_ring(self, body: bytes, slot: int) -> None:
+        """Write a record of the ring, `RING.pack(...)`: when a call is issued, again when more is known of it."""
+        if self._descriptor >= 0:
+            try:
+                _pwrite(self._descriptor, _pack_crc(crc32(body)) + body, _ring_offsets[slot])
+            except OSError:
+                self.num_failed += 1
 
     def close(self) -> None:
         """Close the file; writes after it do nothing."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from scope.errors import RunError
 from scope.run import layout
 from scope.run.files import read_span
-from scope.run.layout import CALL, CRC, SEGMENT
+from scope.run.layout import CALL, CRC, RING, SEGMENT
 from scope.run.schema import DTYPES, OPERATIONS, VARIANTS, CollectiveTotal
 
 if TYPE_CHECKING:
@@ -31,25 +31,46 @@ _POINT_TO_POINT: Final = (OPERATIONS.index("send"), OPERATIONS.index("recv"))
 _PRIME: Final = layout.FNV_PRIME
 _MASK: Final = 2**64 - 1
 _RING_MASK: Final = layout.NUM_RING_RECORDS - 1
+_RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
 _LATE_NS: Final = 100_000_000
+_pack_ring = RING.pack
 
 
-class Call:
-    """One collective call of this rank, filled in as it goes on. Instants are monotonic; 0 is unknown.
+class CallShape(NamedTuple):
+    """What equal calls have in common; made once and shared by all of them.
 
     Attributes:
         group: Number of the group in `RankInfo.groups` (`RankWriter.put_group`).
         operation: Place in `OPERATIONS`.
         variant: Place in `VARIANTS`.
         dtype: Place in `DTYPES`.
-        flags: `scope.run.layout.FLAG_...`, or-ed.
         in_bytes: Bytes that this rank gives.
         out_bytes: Bytes that this rank gets.
-        issued_ns: When the call was made.
         peer: Global rank at the other side of a send or recv; group rank of the root; -1 without.
         tag: Tag of a send or recv, -1 without.
         num_tensors: Tensors of a coalesced call.
-        site: Number of the call site, 0 unknown.
+        elements: Elements where all ranks of the group must agree on them, 0 where they may differ.
+    """
+
+    group: int
+    operation: int
+    variant: int
+    dtype: int
+    in_bytes: int
+    out_bytes: int
+    peer: int = -1
+    tag: int = -1
+    num_tensors: int = 1
+    elements: int = 0
+
+
+class Call:
+    """One collective call of this rank, filled in as it goes on. Instants are monotonic; 0 is unknown.
+
+    Attributes:
+        shape: What it has in common with equal calls.
+        flags: `scope.run.layout.FLAG_...`, or-ed.
+        issued_ns: When the call was made.
         arrived_ns: When the device reached it (an event on the caller's stream); on CPUs it is `issued_ns`.
         completed_ns: When it completed.
         blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
@@ -61,84 +82,54 @@ class Call:
         "blocked_ns",
         "completed_ns",
         "counter",
-        "dtype",
         "flags",
-        "group",
-        "in_bytes",
         "index",
         "issued_ns",
-        "num_tensors",
-        "operation",
-        "out_bytes",
-        "peer",
         "phase",
         "rolling_hash",
         "sequence",
-        "site",
+        "shape",
         "step",
-        "tag",
-        "variant",
     )
 
-    def __init__(  # noqa: PLR0913 - one plain assignment a field; a builder would cost more than the call
-        self,
-        group: int,
-        operation: int,
-        variant: int,
-        dtype: int,
-        flags: int,
-        in_bytes: int,
-        out_bytes: int,
-        issued_ns: int,
-        peer: int = -1,
-        tag: int = -1,
-        num_tensors: int = 1,
-        site: int = 0,
-    ) -> None:
-        self.group = group
-        self.operation = operation
-        self.variant = variant
-        self.dtype = dtype
+    index: int
+    phase: int
+    rolling_hash: int
+    sequence: int
+    step: int
+    counter: GroupCounter
+
+    def __init__(self, shape: CallShape, flags: int, issued_ns: int) -> None:
+        self.shape = shape
         self.flags = flags
-        self.in_bytes = in_bytes
-        self.out_bytes = out_bytes
         self.issued_ns = issued_ns
-        self.peer = peer
-        self.tag = tag
-        self.num_tensors = num_tensors
-        self.site = site
         self.arrived_ns = 0
         self.completed_ns = 0
         self.blocked_ns = -1
-        self.step = -1
-        self.phase = layout.OWN_PHASE
-        self.index = 0
-        self.sequence = 0
-        self.rolling_hash = 0
-        self.counter: GroupCounter | None = None
 
     def pack(self) -> bytes:
         """Return the record of a segment."""
+        shape = self.shape
         body = CALL.pack(
-            self.group,
+            shape.group,
             self.step,
             self.sequence,
-            self.operation,
-            self.variant,
-            self.dtype,
+            shape.operation,
+            shape.variant,
+            shape.dtype,
             self.flags,
-            self.peer,
-            self.tag,
-            self.in_bytes,
-            self.out_bytes,
+            shape.peer,
+            shape.tag,
+            shape.in_bytes,
+            shape.out_bytes,
             self.issued_ns,
             self.arrived_ns,
             self.completed_ns,
             self.blocked_ns,
-            min(self.num_tensors, 0xFFFF),
+            min(shape.num_tensors, 0xFFFF),
             self.phase,
             0,
-            self.site,
+            0,
             0,
             self.rolling_hash,
         )
@@ -156,8 +147,8 @@ class _Total:
     def add(self, call: Call) -> None:
         """Add a call as far as it is known now."""
         self.calls += 1
-        self.in_bytes += call.in_bytes
-        self.out_bytes += call.out_bytes
+        self.in_bytes += call.shape.in_bytes
+        self.out_bytes += call.shape.out_bytes
         if call.completed_ns:
             self.timed += 1
             self.duration_ns += call.completed_ns - call.issued_ns
@@ -214,7 +205,8 @@ class StepCalls:
         """Return the totals by group, operation, variant and whether it is control traffic."""
         totals: dict[tuple[int, int, int, int], _Total] = {}
         for call in self.seen:
-            key = (call.group, call.operation, call.variant, call.flags & layout.FLAG_CONTROL)
+            shape = call.shape
+            key = (shape.group, shape.operation, shape.variant, call.flags & layout.FLAG_CONTROL)
             total = totals.get(key)
             if total is None:
                 total = totals[key] = _Total()
@@ -262,38 +254,63 @@ class CallLog:
         self._ring: list[Call | None] = [None] * layout.NUM_RING_RECORDS
         self._refreshed_ns = 0
 
-    def issue(self, call: Call, count: int = 0) -> None:
-        """Note a call before it is handed to torch.
+    def issue(self, shape: CallShape, flags: int, issued_ns: int) -> Call:
+        """Note a call before it is handed to torch, and return it.
 
         Args:
-            call: The call, its own fields set.
-            count: Elements where all ranks of the group must agree on them, 0 where they may differ.
+            shape: What the arguments of the call say.
+            flags: `scope.run.layout.FLAG_...`, or-ed.
+            issued_ns: When the call was made.
         """
-        counter = self._groups.get(call.group)
+        # Written out where elsewhere there would be functions: each call of one is a tenth of what a record may cost.
+        group, operation, variant, dtype, in_bytes, out_bytes, peer, _, _, elements = shape
+        counter = self._groups.get(group)
         if counter is None:
-            counter = self._groups.setdefault(call.group, GroupCounter())
+            counter = self._groups.setdefault(group, GroupCounter())
+        call = Call(shape, flags, issued_ns)
         call.counter = counter
         call.index = index = next(self._indices)
         current = self._current
         call.step = current.step
         call.phase = self.phase
-        operation = call.operation
         if operation in _POINT_TO_POINT:
-            counter.point_to_point = call.sequence = counter.point_to_point + 1
+            sequence = counter.point_to_point = counter.point_to_point + 1
+            outstanding = 255
         else:
-            counter.enqueued = call.sequence = counter.enqueued + 1
+            sequence = counter.enqueued = counter.enqueued + 1
+            outstanding = min(sequence - 1 - counter.completed, 255)
             if self.hashing:
-                # `layout.roll_hash`, written out: a function call is a tenth of what a record may cost.
-                state = (counter.rolling_hash ^ (operation | call.dtype << 8 | (call.peer + 1) << 16)) * _PRIME & _MASK
-                counter.rolling_hash = (state ^ count) * _PRIME & _MASK
-        call.rolling_hash = counter.rolling_hash
+                # `layout.roll_hash`.
+                state = (counter.rolling_hash ^ (operation | dtype << 8 | (peer + 1) << 16)) * _PRIME & _MASK
+                counter.rolling_hash = (state ^ elements) * _PRIME & _MASK
+        call.sequence = sequence
+        call.rolling_hash = rolling = counter.rolling_hash
         counter.last = call
         current.seen.append(call)
         if self._black_box is not None:
             self._ring[index & _RING_MASK] = call
-            self._black_box.write_call(call, outstanding=min(call.sequence - 1 - counter.completed, 255))
+            body = _pack_ring(
+                operation,
+                variant,
+                dtype,
+                flags,
+                index >> _RING_SHIFT,
+                group,
+                self.phase,
+                outstanding,
+                sequence,
+                current.step,
+                peer,
+                rolling & 0xFFFFFFFF,
+                in_bytes,
+                out_bytes,
+                issued_ns,
+                0,
+            )
+            self._black_box.write_ring(body, index & _RING_MASK)
         if not index & 255:
-            self.cost_ns += (time.monotonic_ns() - call.issued_ns) << 8
+            self.cost_ns += (time.monotonic_ns() - issued_ns) << 8
+        return call
 
     def complete(self, call: Call, completed_ns: int) -> None:
         """Note that a call has completed; the second time for the same call does nothing.
@@ -305,7 +322,7 @@ class CallLog:
         call.completed_ns = completed_ns
         call.flags |= layout.FLAG_COMPLETED
         counter = call.counter
-        if counter is not None and call.operation not in _POINT_TO_POINT:
+        if call.shape.operation not in _POINT_TO_POINT:
             if call.sequence > counter.completed:
                 counter.completed = call.sequence
             if completed_ns > counter.completed_ns:
@@ -324,7 +341,7 @@ class CallLog:
         for call in tuple(self._ring):
             # A completion that a slow thread tells late bears an older instant, hence the margin.
             if call is not None and call.completed_ns and call.completed_ns >= since - _LATE_NS:
-                self._black_box.write_call(call)
+                self._black_box.write_ring(_pack_completed(call), call.index & _RING_MASK)
 
     def note_flight_recorder(self, group: int, enqueued: int, started: int, completed: int) -> None:
         """Note what torch's Flight Recorder says of a group; the black box carries it."""
@@ -357,10 +374,33 @@ class CallLog:
             counter.completed_ns,
             counter.rolling_hash,
             *counter.fr,
-            last.operation if last else 0,
-            last.dtype if last else 0,
+            last.shape.operation if last else 0,
+            last.shape.dtype if last else 0,
             last.flags if last else 0,
         )
+
+
+def _pack_completed(call: Call) -> bytes:
+    """Return the ring record of a call that has completed; how many others were open is not said again."""
+    shape = call.shape
+    return _pack_ring(
+        shape.operation,
+        shape.variant,
+        shape.dtype,
+        call.flags,
+        call.index >> _RING_SHIFT,
+        shape.group,
+        call.phase,
+        255,
+        call.sequence,
+        call.step,
+        shape.peer,
+        call.rolling_hash & 0xFFFFFFFF,
+        shape.in_bytes,
+        shape.out_bytes,
+        call.issued_ns,
+        call.completed_ns,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import pytest
 from scope.errors import RunError
 from scope.run import layout
 from scope.run.blackbox import BlackBox, BlackBoxIdentity, read_black_box
-from scope.run.calls import Call, CallLog, pack_segment_header, read_segment
+from scope.run.calls import CallLog, CallShape, pack_segment_header, read_segment
 from scope.run.schema import OPERATIONS
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WHO = BlackBoxIdentity(rank=3, attempt=1, world_size=8, pid=77, process_start_ticks=1234, wall_offset_ns=1_000_000)
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 SEND = OPERATIONS.index("send")
+
+SHAPE = CallShape(0, ALL_REDUCE, 0, 1, 64, 64, elements=16)
 
 
 def make_box(path: Path) -> BlackBox:
@@ -49,8 +51,7 @@ def test_ring_keeps_the_last_calls_and_groups_without_a_pulse(tmp_path: Path) ->
     log = CallLog(box)
     log.next_step(7)
     for number in range(1500):
-        call = Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 1000 + number)
-        log.issue(call, 16)
+        call = log.issue(SHAPE, 0, 1000 + number)
         if number < 1499:
             log.complete(call, 2000 + number)
     (group,) = read_black_box(tmp_path / "b").groups
@@ -69,8 +70,8 @@ def test_ring_keeps_the_last_calls_and_groups_without_a_pulse(tmp_path: Path) ->
 def test_hash_is_fnv1a_over_words(tmp_path: Path) -> None:
     """The rolling hash equals FNV-1a computed step by step, and sends do not enter it."""
     log = CallLog(None)
-    log.issue(Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 1), 16)
-    log.issue(Call(0, SEND, 0, 1, 0, 64, 0, 2, peer=1), 0)
+    log.issue(SHAPE, 0, 1)
+    log.issue(CallShape(0, SEND, 0, 1, 64, 0, peer=1), 0, 2)
     expected = 0xCBF29CE484222325
     for word in (ALL_REDUCE | 1 << 8 | 0 << 16, 16):
         expected = ((expected ^ word) * 0x100000001B3) % 2**64
@@ -82,10 +83,8 @@ def test_totals_and_waits_are_complete(tmp_path: Path) -> None:
     """Totals count every call, add up waits of one call, and say how many completions were seen."""
     log = CallLog(None)
     log.next_step(0)
-    first = Call(0, ALL_REDUCE, 0, 1, 0, 100, 100, 10)
-    second = Call(0, ALL_REDUCE, 0, 1, 0, 28, 28, 20)
-    log.issue(first)
-    log.issue(second)
+    first = log.issue(CallShape(0, ALL_REDUCE, 0, 1, 100, 100), 0, 10)
+    log.issue(CallShape(0, ALL_REDUCE, 0, 1, 28, 28), 0, 20)
     log.complete(first, 15)
     log.complete(first, 99)
     log.add_wait(first, 3)
@@ -104,7 +103,7 @@ def test_torn_record_is_counted_not_believed(tmp_path: Path) -> None:
     box = make_box(path)
     log = CallLog(box)
     for number in range(3):
-        log.issue(Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, number + 1))
+        log.issue(SHAPE, 0, number + 1)
     descriptor = os.open(path, os.O_RDWR)
     os.pwrite(descriptor, b"\xff", layout.RING_OFFSET + 64 + 40)
     os.close(descriptor)
@@ -150,7 +149,7 @@ def test_truncation_under_the_writer_costs_nothing(tmp_path: Path) -> None:
     os.truncate(path, 0)
     box.write_state(layout.STATE.pack(8, 8, 100, 150, 160, 90, 1, b"backward"))
     box.write_identity()
-    CallLog(box).issue(Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 5))
+    CallLog(box).issue(SHAPE, 0, 5)
     state = read_black_box(path)
     assert (state.step, state.phase, len(state.calls)) == (8, "backward", 1)
     assert box.num_failed == 0
@@ -166,7 +165,7 @@ def test_no_room_means_no_black_box_and_a_reason(tmp_path: Path) -> None:
 
 def test_segment_round_trip_and_tear(tmp_path: Path) -> None:
     """Call records come back in full; a half-written tail is ignored; a damaged record is an error with its byte."""
-    call = Call(2, ALL_REDUCE, 1, 3, layout.FLAG_ASYNCHRONOUS, 4096, 8192, 500, num_tensors=3)
+    call = CallLog(None).issue(CallShape(2, ALL_REDUCE, 1, 3, 4096, 8192, num_tensors=3), layout.FLAG_ASYNCHRONOUS, 500)
     call.step, call.sequence, call.completed_ns = 9, 4, 700
     path = tmp_path / "000001-9.bin"
     header = pack_segment_header(rank=5, attempt=0, wall_offset_ns=10_000, first_step=9)
@@ -186,7 +185,7 @@ def test_segment_round_trip_and_tear(tmp_path: Path) -> None:
 
 def test_longer_records_of_a_newer_minor_version_are_read(tmp_path: Path) -> None:
     """A segment whose records have eight more bytes gives the fields that this version knows."""
-    call = Call(0, ALL_REDUCE, 0, 1, 0, 1, 1, 5)
+    call = CallLog(None).issue(SHAPE, 0, 5)
     body = call.pack()[4:] + b"\7" * 8
     header_body = layout.SEGMENT.pack(layout.SEGMENT_MAGIC, 1, 9, 0, 0, layout.CALL_BYTES + 8, 0, 0, 0)
     header = (header_body + struct.pack("<I", crc32(header_body))).ljust(64, b"\0")

@@ -10,7 +10,7 @@ import pytest
 
 from scope.errors import RunError, UsageError
 from scope.run import paths
-from scope.run.calls import Call
+from scope.run.calls import CallShape
 from scope.run.files import AppendFile
 from scope.run.folding import fold_file, summarize_steps
 from scope.run.reader import RankReader, RunReader, check_version, read_rank_info, read_run_info
@@ -46,8 +46,8 @@ def make_step(number: int, *, length: int = 100, **more: object) -> StepRecord:
 def write_step(writer: RankWriter, number: int, num_calls: int = 1) -> None:
     """Issue and complete calls and end the step."""
     for at in range(num_calls):
-        call = Call(0, ALL_REDUCE, 0, 1, 0, 64, 64, 1000 * number + at + 1)
-        writer.calls.issue(call, 16)
+        shape = CallShape(0, ALL_REDUCE, 0, 1, 64, 64, elements=16)
+        call = writer.calls.issue(shape, 0, 1000 * number + at + 1)
         writer.calls.complete(call, 1000 * number + at + 5)
     writer.add_step(StepDraft(record=make_step(number), calls=writer.calls.next_step(number + 1)))
 
