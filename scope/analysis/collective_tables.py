@@ -34,6 +34,7 @@ class MatchedCalls(Table):
     is_root = Column("is_root", pl.Boolean, "root of a rooted operation, or sender", nullable=True)
     arrival_ns = Column("arrival_ns", pl.Int64, "start of its first kernel, on the reference clock")
     end_ns = Column("end_ns", pl.Int64, "end of its last kernel, on the reference clock")
+    window_start_ns = Column("window_start_ns", pl.Int64, "when the recording of the rank began", nullable=True)
     lateness_ns = Column("lateness_ns", pl.Int64, "arrival after the first arrival seen", nullable=True)
     wait_ns = Column("wait_ns", pl.Int64, "time spent waiting for other ranks; at least, if ranks miss", nullable=True)
     clock_interval_ns = Column("clock_interval_ns", pl.Int64, "width of the rank's clock interval", nullable=True)

@@ -23,7 +23,7 @@ from scope.analysis.collective_tables import (
     MatchedCalls,
     RankWaitRows,
 )
-from scope.analysis.matching import IS_SYMMETRIC, PLACE, WINDOW_START_NS, Matched, match_calls
+from scope.analysis.matching import IS_SYMMETRIC, PLACE, Matched, match_calls
 from scope.analysis.result import Result
 from scope.trace.schema import CollectiveCalls
 
@@ -139,7 +139,7 @@ def with_tiers(groups: pl.DataFrame, *, nodes: Mapping[int, str] | None) -> pl.D
 
 def _timed(matched: Matched, clock: ClockAlignment) -> pl.DataFrame:
     """Return all calls with their instants on the reference clock and what is known of the rank's clock."""
-    instants = (CollectiveCalls.start_ns, CollectiveCalls.end_ns, WINDOW_START_NS)
+    instants = (CollectiveCalls.start_ns, CollectiveCalls.end_ns, MatchedCalls.window_start_ns)
     calls = on_reference_clock(matched.calls, clock, instants=instants)
     clocks = pl.DataFrame(
         [(each.rank, each.interval_ns, each.residual_ns) for each in clock.offsets],
@@ -170,7 +170,7 @@ def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
             pl.col(MatchedCalls.end_ns).max(),
             rank.filter(arrival == arrival.max()).min().alias(CollectiveRows.last_rank),
             arrival.top_k(2).min().alias(_SECOND),
-            (arrival.min() < pl.col(WINDOW_START_NS).max()).alias(CollectiveRows.is_cut),
+            (arrival.min() < pl.col(MatchedCalls.window_start_ns).max()).alias(CollectiveRows.is_cut),
             # Two clocks are wrong against each other by no more than both are against the reference.
             pl.when(interval.null_count() == 0).then(interval.top_k(2).sum()).alias(CollectiveRows.clock_interval_ns),
             pl.col(RESIDUAL_NS).max(),

@@ -25,8 +25,6 @@ SYMMETRIC: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 
 PAIRS: Final = ("send", "recv")
 IS_SYMMETRIC: Final = "is_symmetric"
-WINDOW_START_NS: Final = "window_start_ns"
-WINDOW_END_NS: Final = "window_end_ns"
 PLACE: Final = "place"
 """`Seq`, or the aligned ordinal."""
 
@@ -74,8 +72,7 @@ def _calls_schema() -> pl.Schema:
             **CollectiveCalls.schema(),
             MatchedCalls.rank: MatchedCalls.rank.dtype,
             MatchedCalls.step_number: pl.Int64,
-            WINDOW_START_NS: pl.Int64,
-            WINDOW_END_NS: pl.Int64,
+            MatchedCalls.window_start_ns: pl.Int64,
         }
     )
     schema[CollectiveCalls.group_ranks] = CollectiveCalls.group_ranks.dtype
@@ -90,29 +87,26 @@ def _calls_of(trace: RankTrace) -> pl.DataFrame:
         .cast(pl.String)
         .replace_strict(list(named), list(named.values()), default=None, return_dtype=CollectiveCalls.group_ranks.dtype)
     )
-    start_ns, end_ns = _window(trace)
     steps = trace.steps.select(Steps.step_id, pl.col(Steps.number).alias(MatchedCalls.step_number))
     return trace.collective_calls.join(
         steps, left_on=CollectiveCalls.step_id, right_on=Steps.step_id, how="left", maintain_order="left"
     ).with_columns(
         pl.coalesce(CollectiveCalls.group_ranks, elided) if named else pl.col(CollectiveCalls.group_ranks),
         pl.lit(trace.rank, dtype=MatchedCalls.rank.dtype).alias(MatchedCalls.rank),
-        pl.lit(start_ns, dtype=pl.Int64).alias(WINDOW_START_NS),
-        pl.lit(end_ns, dtype=pl.Int64).alias(WINDOW_END_NS),
+        pl.lit(_window_start(trace), dtype=pl.Int64).alias(MatchedCalls.window_start_ns),
     )
 
 
-def _window(trace: RankTrace) -> tuple[int | None, int | None]:
-    """Return when the rank's recording begins and ends, as far as its events show."""
+def _window_start(trace: RankTrace) -> int | None:
+    """Return when the rank's recording begins, as far as its events show."""
     tables = (
-        (trace.ops, Ops.start_ns, Ops.end_ns),
-        (trace.launches, Launches.start_ns, Launches.end_ns),
-        (trace.device_events, DeviceEvents.start_ns, DeviceEvents.end_ns),
-        (trace.collective_calls, CollectiveCalls.start_ns, CollectiveCalls.end_ns),
+        (trace.ops, Ops.start_ns),
+        (trace.launches, Launches.start_ns),
+        (trace.device_events, DeviceEvents.start_ns),
+        (trace.collective_calls, CollectiveCalls.start_ns),
     )
-    bounds = [frame.select(pl.col(start).min(), pl.col(end).max()).row(0) for frame, start, end in tables]
-    starts, ends = [start for start, _ in bounds if start is not None], [end for _, end in bounds if end is not None]
-    return min(starts, default=None), max(ends, default=None)
+    starts = [frame[start].min() for frame, start in tables]
+    return min((start for start in starts if isinstance(start, int)), default=None)
 
 
 def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:

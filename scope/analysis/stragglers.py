@@ -1,17 +1,64 @@
-"""Ranks that make others wait, why, and what fixing each alone would save."""
+"""Ranks that make others wait, why, and what fixing each alone would save.
+
+A rank's own time between two collectives of its group is the time from arrival to arrival less what it waited, exposed,
+for other ranks in between. The last rank to arrive is charged with what its own time exceeds every other rank's by, at
+most with what it made them wait. So a rank that is late only because somebody kept it waiting (a pipeline, a slow
+tensor-parallel peer) is not charged, and lateness that was charged once is not charged again. Groups of peers alone
+are judged: no two ranks of one pipeline, whose stages work in turn.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from statistics import median_low
 from typing import TYPE_CHECKING, Final, Literal
 
+import polars as pl
+
+from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
+from scope.analysis.matching import SYMMETRIC
+from scope.analysis.rank_activity import ACTIVITIES, build_activity, totals_at
 from scope.analysis.result import Result
+from scope.trace.columns import Column, Table
+from scope.units import format_duration
 
 if TYPE_CHECKING:
-    import polars as pl
+    from collections.abc import Iterable, Mapping
+
+    from scope.analysis.collectives import Collectives
+    from scope.trace.model import Job
+
+NOISE_FLOOR_NS: Final = 10_000
+"""Lateness below this is the jitter of launches."""
+
+_NOISE_SCALE: Final = 3
+"""Lateness counts above this many times the median distance of arrivals from their median."""
+
+_EXPLAINS: Final = 0.5
+"""An activity is the reason when its excess is at least this share of the imposed wait."""
+
+_OWN_GROUP: Final = "own_group_id"
+_PREVIOUS: Final = "previous_arrival_ns"
+_OWN: Final = "own_ns"
+_CHARGE: Final = "charge_ns"
+_FLOOR: Final = "floor_ns"
+_FROM: Final = "_from"
+_CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
+
 
 StragglerReason = Literal["compute", "input", "memory", "host"]
 REASONS: Final[tuple[StragglerReason, ...]] = ("compute", "input", "memory", "host")
+
+
+class StragglerSteps(Table):
+    """What each rank imposed in each step, sorted by rank and step."""
+
+    rank = Column("rank", pl.Int32, "global rank")
+    step_number = Column("step_number", pl.Int64, "n of `ProfilerStep#n`", nullable=True)
+    group_id = Column("group_id", pl.UInt32, "the group in which it imposed most; row of `GroupRows`")
+    imposed_wait_ns = Column("imposed_wait_ns", pl.Int64, "own lateness that the last but one did not share")
+    num_collectives = Column("num_collectives", pl.Int64, "collectives at which it did")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,3 +116,256 @@ class Stragglers(Result):
     """The rest: incomplete, cut, pairs, rooted, or among stages of one pipeline."""
     verdict: str
     """One sentence for people, also when nobody is named."""
+
+
+def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
+    """Name the ranks that make their peers wait.
+
+    Args:
+        job: The ranks of the job.
+        collectives: What `compute_collectives` returned for it.
+    """
+    judged = _judged(collectives)
+    num_judged = judged[MatchedCalls.collective_id].n_unique()
+    skipped = collectives.collectives.height - num_judged
+    activity = build_activity(job, collectives) if num_judged else pl.DataFrame()
+    own = _own_times(judged, collectives, activity) if num_judged else judged
+    charges = _charges(own, collectives) if num_judged else None
+    per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
+    found = (
+        [] if charges is None else [_straggler(rank, per_step, charges, own, collectives) for rank in _ranked(per_step)]
+    )
+    return Stragglers(
+        stragglers=tuple(found),
+        per_step=StragglerSteps.check(per_step),
+        num_collectives_judged=num_judged,
+        num_collectives_skipped=skipped,
+        verdict=_verdict(found, num_judged, job),
+    )
+
+
+def _judged(collectives: Collectives) -> pl.DataFrame:
+    """Return the calls of complete symmetric collectives among peers."""
+    groups = collectives.groups
+    pipelines = _pipelines(groups)
+    peers = [
+        group
+        for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
+        if ranks is not None and _are_peers(ranks, pipelines)
+    ]
+    rows = collectives.collectives.filter(
+        CollectiveRows.is_complete,
+        pl.col(CollectiveRows.operation).is_in(SYMMETRIC),
+        pl.col(CollectiveRows.num_ranks_seen) > 1,
+        pl.col(CollectiveRows.clock_interval_ns).is_not_null(),
+        pl.col(CollectiveRows.group_id).is_in(peers),
+    ).select(CollectiveRows.collective_id, CollectiveRows.group_id)
+    return collectives.calls.join(rows, on=MatchedCalls.collective_id)
+
+
+def _pipelines(groups: pl.DataFrame) -> Mapping[int, int]:
+    """Return the pipeline of each rank that exchanges with another stage; rings of context parallelism are none."""
+    pipeline: dict[int, int] = {}
+
+    def root(rank: int) -> int:
+        while pipeline.setdefault(rank, rank) != rank:
+            rank = pipeline[rank]
+        return rank
+
+    pairs = groups.filter(GroupRows.is_pair).select(GroupRows.ranks, GroupRows.description, GroupRows.name)
+    for ranks, *labels in pairs.iter_rows():
+        if ranks is None or any(label is not None and _CONTEXT.search(label) for label in labels):
+            continue
+        first, second = root(ranks[0]), root(ranks[-1])
+        pipeline[max(first, second)] = min(first, second)
+    return {rank: root(rank) for rank in list(pipeline)}
+
+
+def _are_peers(ranks: Iterable[int], pipelines: Mapping[int, int]) -> bool:
+    staged = [pipelines[rank] for rank in ranks if rank in pipelines]
+    return len(staged) == len(set(staged))
+
+
+def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.DataFrame) -> pl.DataFrame:
+    """Add to each call the arrival at the previous common collective and what the rank did since, by activity.
+
+    The previous common collective is the last symmetric one before it that every rank of its group took part in,
+    whatever the group. Without one the time since the rank's window began counts.
+    """
+    common = _common_arrivals(judged, collectives)
+    calls = judged.sort(MatchedCalls.arrival_ns).join_asof(
+        common.sort(MatchedCalls.arrival_ns).with_columns(pl.col(MatchedCalls.arrival_ns).alias(_PREVIOUS)),
+        on=MatchedCalls.arrival_ns,
+        by=(MatchedCalls.rank, CollectiveRows.group_id),
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    # All ranks must count from the same collective: from the window where one of them has no previous one.
+    has_previous = (pl.col(_PREVIOUS).null_count() == 0).over(MatchedCalls.collective_id)
+    calls = calls.with_columns(pl.when(has_previous).then(_PREVIOUS).alias(_PREVIOUS))
+    calls = totals_at(activity, calls, instant=_PREVIOUS).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
+    calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
+    since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
+    waited = pl.col(ACTIVITIES[1])
+    return since.with_columns((pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(0) - waited).alias(_OWN))
+
+
+def _common_arrivals(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
+    """Return, by rank and judged group, the arrivals at symmetric collectives of that group or one that contains it."""
+    groups = collectives.groups.filter(~pl.col(GroupRows.is_pair) & pl.col(GroupRows.ranks).is_not_null())
+    members = {
+        group: frozenset(ranks) for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
+    }
+    of_rank: dict[int, list[int]] = {}
+    for group, ranks in members.items():
+        for rank in ranks:
+            of_rank.setdefault(rank, []).append(group)
+    wanted = judged.select(MatchedCalls.rank, CollectiveRows.group_id).unique().iter_rows()
+    covers: dict[tuple[int, int], bool] = {}
+    rows: list[tuple[int, int, int]] = []
+    for rank, group in wanted:
+        for wider in of_rank[rank]:
+            if (wider, group) not in covers:
+                covers[wider, group] = members[wider] >= members[group]
+            if covers[wider, group]:
+                rows.append((rank, group, wider))
+    pairs = pl.DataFrame(
+        rows,
+        schema={MatchedCalls.rank: pl.Int32, _OWN_GROUP: pl.UInt32, CollectiveRows.group_id: pl.UInt32},
+        orient="row",
+    )
+    symmetric = collectives.collectives.filter(pl.col(CollectiveRows.operation).is_in(SYMMETRIC))
+    return (
+        collectives.calls.join(
+            symmetric.select(CollectiveRows.collective_id, CollectiveRows.group_id), on=MatchedCalls.collective_id
+        )
+        .select(MatchedCalls.rank, CollectiveRows.group_id, MatchedCalls.arrival_ns)
+        .join(pairs, on=(MatchedCalls.rank, CollectiveRows.group_id))
+        .select(MatchedCalls.rank, pl.col(_OWN_GROUP).alias(CollectiveRows.group_id), MatchedCalls.arrival_ns)
+    )
+
+
+def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
+    """Return one row per collective whose last rank is to blame: the rank, the charge, the noise floor of the group."""
+    rows = collectives.collectives.select(
+        CollectiveRows.collective_id,
+        CollectiveRows.last_rank,
+        CollectiveRows.imposed_wait_ns,
+        CollectiveRows.clock_interval_ns,
+        CollectiveRows.last_arrival_ns,
+    )
+    calls = own.drop(MatchedCalls.clock_interval_ns).join(rows, on=MatchedCalls.collective_id)
+    is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
+    time = pl.col(_OWN)
+    arrival = pl.col(MatchedCalls.arrival_ns)
+    begun = pl.col(MatchedCalls.window_start_ns).filter(is_last).first()
+    found = calls.group_by(MatchedCalls.collective_id).agg(
+        pl.col(CollectiveRows.group_id).first(),
+        pl.col(MatchedCalls.step_number).first(),
+        pl.col(CollectiveRows.last_rank).first(),
+        pl.col(CollectiveRows.clock_interval_ns).first(),
+        # What others waited before the last rank's recording began may be the profiler's doing.
+        pl.min_horizontal(
+            pl.col(CollectiveRows.imposed_wait_ns).first(), pl.col(CollectiveRows.last_arrival_ns).first() - begun
+        ).alias(CollectiveRows.imposed_wait_ns),
+        (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
+        (arrival - arrival.median()).abs().median().alias(_FLOOR),
+    )
+    scatter = pl.col(_FLOOR).median().over(CollectiveRows.group_id)
+    floor = (scatter * _NOISE_SCALE).ceil().cast(pl.Int64) + NOISE_FLOOR_NS
+    charged = found.with_columns(
+        pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE), floor.alias(_FLOOR)
+    )
+    return charged.filter(pl.col(_CHARGE) > pl.col(CollectiveRows.clock_interval_ns) + pl.col(_FLOOR))
+
+
+def _per_step(charges: pl.DataFrame) -> pl.DataFrame:
+    """Return the table `StragglerSteps`: of the groups that feel one delay, that in which it is largest."""
+    keys = (StragglerSteps.rank, StragglerSteps.step_number)
+    return (
+        charges.rename({CollectiveRows.last_rank: StragglerSteps.rank})
+        .group_by(*keys, StragglerSteps.group_id)
+        .agg(
+            pl.col(_CHARGE).sum().alias(StragglerSteps.imposed_wait_ns),
+            pl.len().cast(pl.Int64).alias(StragglerSteps.num_collectives),
+        )
+        .sort(*keys, StragglerSteps.imposed_wait_ns, StragglerSteps.group_id, descending=[False, False, True, False])
+        .unique(keys, keep="first", maintain_order=True)
+        .select(StragglerSteps.schema().names())
+    )
+
+
+def _ranked(per_step: pl.DataFrame) -> list[int]:
+    totals = per_step.group_by(StragglerSteps.rank).agg(pl.col(StragglerSteps.imposed_wait_ns).sum())
+    return totals.sort(StragglerSteps.imposed_wait_ns, StragglerSteps.rank, descending=[True, False])[
+        StragglerSteps.rank
+    ].to_list()
+
+
+def _straggler(
+    rank: int, per_step: pl.DataFrame, charges: pl.DataFrame, own: pl.DataFrame, collectives: Collectives
+) -> Straggler:
+    steps = per_step.filter(pl.col(StragglerSteps.rank) == rank)
+    imposed = int(steps[StragglerSteps.imposed_wait_ns].sum())
+    worst = steps.sort(StragglerSteps.imposed_wait_ns, descending=True).row(0, named=True)
+    by_group = steps.group_by(StragglerSteps.group_id).agg(pl.col(StragglerSteps.imposed_wait_ns).sum())
+    group = by_group.sort(StragglerSteps.imposed_wait_ns, StragglerSteps.group_id, descending=[True, False])[
+        StragglerSteps.group_id
+    ].item(0)
+    ranks = collectives.groups.filter(pl.col(GroupRows.group_id) == group)[GroupRows.ranks].item().to_list()
+    mine = charges.filter((pl.col(CollectiveRows.last_rank) == rank) & (pl.col(CollectiveRows.group_id) == group))
+    excess = _excess(
+        rank, own.filter(pl.col(MatchedCalls.collective_id).is_in(mine[MatchedCalls.collective_id].implode()))
+    )
+    charged = int(mine[_CHARGE].sum())
+    reason = _reason(excess, charged)
+    absent = {} if reason else {"reason": "no activity of its own explains half of what it imposed"}
+    if worst[StragglerSteps.step_number] is None:
+        absent["worst_step_number"] = "the trace has no steps around it"
+    return Straggler(
+        rank=rank,
+        imposed_wait_ns=imposed,
+        worst_step_number=worst[StragglerSteps.step_number],
+        worst_step_imposed_wait_ns=worst[StragglerSteps.imposed_wait_ns],
+        num_steps=steps.height,
+        num_collectives=int(steps[StragglerSteps.num_collectives].sum()),
+        group_id=group,
+        peers=tuple(each for each in ranks if each != rank),
+        reason=reason,
+        excess=excess,
+        noise_floor_ns=int(mine[_FLOOR].item(0)),
+        absent=absent,
+    )
+
+
+def _excess(rank: int, own: pl.DataFrame) -> Excess:
+    """Return how much longer than its peers' median the rank spent on each activity, summed over the collectives."""
+    totals = dict.fromkeys(REASONS, 0)
+    for part in own.partition_by(MatchedCalls.collective_id):
+        is_mine = part[MatchedCalls.rank] == rank
+        for reason in REASONS:
+            spent = part[f"{reason}_ns"]
+            totals[reason] += int(spent.filter(is_mine).item()) - median_low(spent.filter(~is_mine).to_list())
+    return Excess(
+        compute_ns=totals["compute"], input_ns=totals["input"], memory_ns=totals["memory"], host_ns=totals["host"]
+    )
+
+
+def _reason(excess: Excess, charged_ns: int) -> StragglerReason | None:
+    largest = max(REASONS, key=lambda reason: getattr(excess, f"{reason}_ns"))
+    return largest if getattr(excess, f"{largest}_ns") >= _EXPLAINS * charged_ns else None
+
+
+def _verdict(found: list[Straggler], num_judged: int, job: Job) -> str:
+    if found:
+        worst = found[0]
+        why = f", mostly by {worst.reason}" if worst.reason else ""
+        return f"rank {worst.rank} makes its peers wait {format_duration(worst.imposed_wait_ns)}{why}"
+    if num_judged:
+        return f"no rank stands out in {num_judged} collectives"
+    if len(job.ranks) < 2:
+        return "one rank alone shows nobody waiting: give the traces of all ranks"
+    if job.missing_ranks:
+        missing = len(job.missing_ranks)
+        return f"{missing} ranks of the job are missing, so nobody can be named: give the traces of all ranks"
+    return "no collective that all ranks of a group of peers took part in"
