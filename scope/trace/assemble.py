@@ -39,7 +39,7 @@ from scope.trace.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from scope.trace.classes import Pattern
     from scope.trace.columns import Column
@@ -85,9 +85,21 @@ class Texts:
         """Return texts for codes."""
         return self._texts.gather(codes).alias(column)
 
-    def by_name(self, codes: pl.Series, values: Sequence[Any], dtype: Any) -> pl.Series:
-        """Return what belongs to each name, one value for each code."""
-        return pl.Series(values, dtype=dtype).gather(codes)
+    def of_names(self, codes: pl.Series, compute: Callable[[str], Any], dtype: Any) -> pl.Series:
+        """Return what `compute` makes of each name, computed once a name."""
+        return _mapped(codes, lambda code: compute(self.names[code]), dtype)
+
+    def of_texts(self, codes: pl.Series, compute: Callable[[str | None], Any], dtype: Any) -> pl.Series:
+        """Return what `compute` makes of each text, computed once a text."""
+        return _mapped(codes, lambda code: compute(self.texts[code]), dtype)
+
+
+def _mapped(codes: pl.Series, compute: Callable[[int], Any], dtype: Any) -> pl.Series:
+    present = codes.unique()
+    values = pl.Series([None] * ((present.max() or 0) + 1), dtype=dtype)  # pyright: ignore[reportOperatorIssue]
+    if len(present):
+        values = values.scatter(present, pl.Series([compute(code) for code in present.to_list()], dtype=dtype))
+    return values.gather(codes)
 
 
 def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ...] = ()) -> RankTrace:
@@ -283,13 +295,12 @@ def _ops(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
 
 
 def _launches(raw: pl.DataFrame, texts: Texts, base_ns: int, steps: pl.DataFrame) -> pl.DataFrame:
-    kinds = [launch_kind(name) for name in texts.names]
     frame = pl.DataFrame(
         [
             _row_numbers(raw, Launches.launch_id),
             raw[RawSpans.thread].alias(Launches.thread),
             texts.name_column(raw[RawSpans.name], Launches.name),
-            texts.by_name(raw[RawSpans.name], kinds, pl.Enum(LAUNCH_KINDS)).alias(Launches.kind),
+            texts.of_names(raw[RawSpans.name], launch_kind, pl.Enum(LAUNCH_KINDS)).alias(Launches.kind),
             *_spans(raw, base_ns, Launches.start_ns, Launches.end_ns),
             raw[RawLaunches.correlation].alias(Launches.correlation),
         ]
@@ -346,14 +357,15 @@ def rows_by_external_id(ids: pl.Series, ops: pl.DataFrame) -> pl.Series:
 def _annotations(raw: pl.DataFrame, texts: Texts, base_ns: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the table, and beside it the texts that only the collectives need, row by row."""
     raw = _sorted_spans(raw, RawAnnotations.external_id)
-    on_device = [name in _DEVICE_ANNOTATIONS for name in texts.names]
     frame = pl.DataFrame(
         [
             _row_numbers(raw, Annotations.annotation_id),
             texts.name_column(raw[RawAnnotations.category], Annotations.category),
             texts.name_column(raw[RawSpans.name], Annotations.name),
             raw[RawSpans.thread].alias(Annotations.thread),
-            texts.by_name(raw[RawAnnotations.category], on_device, pl.Boolean).alias(Annotations.on_device),
+            texts.of_names(raw[RawAnnotations.category], _DEVICE_ANNOTATIONS.__contains__, pl.Boolean).alias(
+                Annotations.on_device
+            ),
             *_spans(raw, base_ns, Annotations.start_ns, Annotations.end_ns),
         ]
     )
@@ -478,7 +490,6 @@ def _sync_kind(name: str) -> str:
 
 def _syncs(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
     raw = _sorted_spans(raw, RawSyncs.correlation)
-    kinds = [_sync_kind(name) for name in texts.names]
 
     def known(column: Column) -> pl.Series:
         # The profiler writes -1 for none.
@@ -487,7 +498,7 @@ def _syncs(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
     return pl.DataFrame(
         [
             _row_numbers(raw, Syncs.sync_id),
-            texts.by_name(raw[RawSyncs.kind], kinds, pl.Enum(SYNC_KINDS)).alias(Syncs.kind),
+            texts.of_names(raw[RawSyncs.kind], _sync_kind, pl.Enum(SYNC_KINDS)).alias(Syncs.kind),
             raw[RawSyncs.device].cast(pl.Int32, strict=False).alias(Syncs.device),
             known(RawSyncs.stream).alias(Syncs.stream),
             known(RawSyncs.waited_stream).alias(Syncs.waited_stream),
@@ -524,7 +535,7 @@ def _quality(
     return TraceQuality(
         events_read=read.collected.events_read,
         events_lost=read.collected.events_lost,
-        events_repaired=read.events_repaired,
+        events_repaired=read.collected.events_repaired,
         truncated=read.is_truncated,
         zero_length=int((lengths == 0).sum()) - negative,
         negative_length=negative,

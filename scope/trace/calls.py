@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from scope.trace.events import CollectiveArgs
     from scope.trace.model import ProcessGroup
 
 ELEMENT_BYTES: Final = {
@@ -62,6 +64,7 @@ _OPERATION_NAMES: Final = (
 _SPLIT_ELEMENTS_MAX: Final = 1 << 20
 
 
+@lru_cache(maxsize=4096)
 def operation(name: str) -> str:
     """Return the one name of an operation for what libraries call it, or `unknown`.
 
@@ -119,29 +122,30 @@ def int_list(text: bytes) -> list[int] | None:
     return values  # pyright: ignore[reportUnknownVariableType]
 
 
-def group_ranks(fields: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> list[int] | None:
+def group_ranks(fields: CollectiveArgs, groups: Mapping[str, ProcessGroup]) -> list[int] | None:
     """Return the sorted global ranks of a call's group; None when the trace does not say."""
-    listed = int_list(fields["group_ranks"])
-    size = fields["group_size"]
+    listed = int_list(bytes(fields.group_ranks))
+    size = fields.group_size
     if listed and all(0 <= rank < 2**31 for rank in listed) and (size is None or len(listed) == size):
         return sorted(listed)
-    group = groups.get(fields["group_name"] or "")
+    group = groups.get("" if fields.group_name is None else str(fields.group_name))
     if group is not None and group.ranks and (size is None or len(group.ranks) == size):
         return list(group.ranks)
-    first, stride = fields["first_rank"], fields["rank_stride"]
+    first, stride = fields.first_rank, fields.rank_stride
     if first is not None and stride is not None and size and first >= 0 and stride > 0 and size < 2**20:
         return [first + stride * index for index in range(size)]
     return None
 
 
-def shape_elements(dims: str | None) -> list[int]:
+@lru_cache(maxsize=4096)
+def shape_elements(dims: str | None) -> tuple[int, ...]:
     """Return the number of elements of each tensor in an `Input Dims` text; tensors in lists are flattened."""
     if not dims:
-        return []
+        return ()
     try:
         shapes: Any = json.loads(dims)
     except (ValueError, RecursionError):
-        return []
+        return ()
     sizes: list[int] = []
 
     def walk(shape: Any) -> None:
@@ -157,9 +161,10 @@ def shape_elements(dims: str | None) -> list[int]:
             walk(inner)
 
     walk(shapes)
-    return sizes
+    return tuple(sizes)
 
 
+@lru_cache(maxsize=4096)
 def first_text(types: str | None) -> str | None:
     """Return the first entry of an `Input type` text."""
     try:

@@ -8,9 +8,30 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import polars as pl
 
-from scope.trace.events import EventArgs
+from scope.trace.events import (
+    NO_TEXT,
+    AnnotationArgs,
+    ArrowEnd,
+    ArrowStart,
+    CollectiveArgs,
+    DeviceArgs,
+    ExactInstant,
+    ExactSpan,
+    FullArrowEnd,
+    FullArrowStart,
+    Instant,
+    LaunchArgs,
+    MemoryArgs,
+    Metadata,
+    MetadataArgs,
+    OpArgs,
+    PythonArgs,
+    Span,
+    SyncArgs,
+)
 from scope.trace.instants import ns_from_text, ns_series
 from scope.trace.raw import (
     RawAnnotations,
@@ -25,11 +46,10 @@ from scope.trace.raw import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from polars._typing import PolarsDataType
+    from scope.trace.columns import Table
 
-    from scope.trace.events import AnyEvent
 
 KERNEL, MEMCPY, MEMSET, OP, LAUNCH, ANNOTATION, SYNC, PYTHON = range(8)
 
@@ -62,10 +82,29 @@ _CATEGORY_KINDS: Final = {
     "python_function": PYTHON,
 }
 _MEMORY_NAME: Final = "[memory]"
-_BACKWARD_FLOWS: Final = frozenset({"fwdbwd", "forward_backward"})
+BACKWARD_ARROWS: Final = frozenset({"fwdbwd", "forward_backward"})
 _NUMBER_IN_TEXT: Final = re.compile(r"-?\d+")
 _INT64: Final = range(-(2**63), 2**63)
-_NO_ARGS: Final = EventArgs()
+_UINT64: Final = range(2**64)
+_ARROWS: Final = (ArrowStart, ArrowEnd, FullArrowStart, FullArrowEnd)
+_NAMED_RANGES: Final = frozenset({"user_annotation", "gpu_user_annotation", "cuda_event", "overhead", "Trace"})
+DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+"""What decoding hostile bytes may raise: bad JSON or types, digits without end, brackets without end."""
+
+_TABLES: Final[dict[int, tuple[type[Table], type[Any]]]] = {
+    KERNEL: (RawDevice, DeviceArgs),
+    MEMCPY: (RawDevice, DeviceArgs),
+    MEMSET: (RawDevice, DeviceArgs),
+    OP: (RawOps, OpArgs),
+    LAUNCH: (RawLaunches, LaunchArgs),
+    ANNOTATION: (RawAnnotations, AnnotationArgs),
+    SYNC: (RawSyncs, SyncArgs),
+    PYTHON: (RawPython, PythonArgs),
+}
+_ARGS_DECODERS: Final = {
+    kind: msgspec.json.Decoder(list[kind])
+    for kind in (*(kind for _, kind in _TABLES.values()), CollectiveArgs, MemoryArgs, MetadataArgs)
+}
 _OLD_ANNOTATION: Final = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.\w+#|## ")
 
 
@@ -87,103 +126,113 @@ class Coder(dict[Any, int]):
         return [None, *known[1:]]
 
 
-@dataclass(kw_only=True)
-class CollectiveArgs:
-    """The collective's metadata on one record."""
-
-    is_device: bool
-    row: int
-    args: EventArgs
-
-
 @dataclass
 class Collected:
     """Everything that was read from one file, before linking."""
 
     names: Coder = field(default_factory=lambda: Coder(""))
     texts: Coder = field(default_factory=lambda: Coder(b""))
-    frames: dict[type, list[pl.DataFrame]] = field(default_factory=lambda: defaultdict[type, list[pl.DataFrame]](list))
-    heights: dict[type, int] = field(default_factory=lambda: defaultdict[type, int](int))
-    collective_args: list[tuple[bool, int, dict[str, Any]]] = field(
-        default_factory=list[tuple[bool, int, dict[str, Any]]]
+    frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=dict)
+    collective_args: list[tuple[bool, int, CollectiveArgs]] = field(
+        default_factory=list[tuple[bool, int, CollectiveArgs]]
     )
+    """Whether it stands on a device event (else an operator), its row in file order, and what it says."""
     threads: dict[int, str] = field(default_factory=dict[int, str])
-    first_ns: int | None = None
+    arrow_categories: set[str] = field(default_factory=set[str])
     last_ns: int | None = None
     events_read: int = 0
     events_lost: int = 0
+    events_repaired: int = 0
 
-    def frame(self, *tables: type) -> pl.DataFrame:
-        """Return all rows of the table that these parts make up."""
-        key = tables[-1]
-        if not self.frames[key]:
-            schema: dict[str, PolarsDataType] = {}
-            for table in tables:
-                schema.update(table.schema())
-            return pl.DataFrame(schema=schema)
-        return pl.concat(self.frames[key], rechunk=True)
+    def frame(self, *tables: type[Table]) -> pl.DataFrame:
+        """Return all rows of the table whose columns these declare, and forget the pieces."""
+        pieces = self.frames.pop(tables[-1], None)
+        if pieces:
+            return pl.concat(pieces, rechunk=True)
+        return pl.DataFrame(schema={str(column): column.dtype for table in tables for column in table.columns()})
+
+    def height(self, table: type[Table]) -> int:
+        """Return the number of rows so far."""
+        return sum(piece.height for piece in self.frames.get(table, ()))
+
+    def num_nulls(self, table: type[Table], column: str) -> int:
+        """Return how many values of a column are absent."""
+        return sum(piece[column].null_count() for piece in self.frames.get(table, ()))
 
 
 class Collector:
     """Takes the records of one file chunk by chunk."""
 
-    def __init__(self, *, python_calls: bool) -> None:
+    def __init__(self, *, python_calls: bool, arrows: bool) -> None:
         self.collected = Collected()
         self._python_calls = python_calls
+        self._arrows = arrows
 
-    def add(self, events: Sequence[AnyEvent], *, exact: bool) -> None:
-        """Take a chunk; with `exact`, instants are texts.
+    def add(self, events: Sequence[Any], *, exact: bool) -> None:
+        """Take a chunk; with `exact`, records are those whose instants are texts.
 
         Raises:
             InexactError: An instant is a float that is too large; nothing was taken.
         """
-        groups: dict[tuple[str, str], list[AnyEvent]] = defaultdict(list)
+        span_type = ExactSpan if exact else Span
+        by_category: dict[str, list[Any]] = defaultdict(list)
+        by_type: dict[type, list[Any]] = defaultdict(list)
         for event in events:
-            groups[event.ph, event.cat].append(event)
-        spans: list[tuple[str, list[AnyEvent], pl.Series, pl.Series]] = []
-        for (phase, category), members in groups.items():
-            if phase == "X" and (self._python_calls or category != "python_function"):
-                starts = _instants([event.ts for event in members], exact=exact)
-                spans.append((category, members, starts, _instants([event.dur for event in members], exact=exact)))
-        flows = [self._flows(cat, members, exact=exact) for (ph, cat), members in groups.items() if ph in ("s", "f")]
-        memory = [
-            self._memory([event for event in members if event.name == _MEMORY_NAME], exact=exact)
-            for (phase, _), members in groups.items()
-            if phase in ("i", "I")
+            if event.__class__ is span_type:
+                by_category[event.cat].append(event)
+            else:
+                by_type[event.__class__].append(event)
+        if not self._python_calls:
+            by_category.pop("python_function", None)
+        spans = [
+            (
+                category,
+                members,
+                _instants([e.ts for e in members], exact=exact),
+                _instants([e.dur for e in members], exact=exact),
+            )
+            for category, members in by_category.items()
         ]
+        memory = [event for event in by_type[ExactInstant if exact else Instant] if event.name == _MEMORY_NAME]
+        memory_instants = _instants([event.ts for event in memory], exact=exact)
         # Nothing was kept so far, so a chunk that must be read again as text leaves no trace.
         self.collected.events_read += len(events)
         for category, members, starts, durations in spans:
             self._spans(category, members, starts, durations)
-        for frame in flows:
-            self._keep(RawFlows, frame.drop_nulls(RawFlows.time_ns))
-        for frame in memory:
-            self._keep(RawMemory, frame.drop_nulls([RawMemory.time_ns, RawMemory.size_bytes]))
-        for (phase, _), members in groups.items():
-            if phase == "M":
-                self._metadata(members)
+        if memory:
+            self._memory(memory, memory_instants)
+        if by_type[Metadata]:
+            self._metadata(by_type[Metadata])
+        for kind, members in by_type.items():
+            if issubclass(kind, _ARROWS):
+                self._flows(members, is_start=issubclass(kind, ArrowStart | FullArrowStart))
 
-    def _spans(self, category: str, members: list[AnyEvent], starts: pl.Series, durations: pl.Series) -> None:
-        bad = starts.is_null() | durations.is_null() | ((starts == 0) & (durations == 0))
-        num_bad = int(bad.fill_null(value=True).sum())
-        if num_bad:
-            good = ~bad.fill_null(value=True)
+    def _spans(self, category: str, members: list[Any], starts: pl.Series, durations: pl.Series) -> None:
+        if starts.null_count() or durations.null_count() or starts.min() == 0:
+            is_bad = starts.is_null() | durations.is_null() | ((starts == 0) & (durations == 0))
+            good = ~is_bad.fill_null(value=True)
             members = [event for event, is_good in zip(members, good, strict=True) if is_good]
+            num_lost = len(starts) - len(members)
             starts, durations = starts.filter(good), durations.filter(good)
-            self.collected.events_lost += num_bad
-            self.collected.events_read -= num_bad
+            self.collected.events_lost += num_lost
+            self.collected.events_read -= num_lost
         if not members:
             return
-        self._extend_window(starts, starts + durations)
-        kind = _CATEGORY_KINDS.get(category, ANNOTATION)
-        if kind == ANNOTATION and _ran_on_device(members[0]) and category not in ("gpu_user_annotation", "cuda_event"):
-            kind = KERNEL
+        last: Any = (starts + durations).max()
+        self.collected.last_ns = last if self.collected.last_ns is None else max(self.collected.last_ns, last)
+        kind = _CATEGORY_KINDS.get(category)
+        if kind is None:
+            kind = KERNEL if category not in _NAMED_RANGES and self._ran_on_device(members[0]) else ANNOTATION
         if category == "Operator":
             self._old_operators(members, starts, durations)
             return
         self._one_kind(kind, category, members, (starts, durations))
 
-    def _old_operators(self, members: list[AnyEvent], starts: pl.Series, durations: pl.Series) -> None:
+    def _ran_on_device(self, event: Any) -> bool:
+        args = self._args(AnnotationArgs, [event])[0]
+        return isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
+
+    def _old_operators(self, members: list[Any], starts: pl.Series, durations: pl.Series) -> None:
         """Old traces file the user's ranges under operators; only their names tell them apart."""
         marks = pl.Series([_OLD_ANNOTATION.match(event.name) is not None for event in members], dtype=pl.Boolean)
         for kind, category, wanted in ((OP, "cpu_op", ~marks), (ANNOTATION, "user_annotation", marks)):
@@ -191,83 +240,94 @@ class Collector:
             if chosen:
                 self._one_kind(kind, category, chosen, (starts.filter(wanted), durations.filter(wanted)))
 
-    def _one_kind(
-        self, kind: int, category: str, members: list[AnyEvent], instants: tuple[pl.Series, pl.Series]
-    ) -> None:
+    def _one_kind(self, kind: int, category: str, members: list[Any], instants: tuple[pl.Series, pl.Series]) -> None:
         names = self.collected.names
-        args = [event.args or _NO_ARGS for event in members]
+        table, args_type = _TABLES[kind]
         columns = [
             pl.Series(RawSpans.name, [names[event.name] for event in members], dtype=pl.UInt32),
             instants[0].alias(RawSpans.start_ns),
             instants[1].alias(RawSpans.duration_ns),
             _thread_series(RawSpans.thread, [event.tid for event in members]),
-            _int_series(RawSpans.process, [event.pid for event in members]),
         ]
+        args = self._args(args_type, members)
         if kind <= MEMSET:
-            self._note_collectives(members, is_device=True)
-            self._keep(RawDevice, pl.DataFrame(columns + self._device_columns(kind, members, args)))
+            self._note_collectives(RawDevice, members, args)
+            columns += self._device_columns(kind, members, args)
         elif kind == OP:
-            self._note_collectives(members, is_device=False)
-            self._keep(RawOps, pl.DataFrame(columns + self._op_columns(args)))
+            self._note_collectives(RawOps, members, args)
+            columns += self._op_columns(args)
         elif kind == LAUNCH:
-            self._keep(RawLaunches, pl.DataFrame(columns + _launch_columns(args)))
+            columns += [_int_series(RawLaunches.correlation, [arg.correlation for arg in args]), _external_ids(args)]
         elif kind == SYNC:
-            self._keep(RawSyncs, pl.DataFrame(columns + self._sync_columns(members, args)))
+            columns += self._sync_columns(members, args)
         elif kind == PYTHON:
-            self._keep(RawPython, pl.DataFrame(columns + _python_columns(args)))
+            columns += _python_columns(args)
         else:
-            self._keep(RawAnnotations, pl.DataFrame(columns + self._annotation_columns(category, args)))
+            columns += self._annotation_columns(category, args)
+        self._keep(table, columns)
 
-    def _device_columns(self, kind: int, members: list[AnyEvent], args: list[EventArgs]) -> list[pl.Series]:
+    def _args(self, kind: type[Any], members: list[Any]) -> list[Any]:
+        """Decode the arguments of all records together; where one has a wrong type, each for itself."""
+        text = b"[" + b",".join([event.args or b"{}" for event in members]) + b"]"
+        try:
+            decoded = _ARGS_DECODERS[kind].decode(text)
+            if len(decoded) == len(members):
+                return decoded
+        except DECODE_ERRORS:
+            pass
+        found: list[Any] = []
+        for event in members:
+            args, is_whole = lenient_args(kind, bytes(event.args))
+            found.append(args)
+            self.collected.events_repaired += not is_whole
+        return found
+
+    def _device_columns(self, kind: int, members: list[Any], args: list[DeviceArgs]) -> list[pl.Series]:
+        devices = [event.pid if arg.device is None else arg.device for arg, event in zip(args, members, strict=True)]
+        streams = [event.tid if arg.stream is None else arg.stream for arg, event in zip(args, members, strict=True)]
         texts = self.collected.texts
-        devices = [
-            arg.device if arg.device is not None else event.pid for arg, event in zip(args, members, strict=True)
-        ]
-        streams = [
-            arg.stream if arg.stream is not None else event.tid for arg, event in zip(args, members, strict=True)
-        ]
+        copy_kinds = [0 if arg.kind is None else texts[str(arg.kind).encode()] for arg in args]
         return [
-            pl.repeat(kind, len(args), dtype=pl.UInt8, eager=True).alias(RawDevice.kind),
+            pl.Series(RawDevice.kind, [kind] * len(args), dtype=pl.UInt8),
             _int_series(RawDevice.device, devices),
             _int_series(RawDevice.stream, streams),
             _int_series(RawDevice.correlation, [arg.correlation for arg in args]),
             _external_ids(args),
-            pl.Series(RawDevice.grid, [texts[bytes(arg.grid)] for arg in args], dtype=pl.UInt32),
-            pl.Series(RawDevice.block, [texts[bytes(arg.block)] for arg in args], dtype=pl.UInt32),
+            self._text_series(RawDevice.grid, [arg.grid for arg in args]),
+            self._text_series(RawDevice.block, [arg.block for arg in args]),
             _int_series(RawDevice.registers, [arg.registers for arg in args]),
             _int_series(RawDevice.shared_memory, [arg.shared_memory for arg in args]),
-            pl.Series(RawDevice.occupancy, [arg.occupancy for arg in args], dtype=pl.Float64, strict=False),
+            pl.Series(RawDevice.occupancy, [arg.occupancy for arg in args], dtype=pl.Float64),
             _int_series(RawDevice.bytes, [arg.bytes for arg in args]),
-            pl.Series(RawDevice.copy_kind, [texts[str(arg.kind or "").encode()] for arg in args], dtype=pl.UInt32),
+            pl.Series(RawDevice.copy_kind, copy_kinds, dtype=pl.UInt32),
             _int_series(RawDevice.graph_id, [arg.graph_id for arg in args]),
         ]
 
-    def _op_columns(self, args: list[EventArgs]) -> list[pl.Series]:
+    def _op_columns(self, args: list[OpArgs]) -> list[pl.Series]:
         texts = self.collected.texts
-        dims = [texts[bytes(arg.input_dims) or bytes(arg.old_input_dims)] for arg in args]
-        files = [texts[arg.kernel_file.encode(errors="replace")] if arg.kernel_file else 0 for arg in args]
+        dims = [arg.old_input_dims if arg.input_dims is NO_TEXT else arg.input_dims for arg in args]
+        files = [0 if arg.kernel_file is None else texts[arg.kernel_file.encode(errors="replace")] for arg in args]
         return [
             _external_ids(args),
             _int_series(RawOps.sequence_number, [arg.sequence_number for arg in args]),
             _int_series(RawOps.forward_thread, [arg.forward_thread for arg in args]),
-            pl.Series(RawOps.input_dims, dims, dtype=pl.UInt32),
-            pl.Series(RawOps.input_types, [texts[bytes(arg.input_types)] for arg in args], dtype=pl.UInt32),
-            pl.Series(RawOps.input_strides, [texts[bytes(arg.input_strides)] for arg in args], dtype=pl.UInt32),
-            pl.Series(RawOps.concrete_inputs, [texts[bytes(arg.concrete_inputs)] for arg in args], dtype=pl.UInt32),
+            self._text_series(RawOps.input_dims, dims),
+            self._text_series(RawOps.input_types, [arg.input_types for arg in args]),
+            self._text_series(RawOps.input_strides, [arg.input_strides for arg in args]),
+            self._text_series(RawOps.concrete_inputs, [arg.concrete_inputs for arg in args]),
             pl.Series(RawOps.kernel_file, files, dtype=pl.UInt32),
         ]
 
-    def _annotation_columns(self, category: str, args: list[EventArgs]) -> list[pl.Series]:
-        texts = self.collected.texts
+    def _annotation_columns(self, category: str, args: list[AnnotationArgs]) -> list[pl.Series]:
         code = self.collected.names[category]
         return [
-            pl.repeat(code, len(args), dtype=pl.UInt32, eager=True).alias(RawAnnotations.category),
+            pl.Series(RawAnnotations.category, [code] * len(args), dtype=pl.UInt32),
             _external_ids(args),
-            pl.Series(RawAnnotations.input_dims, [texts[bytes(arg.input_dims)] for arg in args], dtype=pl.UInt32),
-            pl.Series(RawAnnotations.input_types, [texts[bytes(arg.input_types)] for arg in args], dtype=pl.UInt32),
+            self._text_series(RawAnnotations.input_dims, [arg.input_dims for arg in args]),
+            self._text_series(RawAnnotations.input_types, [arg.input_types for arg in args]),
         ]
 
-    def _sync_columns(self, members: list[AnyEvent], args: list[EventArgs]) -> list[pl.Series]:
+    def _sync_columns(self, members: list[Any], args: list[SyncArgs]) -> list[pl.Series]:
         names = self.collected.names
         kinds = [names[arg.sync_kind or event.name] for arg, event in zip(args, members, strict=True)]
         return [
@@ -279,108 +339,103 @@ class Collector:
             _int_series(RawSyncs.correlation, [arg.correlation for arg in args]),
         ]
 
-    def _memory(self, members: list[AnyEvent], *, exact: bool) -> pl.DataFrame:
-        args = [event.args or _NO_ARGS for event in members]
-        return pl.DataFrame(
-            [
-                _instants([event.ts for event in members], exact=exact).alias(RawMemory.time_ns),
-                _thread_series(RawMemory.thread, [event.tid for event in members]),
-                _int_series(RawMemory.device_type, [arg.device_type for arg in args]),
-                _int_series(RawMemory.device, [arg.device_id for arg in args]),
-                _unsigned_series(RawMemory.address, [arg.address for arg in args]),
-                _int_series(RawMemory.size_bytes, [arg.memory_bytes for arg in args]),
-                _int_series(RawMemory.allocated_bytes, [arg.total_allocated for arg in args]),
-                _int_series(RawMemory.reserved_bytes, [arg.total_reserved for arg in args]),
-            ]
-        )
+    def _text_series(self, name: str, raws: list[msgspec.Raw]) -> pl.Series:
+        texts = self.collected.texts
+        return pl.Series(name, [0 if raw is NO_TEXT else texts[bytes(raw)] for raw in raws], dtype=pl.UInt32)
 
-    def _flows(self, category: str, members: list[AnyEvent], *, exact: bool) -> pl.DataFrame:
-        size = len(members)
-        is_start = members[0].ph == "s"
-        is_backward = category in _BACKWARD_FLOWS
-        return pl.DataFrame(
-            [
-                pl.repeat(is_start, size, dtype=pl.Boolean, eager=True).alias(RawFlows.is_start),
-                pl.repeat(is_backward, size, dtype=pl.Boolean, eager=True).alias(RawFlows.is_backward),
-                _int_series(RawFlows.id, [event.id for event in members]),
-                _instants([event.ts for event in members], exact=exact).alias(RawFlows.time_ns),
-                _thread_series(RawFlows.thread, [event.tid for event in members]),
-                _int_series(RawFlows.process, [event.pid for event in members]),
-            ]
-        )
+    def _memory(self, members: list[Any], instants: pl.Series) -> None:
+        args: list[MemoryArgs] = self._args(MemoryArgs, members)
+        addresses = [a.address if a.address is not None and a.address in _UINT64 else None for a in args]
+        columns = [
+            instants.alias(RawMemory.time_ns),
+            _thread_series(RawMemory.thread, [event.tid for event in members]),
+            _int_series(RawMemory.device_type, [arg.device_type for arg in args]),
+            _int_series(RawMemory.device, [arg.device_id for arg in args]),
+            pl.Series(RawMemory.address, addresses, dtype=pl.UInt64),
+            _int_series(RawMemory.size_bytes, [arg.size for arg in args]),
+            _int_series(RawMemory.allocated_bytes, [arg.total_allocated for arg in args]),
+            _int_series(RawMemory.reserved_bytes, [arg.total_reserved for arg in args]),
+        ]
+        num_lost = len(members)
+        if columns[0].null_count() or columns[5].null_count():
+            columns = pl.DataFrame(columns).drop_nulls([RawMemory.time_ns, RawMemory.size_bytes]).get_columns()
+        num_lost -= len(columns[0])
+        self.collected.events_lost += num_lost
+        self.collected.events_read -= num_lost
+        self._keep(RawMemory, columns)
 
-    def _note_collectives(self, members: list[AnyEvent], *, is_device: bool) -> None:
-        base = self.collected.heights[RawDevice if is_device else RawOps]
-        for row, event in enumerate(members):
-            args = event.args
-            if args is not None and args.collective is not None:
-                self.collected.collective_args.append((is_device, base + row, _collective_fields(args)))
+    def _flows(self, members: list[Any], *, is_start: bool) -> None:
+        self.collected.arrow_categories.update({event.cat for event in members})
+        if not self._arrows:
+            return
+        columns = [
+            pl.Series(RawFlows.is_start, [is_start] * len(members), dtype=pl.Boolean),
+            pl.Series(RawFlows.is_backward, [event.cat in BACKWARD_ARROWS for event in members], dtype=pl.Boolean),
+            _int_series(RawFlows.id, [event.id for event in members]),
+            _instants([event.ts for event in members], exact=True).alias(RawFlows.time_ns),
+            _thread_series(RawFlows.thread, [event.tid for event in members]),
+            _int_series(RawFlows.process, [event.pid for event in members]),
+        ]
+        self._keep(RawFlows, pl.DataFrame(columns).drop_nulls([RawFlows.time_ns, RawFlows.id]).get_columns())
 
-    def _metadata(self, members: list[AnyEvent]) -> None:
-        for event in members:
-            if event.name == "thread_name" and event.args is not None and event.args.label is not None:
-                number = _thread_number(event.tid)
-                self.collected.threads.setdefault(number, str(event.args.label).strip())
+    def _note_collectives(self, table: type[Table], members: list[Any], args: list[Any]) -> None:
+        marked = [row for row, arg in enumerate(args) if arg.collective is not None]
+        if not marked:
+            return
+        base = self.collected.height(table)
+        found: list[CollectiveArgs] = self._args(CollectiveArgs, [members[row] for row in marked])
+        self.collected.collective_args += [
+            (table is RawDevice, base + row, arg) for row, arg in zip(marked, found, strict=True)
+        ]
 
-    def _extend_window(self, starts: pl.Series, ends: pl.Series) -> None:
-        first, last = int(starts.min()), int(ends.max())  # pyright: ignore[reportArgumentType]
-        known = self.collected
-        known.first_ns = first if known.first_ns is None else min(known.first_ns, first)
-        known.last_ns = last if known.last_ns is None else max(known.last_ns, last)
+    def _metadata(self, members: list[Any]) -> None:
+        chosen = [event for event in members if event.name == "thread_name"]
+        for event, args in zip(chosen, self._args(MetadataArgs, chosen), strict=True):
+            if args.label is not None:
+                self.collected.threads.setdefault(_thread_number(event.tid), str(args.label).strip())
 
-    def _keep(self, table: type, frame: pl.DataFrame) -> None:
-        if frame.height:
-            self.collected.frames[table].append(frame)
-            self.collected.heights[table] += frame.height
-
-
-def _ran_on_device(event: AnyEvent) -> bool:
-    args = event.args
-    return args is not None and isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
-
-
-def _collective_fields(args: EventArgs) -> dict[str, Any]:
-    return {
-        "collective": args.collective,
-        "in_elements": args.in_elements,
-        "out_elements": args.out_elements,
-        "dtype": args.dtype,
-        "group_size": args.group_size,
-        "group_name": None if args.group_name is None else str(args.group_name),
-        "group_description": None if args.group_description is None else str(args.group_description),
-        "group_ranks": bytes(args.group_ranks),
-        "first_rank": args.first_rank,
-        "rank_stride": args.rank_stride,
-        "in_split": bytes(args.in_split),
-        "out_split": bytes(args.out_split),
-        "sequence": args.sequence,
-        "source_rank": _number(args.source_rank),
-        "destination_rank": _number(args.destination_rank),
-        "asynchronous": args.asynchronous,
-    }
+    def _keep(self, table: type[Table], columns: list[pl.Series]) -> None:
+        if len(columns[0]):
+            self.collected.frames.setdefault(table, []).append(pl.DataFrame(columns))
 
 
-def _launch_columns(args: list[EventArgs]) -> list[pl.Series]:
-    return [_int_series(RawLaunches.correlation, [arg.correlation for arg in args]), _external_ids(args)]
-
-
-def _python_columns(args: list[EventArgs]) -> list[pl.Series]:
+def _python_columns(args: list[PythonArgs]) -> list[pl.Series]:
     return [
         _int_series(RawPython.python_id, [arg.python_id for arg in args]),
-        _int_series(RawPython.parent_id, [arg.python_parent_id for arg in args]),
-        _int_series(RawPython.module_id, [arg.python_module_id for arg in args]),
+        _int_series(RawPython.parent_id, [arg.parent_id for arg in args]),
+        _int_series(RawPython.module_id, [arg.module_id for arg in args]),
     ]
 
 
-def _external_ids(args: list[EventArgs]) -> pl.Series:
-    ids = [arg.external_id if arg.external_id is not None else arg.queued_external_id for arg in args]
+def _external_ids(args: Sequence[Any]) -> pl.Series:
+    ids = [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args]
     return _int_series(RawOps.external_id, ids)
 
 
 def _instants(values: Sequence[Any], *, exact: bool) -> pl.Series:
     if exact:
         return pl.Series([ns_from_text(bytes(value)) for value in values], dtype=pl.Int64)
-    return ns_series("", values)
+    return ns_series(values)
+
+
+def lenient_args(kind: type[Any], text: bytes) -> tuple[Any, bool]:
+    """Decode arguments of which some may have wrong types; say whether all could be used."""
+    try:
+        return msgspec.json.decode(text or b"{}", type=kind, strict=False), True
+    except DECODE_ERRORS:
+        pass
+    good: dict[str, msgspec.Raw] = {}
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except DECODE_ERRORS:
+        return kind(), False
+    for key, value in fields.items():
+        try:
+            msgspec.json.decode(msgspec.json.encode({key: value}), type=kind, strict=False)
+        except DECODE_ERRORS:
+            continue
+        good[key] = value
+    return msgspec.json.decode(msgspec.json.encode(good), type=kind, strict=False), False
 
 
 def _number(value: object) -> int | None:
@@ -403,14 +458,10 @@ def _int_series(name: str, values: Sequence[object]) -> pl.Series:
         return pl.Series(name, [_number(value) for value in values], dtype=pl.Int64)
 
 
-def _unsigned_series(name: str, values: Iterable[int | None]) -> pl.Series:
-    return pl.Series(name, [v if v is not None and 0 <= v < 2**64 else None for v in values], dtype=pl.UInt64)
-
-
 def _thread_number(tid: object) -> int:
     number = _number(tid)
     # A name without a number still tells threads apart.
-    return number if number is not None else -2 - zlib.crc32(str(tid).encode())
+    return number if number is not None else -2 - zlib.crc32(str(tid).encode(errors="replace"))
 
 
 def _thread_series(name: str, values: Sequence[object]) -> pl.Series:

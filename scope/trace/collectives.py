@@ -7,10 +7,12 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import polars as pl
 
 from scope.trace import calls
 from scope.trace.classes import communication_library
+from scope.trace.events import NO_TEXT, CollectiveArgs
 from scope.trace.raw import FILE_ROW
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
 
@@ -29,7 +31,21 @@ _UNKNOWN: Final = "unknown"
 _GLOO_STANDS_FOR: Final = {"all_reduce": {"all_reduce", "reduce_scatter"}}
 """Gloo builds reduce_scatter on its all_reduce, so its label tells only the algorithm."""
 
+_EVENT_COLUMNS: Final = (
+    DeviceEvents.event_id,
+    DeviceEvents.name,
+    DeviceEvents.device,
+    DeviceEvents.stream,
+    DeviceEvents.start_ns,
+    DeviceEvents.end_ns,
+    DeviceEvents.launch_id,
+    DeviceEvents.op_id,
+    DeviceEvents.step_id,
+    DeviceEvents.in_graph,
+)
+
 Fields = dict[str, Any]
+_EMPTY_ROW: Final[Fields] = dict.fromkeys(CollectiveCalls.columns())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +60,7 @@ class CallSources:
     host_ranges: pl.DataFrame
     steps_of: Callable[[pl.Series], pl.Series]
     groups: dict[str, ProcessGroup]
-    collective_args: list[tuple[bool, int, Fields]]
+    collective_args: list[tuple[bool, int, CollectiveArgs]]
     world_size: int | None
 
 
@@ -68,7 +84,7 @@ def _table(rows: list[Fields], sources: CallSources) -> pl.DataFrame:
     for call_id, row in enumerate(rows):
         row[CollectiveCalls.call_id] = call_id
     schema = CollectiveCalls.schema()
-    frame = pl.DataFrame(rows, schema=schema) if rows else pl.DataFrame(schema=schema)
+    frame = pl.DataFrame({name: [row[name] for row in rows] for name in schema}, schema=schema)
     if sources.devices.frame.height == 0 and rows:
         frame = frame.with_columns(sources.steps_of(frame[CollectiveCalls.start_ns]).alias(CollectiveCalls.step_id))
     return CollectiveCalls.check(frame)
@@ -126,11 +142,11 @@ def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
     rows: list[Fields] = []
     members: list[list[int]] = []
     known: dict[tuple[Any, ...], int] = {}
-    for event in chosen.iter_rows(named=True):
+    for event in chosen.select(*_EVENT_COLUMNS, FILE_ROW).iter_rows(named=True):
         fields, issuer = _metadata_of(event, context)
         key = None
         if issuer is not None and not event[DeviceEvents.in_graph]:
-            key = (issuer, fields["sequence"] if fields else None, event[DeviceEvents.device])
+            key = (issuer, fields.sequence if fields else None, event[DeviceEvents.device])
         if key is not None and key in known:
             row = rows[known[key]]
             row[CollectiveCalls.end_ns] = max(row[CollectiveCalls.end_ns], event[DeviceEvents.end_ns])
@@ -143,7 +159,7 @@ def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
     return rows, members
 
 
-def _metadata_of(event: Fields, context: _Context) -> tuple[Fields | None, int | None]:
+def _metadata_of(event: Fields, context: _Context) -> tuple[CollectiveArgs | None, int | None]:
     """Return the metadata of an event's call and the operator that issued it."""
     chain = context.ancestors(event[DeviceEvents.op_id])
     issuer = next((op for op in chain if context.op_names[op] == _RECORD or op in context.by_op), None)
@@ -155,17 +171,22 @@ def _metadata_of(event: Fields, context: _Context) -> tuple[Fields | None, int |
     elif fields is not None and issuer in context.by_op:
         # The kernel's own words win; the operator fills in what they leave out.
         around = context.by_op[issuer]
-        fields = {key: around[key] if value is None or value == b"" else value for key, value in fields.items()}
+        fields = _filled(fields, around)
     return fields, issuer
 
 
+def _filled(fields: CollectiveArgs, around: CollectiveArgs) -> CollectiveArgs:
+    absent = [name for name in CollectiveArgs.__struct_fields__ if getattr(fields, name) in (None, NO_TEXT)]
+    return msgspec.structs.replace(fields, **{name: getattr(around, name) for name in absent})
+
+
 def _device_row(
-    event: Fields, fields: Fields | None, context: _Context, sources: CallSources, *, is_hip: bool
+    event: Fields, fields: CollectiveArgs | None, context: _Context, sources: CallSources, *, is_hip: bool
 ) -> Fields:
     name = str(event[DeviceEvents.name])
     library = communication_library(name) or "custom"
     around = context.range_around(event[DeviceEvents.launch_id])
-    labels = [fields["collective"] if fields else None]
+    labels = [fields.collective if fields else None]
     labels.append(around[Annotations.name].partition(":")[2] if around else None)
     labels += [
         context.op_names[op]
@@ -190,38 +211,40 @@ def _device_row(
     return row
 
 
-def _described(fields: Fields | None, labels: list[str], sources: CallSources) -> Fields:
+def _described(fields: CollectiveArgs | None, labels: list[str], sources: CallSources) -> Fields:
     """Return the columns that metadata fills; `labels` name the operation, best first."""
     operations = (calls.operation(label) for label in labels)
-    row: Fields = dict.fromkeys(CollectiveCalls.columns())
+    row: Fields = dict(_EMPTY_ROW)
     row[CollectiveCalls.operation] = next((found for found in operations if found != _UNKNOWN), _UNKNOWN)
     row[CollectiveCalls.variant] = calls.variant(labels[0], None, None) if labels else "plain"
     row[CollectiveCalls.has_metadata] = False
     if fields is None:
         return row
-    in_split, out_split = calls.int_list(fields["in_split"]), calls.int_list(fields["out_split"])
+    name = None if fields.group_name is None else str(fields.group_name)
+    description = None if fields.group_description is None else str(fields.group_description)
+    in_split, out_split = calls.int_list(bytes(fields.in_split)), calls.int_list(bytes(fields.out_split))
     ranks = calls.group_ranks(fields, sources.groups)
-    size = fields["group_size"] if fields["group_size"] is not None else len(ranks) if ranks else None
-    group = sources.groups.get(fields["group_name"] or "")
-    width = calls.element_bytes(fields["dtype"])
+    size = fields.group_size if fields.group_size is not None else len(ranks) if ranks else None
+    group = sources.groups.get(name or "")
+    width = calls.element_bytes(fields.dtype)
     row.update(
         {
             CollectiveCalls.variant: calls.variant(labels[0], in_split, out_split),
-            CollectiveCalls.group_name: fields["group_name"],
-            CollectiveCalls.group_description: fields["group_description"] or (group.description if group else None),
+            CollectiveCalls.group_name: name,
+            CollectiveCalls.group_description: description or (group.description if group else None),
             CollectiveCalls.group_ranks: ranks,
             CollectiveCalls.group_size: size if size is None or 0 < size < _MOST_RANKS else None,
-            CollectiveCalls.sequence: _int64(fields["sequence"]),
-            CollectiveCalls.source_rank: _rank(fields["source_rank"]),
-            CollectiveCalls.destination_rank: _rank(fields["destination_rank"]),
-            CollectiveCalls.dtype: fields["dtype"],
-            CollectiveCalls.in_elements: _int64(fields["in_elements"]),
-            CollectiveCalls.out_elements: _int64(fields["out_elements"]),
-            CollectiveCalls.in_bytes: _bytes(fields["in_elements"], width),
-            CollectiveCalls.out_bytes: _bytes(fields["out_elements"], width),
+            CollectiveCalls.sequence: _int64(fields.sequence),
+            CollectiveCalls.source_rank: _rank(fields.source_rank),
+            CollectiveCalls.destination_rank: _rank(fields.destination_rank),
+            CollectiveCalls.dtype: fields.dtype,
+            CollectiveCalls.in_elements: _int64(fields.in_elements),
+            CollectiveCalls.out_elements: _int64(fields.out_elements),
+            CollectiveCalls.in_bytes: _bytes(fields.in_elements, width),
+            CollectiveCalls.out_bytes: _bytes(fields.out_elements, width),
             CollectiveCalls.in_split: in_split or None,
             CollectiveCalls.out_split: out_split or None,
-            CollectiveCalls.asynchronous: _truth(fields["asynchronous"]),
+            CollectiveCalls.asynchronous: _truth(fields.asynchronous),
         }
     )
     row[CollectiveCalls.has_metadata] = all(
@@ -255,6 +278,8 @@ def _bytes(elements: Any, width: int | None) -> int | None:
 
 
 def _rank(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdigit() and len(value) < 8:
+        value = int(value)
     return value if isinstance(value, int) and 0 <= value < _MOST_RANKS else None
 
 
@@ -302,7 +327,7 @@ def _outer_c10d(ops: pl.DataFrame) -> list[Fields]:
     return found
 
 
-def _could_make(op: Fields, label: str, sizes: list[int], start_ns: int) -> bool:
+def _could_make(op: Fields, label: str, sizes: tuple[int, ...], start_ns: int) -> bool:
     if op[Ops.start_ns] > start_ns or op["operation"] not in _GLOO_STANDS_FOR.get(label, {label}):
         return False
     return not sizes or sum(sizes) in op["sizes"]

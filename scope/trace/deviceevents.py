@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -69,8 +70,6 @@ def device_events(
     categories = kernel_classes.cast(pl.String).replace_strict(
         {"communication": "communication", "memory": "memory"}, default="compute", return_dtype=pl.String
     )
-    grids = [_product(text) for text in texts.texts]
-    threads = [size if size is None or size <= _MOST_THREADS else None for size in grids]
     frame = pl.DataFrame(
         [
             pl.int_range(raw.height, dtype=pl.UInt32, eager=True).alias(DeviceEvents.event_id),
@@ -90,8 +89,8 @@ def device_events(
             (is_graph | (raw[RawDevice.graph_id] > 0).fill_null(value=False)).alias(DeviceEvents.in_graph),
             copy_kinds.alias(DeviceEvents.copy_kind),
             _copied_bytes(raw, kinds).alias(DeviceEvents.copy_bytes),
-            texts.by_name(raw[RawDevice.grid], grids, pl.Int64).alias(DeviceEvents.num_blocks),
-            texts.by_name(raw[RawDevice.block], threads, pl.Int32).alias(DeviceEvents.threads_per_block),
+            texts.of_texts(raw[RawDevice.grid], _product, pl.Int64).alias(DeviceEvents.num_blocks),
+            texts.of_texts(raw[RawDevice.block], _num_threads, pl.Int32).alias(DeviceEvents.threads_per_block),
             raw[RawDevice.registers].cast(pl.Int32, strict=False).alias(DeviceEvents.registers_per_thread),
             raw[RawDevice.shared_memory].alias(DeviceEvents.shared_memory_bytes),
             (raw[RawDevice.occupancy] / 100).cast(pl.Float32).alias(DeviceEvents.occupancy_ratio),
@@ -119,6 +118,11 @@ def _product(text: str | None) -> int | None:
             return None
         product *= extent
     return product if extents and product < 2**63 else None
+
+
+def _num_threads(text: str | None) -> int | None:
+    product = _product(text)
+    return product if product is not None and product <= _MOST_THREADS else None
 
 
 def _launch_ids(
@@ -209,22 +213,19 @@ def _one_class(
 
 def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
     """Return for each event the class that its innermost telling operator gives."""
-    names = ops[Ops.name]
-    by_name = {name: classes.operator_class(name) for name in names.unique().cast(pl.String).to_list()}
-    own = (
-        names.cast(pl.String).replace_strict(by_name, return_dtype=pl.String)
-        if by_name
-        else pl.Series([], dtype=pl.String)
-    )
-    known = own.to_list()
+    names: list[str] = ops[Ops.name].cast(pl.String).to_list()
     parents = ops[Ops.parent_id].to_list()
+    by_name = lru_cache(maxsize=None)(classes.operator_class)
     found: dict[int, str | None] = {}
 
     def climb(row: int) -> str | None:
         place: int | None = row
-        while place is not None and known[place] is None:
+        while place is not None:
+            found = by_name(names[place])
+            if found is not None:
+                return found
             place = parents[place]
-        return None if place is None else known[place]
+        return None
 
     for row in op_ids.unique().drop_nulls().to_list():
         found[row] = climb(row)

@@ -1,7 +1,8 @@
-"""The records of a Chrome trace as Kineto writes them: only the fields that become columns are decoded.
+"""The records of a Chrome trace as Kineto writes them: only what becomes columns is decoded.
 
-`Event` is the fast form. `ExactEvent` keeps `ts` and `dur` as text, for files whose instants do not fit a 64-bit
-float; `LooseEvent` takes any JSON type anywhere and is turned into an `ExactEvent` by `scope.trace.salvage`.
+A record is told apart by its phase (`ph`). Its arguments stay text until all records of a category are together, so
+that a kernel's record never carries the fields of an operator's. `ExactSpan` and its like keep instants as text, for
+files whose instants do not fit a 64-bit float; `LooseEvent` takes any JSON type anywhere.
 """
 
 from __future__ import annotations
@@ -10,123 +11,245 @@ from typing import Any, Final
 
 import msgspec
 
-_RAW_NOTHING: Final = msgspec.Raw()
+NO_TEXT: Final = msgspec.Raw()
 
 Text = str | int | None
 """What Kineto writes as a number in one version and as a string in another."""
 
 
-class EventArgs(msgspec.Struct, gc=False, rename=None):
-    """The arguments that become columns; everything else in `args` is skipped without being built."""
-
-    external_id: int | None = msgspec.field(default=None, name="External id")
-    queued_external_id: int | None = msgspec.field(default=None, name="external id")
-    device: Text = None
-    stream: Text = None
-    correlation: int | None = None
-    registers: int | None = msgspec.field(default=None, name="registers per thread")
-    shared_memory: int | None = msgspec.field(default=None, name="shared memory")
-    grid: msgspec.Raw = _RAW_NOTHING
-    block: msgspec.Raw = _RAW_NOTHING
-    occupancy: float | None = msgspec.field(default=None, name="est. achieved occupancy %")
-    bytes: Text = None
-    size: Text = None
-    kind: Text = None
-    graph_id: int | None = msgspec.field(default=None, name="graph id")
-    sequence_number: int | None = msgspec.field(default=None, name="Sequence number")
-    forward_thread: int | None = msgspec.field(default=None, name="Fwd thread id")
-    concrete_inputs: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Concrete Inputs")
-    input_types: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Input type")
-    input_strides: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Input Strides")
-    input_dims: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Input Dims")
-    old_input_dims: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Input dims")
-    kernel_file: str | None = None
-    device_type: int | None = msgspec.field(default=None, name="Device Type")
-    device_id: int | None = msgspec.field(default=None, name="Device Id")
-    address: int | None = msgspec.field(default=None, name="Addr")
-    memory_bytes: int | None = msgspec.field(default=None, name="Bytes")
-    total_allocated: int | None = msgspec.field(default=None, name="Total Allocated")
-    total_reserved: int | None = msgspec.field(default=None, name="Total Reserved")
-    python_id: int | None = msgspec.field(default=None, name="Python id")
-    python_parent_id: int | None = msgspec.field(default=None, name="Python parent id")
-    python_module_id: int | None = msgspec.field(default=None, name="Python module id")
-    sync_kind: str | None = msgspec.field(default=None, name="cuda_sync_kind")
-    waited_stream: int | None = msgspec.field(default=None, name="wait_on_stream")
-    waited_correlation: int | None = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
-    collective: str | None = msgspec.field(default=None, name="Collective name")
-    in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
-    out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
-    dtype: str | None = None
-    group_size: int | None = msgspec.field(default=None, name="Group size")
-    group_name: Text = msgspec.field(default=None, name="Process Group Name")
-    group_description: Text = msgspec.field(default=None, name="Process Group Description")
-    group_ranks: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Process Group Ranks")
-    first_rank: int | None = msgspec.field(default=None, name="Global rank start")
-    rank_stride: int | None = msgspec.field(default=None, name="Global rank stride")
-    in_split: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="In split size")
-    out_split: msgspec.Raw = msgspec.field(default=_RAW_NOTHING, name="Out split size")
-    sequence: int | None = msgspec.field(default=None, name="Seq")
-    source_rank: Text = msgspec.field(default=None, name="Src Rank")
-    destination_rank: Text = msgspec.field(default=None, name="Dst Rank")
-    asynchronous: bool | Text = msgspec.field(default=None, name="Is asynchronized op")
-    label: Text = msgspec.field(default=None, name="name")
-    """Name of a process or thread, in metadata records."""
+def _named(name: str) -> Any:
+    return msgspec.field(default=None, name=name)
 
 
-class Event(msgspec.Struct, gc=False):
-    """One record, with `ts` and `dur` as JSON numbers."""
+def _raw(name: str) -> Any:
+    return msgspec.field(default=NO_TEXT, name=name)
 
-    ph: str = ""
+
+class Span(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A record with a length."""
+
     cat: str = ""
     name: str = ""
     pid: Text = 0
     tid: Text = 0
     ts: int | float | None = None
     dur: int | float | None = None
-    id: Text = None
-    args: EventArgs | None = None
+    args: msgspec.Raw = NO_TEXT
 
 
-class ExactEvent(msgspec.Struct, gc=False):
-    """One record, with `ts` and `dur` as the text that stands in the file."""
+class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """A record without a length."""
 
-    ph: str = ""
+    name: str = ""
+    tid: Text = 0
+    ts: int | float | None = None
+    args: msgspec.Raw = NO_TEXT
+
+
+class ExactSpan(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A record with a length; instants are the text that stands in the file."""
+
     cat: str = ""
     name: str = ""
     pid: Text = 0
     tid: Text = 0
-    ts: msgspec.Raw = _RAW_NOTHING
-    dur: msgspec.Raw = _RAW_NOTHING
+    ts: msgspec.Raw = NO_TEXT
+    dur: msgspec.Raw = NO_TEXT
+    args: msgspec.Raw = NO_TEXT
+
+
+class ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """A record without a length; its instant is the text that stands in the file."""
+
+    name: str = ""
+    tid: Text = 0
+    ts: msgspec.Raw = NO_TEXT
+    args: msgspec.Raw = NO_TEXT
+
+
+class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """A name or label of a process or thread."""
+
+    name: str = ""
+    tid: Text = 0
+    args: msgspec.Raw = NO_TEXT
+
+
+class ArrowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """Where an arrow from one record to another begins; what it joins is read on demand."""
+
+    cat: str = ""
+
+
+class ArrowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """Where an arrow ends."""
+
+    cat: str = ""
+
+
+class FullArrowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """Where an arrow begins, with all that finds the record there."""
+
+    cat: str = ""
     id: Text = None
-    args: EventArgs | None = None
+    pid: Text = 0
+    tid: Text = 0
+    ts: msgspec.Raw = NO_TEXT
+
+
+class FullArrowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """Where an arrow ends, with all that finds the record there."""
+
+    cat: str = ""
+    id: Text = None
+    pid: Text = 0
+    tid: Text = 0
+    ts: msgspec.Raw = NO_TEXT
 
 
 class LooseEvent(msgspec.Struct, gc=False):
     """One record of which any field may have any type."""
 
-    ph: Any = ""
+    ph: Any = None
     cat: Any = ""
     name: Any = ""
     pid: Any = 0
     tid: Any = 0
-    ts: msgspec.Raw = _RAW_NOTHING
-    dur: msgspec.Raw = _RAW_NOTHING
+    ts: msgspec.Raw = NO_TEXT
+    dur: msgspec.Raw = NO_TEXT
     id: Any = None
-    args: Any = None
+    args: msgspec.Raw = NO_TEXT
 
 
-class GroupConfig(msgspec.Struct):
-    """One entry of `distributedInfo.pg_config`."""
+OTHER_PHASES: Final = (*"BEIbenSTptFNODPCVvRc()",)
+"""Phases of the format that Kineto does not use; they are read and stand in no table."""
 
-    pg_name: Text = ""
-    pg_desc: str | None = None
-    backend_config: str | None = None
-    pg_size: int | None = None
-    ranks: list[int] | None = None
+OTHERS: Final[dict[str, type[msgspec.Struct]]] = {
+    phase: msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase) for phase in OTHER_PHASES
+}
 
 
-AnyEvent = Event | ExactEvent
+class DeviceArgs(msgspec.Struct, gc=False):
+    """Arguments of kernels, copies and sets, and of the collectives among them."""
 
-FAST_DECODER: Final = msgspec.json.Decoder(list[Event])
-EXACT_DECODER: Final = msgspec.json.Decoder(list[ExactEvent])
+    external_id: int | None = _named("External id")
+    old_external_id: int | None = _named("external id")
+    device: Text = None
+    stream: Text = None
+    correlation: int | None = None
+    registers: int | None = _named("registers per thread")
+    shared_memory: int | None = _named("shared memory")
+    grid: msgspec.Raw = NO_TEXT
+    block: msgspec.Raw = NO_TEXT
+    occupancy: float | None = _named("est. achieved occupancy %")
+    bytes: Text = None
+    kind: Text = None
+    graph_id: int | None = _named("graph id")
+    collective: str | None = _named("Collective name")
+    """The other fields of a collective are decoded again from the same text, by `CollectiveArgs`."""
+
+
+class OpArgs(msgspec.Struct, gc=False):
+    """Arguments of operators."""
+
+    external_id: int | None = _named("External id")
+    old_external_id: int | None = _named("external id")
+    sequence_number: int | None = _named("Sequence number")
+    forward_thread: int | None = _named("Fwd thread id")
+    concrete_inputs: msgspec.Raw = _raw("Concrete Inputs")
+    input_types: msgspec.Raw = _raw("Input type")
+    input_strides: msgspec.Raw = _raw("Input Strides")
+    input_dims: msgspec.Raw = _raw("Input Dims")
+    old_input_dims: msgspec.Raw = _raw("Input dims")
+    kernel_file: str | None = None
+    collective: str | None = _named("Collective name")
+
+
+class CollectiveArgs(msgspec.Struct, gc=False):
+    """What a record says of the collective it is part of."""
+
+    collective: str | None = _named("Collective name")
+    in_elements: int | None = _named("In msg nelems")
+    out_elements: int | None = _named("Out msg nelems")
+    dtype: str | None = None
+    group_size: int | None = _named("Group size")
+    group_name: Text = _named("Process Group Name")
+    group_description: Text = _named("Process Group Description")
+    group_ranks: msgspec.Raw = _raw("Process Group Ranks")
+    first_rank: int | None = _named("Global rank start")
+    rank_stride: int | None = _named("Global rank stride")
+    in_split: msgspec.Raw = _raw("In split size")
+    out_split: msgspec.Raw = _raw("Out split size")
+    sequence: int | None = _named("Seq")
+    source_rank: Text = _named("Src Rank")
+    destination_rank: Text = _named("Dst Rank")
+    asynchronous: bool | Text = _named("Is asynchronized op")
+
+
+class LaunchArgs(msgspec.Struct, gc=False):
+    """Arguments of calls of a runtime or driver."""
+
+    external_id: int | None = _named("External id")
+    old_external_id: int | None = _named("external id")
+    correlation: int | None = None
+
+
+class AnnotationArgs(msgspec.Struct, gc=False):
+    """Arguments of named ranges."""
+
+    external_id: int | None = _named("External id")
+    old_external_id: int | None = _named("external id")
+    input_types: msgspec.Raw = _raw("Input type")
+    input_dims: msgspec.Raw = _raw("Input Dims")
+    device: Text = None
+    stream: Text = None
+
+
+class SyncArgs(msgspec.Struct, gc=False):
+    """Arguments of waits."""
+
+    device: Text = None
+    stream: Text = None
+    correlation: int | None = None
+    sync_kind: str | None = _named("cuda_sync_kind")
+    waited_stream: int | None = _named("wait_on_stream")
+    waited_correlation: int | None = _named("wait_on_cuda_event_record_corr_id")
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Arguments of allocations and releases."""
+
+    device_type: int | None = _named("Device Type")
+    device_id: int | None = _named("Device Id")
+    address: int | None = _named("Addr")
+    size: int | None = _named("Bytes")
+    total_allocated: int | None = _named("Total Allocated")
+    total_reserved: int | None = _named("Total Reserved")
+
+
+class PythonArgs(msgspec.Struct, gc=False):
+    """Arguments of Python frames."""
+
+    python_id: int | None = _named("Python id")
+    parent_id: int | None = _named("Python parent id")
+    module_id: int | None = _named("Python module id")
+
+
+class MetadataArgs(msgspec.Struct, gc=False):
+    """Arguments of names of threads."""
+
+    label: Text = _named("name")
+
+
+def _union(*members: type[msgspec.Struct]) -> Any:
+    union: Any = members[0]
+    for member in (*members[1:], Metadata, *OTHERS.values()):
+        union = union | member
+    return union
+
+
+FAST_EVENT: Final = _union(Span, Instant, ArrowStart, ArrowEnd)
+EXACT_EVENT: Final = _union(ExactSpan, ExactInstant, FullArrowStart, FullArrowEnd)
+FAST_DECODER: Final = msgspec.json.Decoder(list[FAST_EVENT])
+EXACT_DECODER: Final = msgspec.json.Decoder(list[EXACT_EVENT])
 LOOSE_DECODER: Final = msgspec.json.Decoder(list[LooseEvent])

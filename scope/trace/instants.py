@@ -57,24 +57,30 @@ def ns_from_text(text: bytes) -> int | None:
     return ns if abs(ns) <= _INT64_MAX else None
 
 
-def ns_series(name: str, values: Sequence[int | float | None]) -> pl.Series:
+def ns_series(values: Sequence[int | float | None]) -> pl.Series:
     """Return a column of nanoseconds from JSON numbers in microseconds.
 
     Raises:
-        InexactError: A float is too large to be exact.
+        InexactError: A float is too large to be exact, or a number is beyond 64 bits of nanoseconds.
     """
     try:
-        whole = pl.Series(name, values, dtype=pl.Int64)
+        whole = pl.Series(values, dtype=pl.Int64)
     except (TypeError, OverflowError):
-        return _ns_of_floats(name, values)
-    if not bool((whole.abs() <= _INT64_MAX // NS_PER_US).all()):
-        raise InexactError  # reading as text tells which record is nonsense
+        return _ns_of_floats(values)
+    _check_range(whole, _INT64_MAX // NS_PER_US)
     return whole * NS_PER_US
 
 
-def _ns_of_floats(name: str, values: Sequence[int | float | None]) -> pl.Series:
-    micro = pl.Series(name, values, dtype=pl.Float64, strict=False)
-    if not bool((micro.abs() < EXACT_FLOAT_LIMIT_US).all()):
+def _ns_of_floats(values: Sequence[int | float | None]) -> pl.Series:
+    micro = pl.Series("micro", values, dtype=pl.Float64, strict=False)
+    _check_range(micro, EXACT_FLOAT_LIMIT_US)
+    column = pl.col("micro")
+    whole = column.floor()
+    ns = whole.cast(pl.Int64) * NS_PER_US + ((column - whole) * NS_PER_US).round().cast(pl.Int64)
+    return micro.to_frame().select(ns).to_series()
+
+
+def _check_range(series: pl.Series, limit: float) -> None:
+    lowest, highest = series.min(), series.max()
+    if lowest is not None and not (-limit < lowest <= highest < limit):  # pyright: ignore[reportOperatorIssue]
         raise InexactError
-    whole = micro.floor()
-    return whole.cast(pl.Int64) * NS_PER_US + ((micro - whole) * NS_PER_US).round().cast(pl.Int64)

@@ -18,7 +18,6 @@ class RawSpans(Table):
     start_ns = Column("raw_start_ns", pl.Int64, "start, base not yet added")
     duration_ns = Column("raw_duration_ns", pl.Int64, "length; may be negative")
     thread = Column("raw_thread", pl.Int64, "tid, as a number")
-    process = Column("raw_process", pl.Int64, "pid, as a number", nullable=True)
 
 
 class RawDevice(Table):

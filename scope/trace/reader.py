@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from scope.errors import LimitError, TraceError
-from scope.trace.collect import Collected, Collector
+from scope.trace.collect import BACKWARD_ARROWS, DECODE_ERRORS, Collected, Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER, LOOSE_DECODER
 from scope.trace.instants import InexactError
-from scope.trace.salvage import DECODE_ERRORS, SEPARATOR, array_end, salvage, tightened
-from scope.trace.sources import prefetch
+from scope.trace.raw import RawDevice, RawOps
+from scope.trace.salvage import SEPARATOR, array_end, salvage, tightened
+from scope.trace.sources import Source, prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scope.trace.events import AnyEvent
-    from scope.trace.sources import Source
 
 _CHUNK_BYTES: Final = 2 << 20
 _MOST_METADATA_BYTES: Final = 256 << 20
@@ -42,16 +41,15 @@ class ReadTrace:
     collected: Collected
     metadata: dict[str, Any]
     is_truncated: bool
-    events_repaired: int
 
 
 class _Reader:
-    def __init__(self, source: Source, *, python_calls: bool) -> None:
+    def __init__(self, source: Source, *, python_calls: bool, arrows: bool) -> None:
         self.source = source
-        self.collector = Collector(python_calls=python_calls)
+        self.collector = Collector(python_calls=python_calls, arrows=arrows)
+        # Arrows are only read in full beside exact instants.
         self.blocks: Iterator[bytes] = prefetch(source.blocks())
-        self.is_exact = False
-        self.repaired = 0
+        self.is_exact = arrows
         self.tail: bytes | None = None
         """What stands behind the list of events; None while the list goes on."""
 
@@ -76,9 +74,7 @@ class _Reader:
         metadata = _metadata(head or b"", tail)
         is_truncated = is_truncated or self.source.is_cut
         collected = self.collector.collected
-        return ReadTrace(
-            collected=collected, metadata=metadata, is_truncated=is_truncated, events_repaired=self.repaired
-        )
+        return ReadTrace(collected=collected, metadata=metadata, is_truncated=is_truncated)
 
     def _find_list(self) -> tuple[bytes | None, bytes]:
         """Return what stands before the list of events (None for a bare list) and what was read of the list."""
@@ -174,7 +170,7 @@ class _Reader:
         found = salvage(chunk, is_last=is_last)
         self.collector.add(found.events, exact=True)
         self.collector.collected.events_lost += found.lost
-        self.repaired += found.repaired
+        self.collector.collected.events_repaired += found.repaired
         self.tail = found.rest
         return found.unfinished + b"," if found.unfinished else b""
 
@@ -189,27 +185,23 @@ class _Reader:
     def _add(self, text: bytes) -> None:
         if not self.is_exact:
             try:
-                events = FAST_DECODER.decode(text)
-                if all(event.ph for event in events):
-                    self.collector.add(events, exact=False)
-                    return
+                self.collector.add(FAST_DECODER.decode(text), exact=False)
             except InexactError:
                 self.is_exact = True
-        self._add_exact([event for event in EXACT_DECODER.decode(text)])
+            else:
+                return
+        self.collector.add(EXACT_DECODER.decode(text), exact=True)
 
     def _add_loose(self, text: bytes) -> bool:
         try:
-            loose = LOOSE_DECODER.decode(text)
+            events = [tightened(event) for event in LOOSE_DECODER.decode(text)]
         except DECODE_ERRORS:
             return False
-        self._add_exact([tightened(event) for event in loose])
-        self.repaired += len(loose)
-        return True
-
-    def _add_exact(self, events: list[Any]) -> None:
-        good: list[AnyEvent] = [event for event in events if event.ph]
+        good = [event for event in events if event is not None]
         self.collector.collected.events_lost += len(events) - len(good)
+        self.collector.collected.events_repaired += len(good)
         self.collector.add(good, exact=True)
+        return True
 
 
 def read_trace(source: Source, *, python_calls: bool = False) -> ReadTrace:
@@ -220,7 +212,20 @@ def read_trace(source: Source, *, python_calls: bool = False) -> ReadTrace:
         TraceError: The file cannot be read.
         LimitError: A cap was reached.
     """
-    return _Reader(source, python_calls=python_calls).read()
+    read = _Reader(source, python_calls=python_calls, arrows=False).read()
+    if not _needs_arrows(read.collected):
+        return read
+    return _Reader(Source(source.path, limits=source.limits), python_calls=python_calls, arrows=True).read()
+
+
+def _needs_arrows(collected: Collected) -> bool:
+    """Say whether records are linked by arrows alone; most traces number them, and arrows are a third of a file."""
+    if not collected.arrow_categories:
+        return False
+    if collected.num_nulls(RawDevice, RawDevice.correlation):
+        return True
+    num_numbered = collected.height(RawOps) - collected.num_nulls(RawOps, RawOps.sequence_number)
+    return num_numbered == 0 and not collected.arrow_categories.isdisjoint(BACKWARD_ARROWS)
 
 
 def _is_top_level(head: bytes) -> bool:

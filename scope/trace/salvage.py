@@ -8,10 +8,17 @@ from typing import Any, Final
 
 import msgspec
 
-from scope.trace.events import EventArgs, ExactEvent, LooseEvent
-
-DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
-"""What decoding hostile bytes may raise: bad JSON or types, digits without end, brackets without end."""
+from scope.trace.collect import DECODE_ERRORS
+from scope.trace.events import (
+    EXACT_EVENT,
+    OTHERS,
+    ExactInstant,
+    ExactSpan,
+    FullArrowEnd,
+    FullArrowStart,
+    LooseEvent,
+    Metadata,
+)
 
 SEPARATOR: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENT_START: Final = re.compile(rb'\{\s*"(?:ph"\s*:|cat"\s*:|name"\s*:\s*"(?:process|thread)_)')
@@ -28,16 +35,15 @@ _LONE_QUOTE: Final = re.compile(rb'(\\.)|"', re.DOTALL)
 _MOST_JOINED: Final = 64
 _LONGEST_REPAIR_BYTES: Final = 1 << 20
 
-_exact_decoder = msgspec.json.Decoder(ExactEvent)
+_exact_decoder = msgspec.json.Decoder(EXACT_EVENT)
 _loose_decoder = msgspec.json.Decoder(LooseEvent)
-_args_decoder = msgspec.json.Decoder(EventArgs, strict=False)
 
 
 @dataclass
 class Salvaged:
     """What came out of one chunk."""
 
-    events: list[ExactEvent] = field(default_factory=list[ExactEvent])
+    events: list[Any] = field(default_factory=list[Any])
     lost: int = 0
     repaired: int = 0
     rest: bytes | None = None
@@ -82,7 +88,7 @@ def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *,
     starts, ends = bounds
     piece = text[starts[index] : ends[index]]
     try:
-        _take(_exact_decoder.decode(piece), found)
+        found.events.append(_exact_decoder.decode(piece))
     except DECODE_ERRORS as error:
         if "truncated" in str(error):
             joined = _read_joined(text, bounds, index, found)
@@ -98,13 +104,6 @@ def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *,
     return 1
 
 
-def _take(event: ExactEvent, found: Salvaged) -> None:
-    if event.ph:
-        found.events.append(event)
-    else:
-        found.lost += 1
-
-
 def _read_joined(text: bytes, bounds: tuple[list[int], list[int]], index: int, found: Salvaged) -> int:
     """Join a piece with those behind it, since what separates events may stand inside one; 0 when that fails."""
     starts, ends = bounds
@@ -112,7 +111,7 @@ def _read_joined(text: bytes, bounds: tuple[list[int], list[int]], index: int, f
         if _EVENT_START.match(text, starts[last]):
             return 0
         try:
-            _take(_exact_decoder.decode(text[starts[index] : ends[last]]), found)
+            found.events.append(_exact_decoder.decode(text[starts[index] : ends[last]]))
         except DECODE_ERRORS:
             continue
         return last - index + 1
@@ -128,7 +127,7 @@ def _read_before_the_end(piece: bytes, text: bytes, start: int, error: Exception
     if not end or not piece[end:].lstrip().startswith(b"]"):
         return False
     try:
-        _take(_exact_decoder.decode(piece[:end]), found)
+        found.events.append(_exact_decoder.decode(piece[:end]))
     except DECODE_ERRORS:
         return False
     found.rest = text[text.index(b"]", start + end) + 1 :]
@@ -161,7 +160,8 @@ def _repair(piece: bytes, found: Salvaged) -> None:
     return
 
 
-def _mended(piece: bytes) -> ExactEvent | None:
+def _mended(piece: bytes) -> Any:
+    """Return the event of a piece after mending it, or None."""
     if len(piece) > _LONGEST_REPAIR_BYTES:
         return None
     text = piece.decode("utf-8", errors="replace").encode()
@@ -170,13 +170,13 @@ def _mended(piece: bytes) -> ExactEvent | None:
     text = _NOT_A_NUMBER.sub(rb"\1null", text)
     for candidate in (text, _QUOTED_NAME.sub(_escape_quotes, text)):
         try:
-            event = _exact_decoder.decode(candidate)
+            return _exact_decoder.decode(candidate)
         except msgspec.ValidationError:
             event = _loosened(candidate)
+            if event is not None:
+                return event
         except DECODE_ERRORS:
             continue
-        if event is not None and event.ph:
-            return event
     return None
 
 
@@ -184,26 +184,30 @@ def _escape_quotes(match: re.Match[bytes]) -> bytes:
     return match[1] + _LONE_QUOTE.sub(lambda quote: quote[1] or b'\\"', match[2]) + match[3]
 
 
-def _loosened(text: bytes) -> ExactEvent | None:
+def _loosened(text: bytes) -> Any:
     try:
         return tightened(_loose_decoder.decode(text))
     except DECODE_ERRORS:
         return None
 
 
-def tightened(event: LooseEvent) -> ExactEvent:
-    """Return a record with the declared types; an argument of a type that makes no sense is left out."""
-    return ExactEvent(
-        ph=_text(event.ph),
-        cat=_text(event.cat),
-        name=_text(event.name),
-        pid=_number_or_text(event.pid),
-        tid=_number_or_text(event.tid),
-        ts=event.ts,
-        dur=event.dur,
-        id=_number_or_text(event.id),
-        args=_tightened_args(event.args) if isinstance(event.args, dict) else None,  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-    )
+def tightened(event: LooseEvent) -> Any:
+    """Return a record of the declared types, or None when its phase makes no sense."""
+    phase = event.ph
+    if not isinstance(phase, str):
+        return None
+    name, pid, tid = _text(event.name), _number_or_text(event.pid), _number_or_text(event.tid)
+    if phase == "X":
+        return ExactSpan(cat=_text(event.cat), name=name, pid=pid, tid=tid, ts=event.ts, dur=event.dur, args=event.args)
+    if phase == "i":
+        return ExactInstant(name=name, tid=tid, ts=event.ts, args=event.args)
+    if phase == "M":
+        return Metadata(name=name, tid=tid, args=event.args)
+    if phase in ("s", "f"):
+        arrow = FullArrowStart if phase == "s" else FullArrowEnd
+        return arrow(cat=_text(event.cat), id=_number_or_text(event.id), pid=pid, tid=tid, ts=event.ts)
+    other = OTHERS.get(phase)
+    return other() if other is not None else None
 
 
 def _text(value: object) -> str:
@@ -214,18 +218,3 @@ def _number_or_text(value: object) -> int | str | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if value is None or (isinstance(value, int | str) and not isinstance(value, bool)) else str(value)
-
-
-def _tightened_args(args: dict[str, Any]) -> EventArgs:
-    try:
-        return _args_decoder.decode(msgspec.json.encode(args))
-    except DECODE_ERRORS:
-        pass
-    good: dict[str, Any] = {}
-    for key, value in args.items():
-        try:
-            _args_decoder.decode(msgspec.json.encode({key: value}))
-        except DECODE_ERRORS:
-            continue
-        good[key] = value
-    return _args_decoder.decode(msgspec.json.encode(good))
