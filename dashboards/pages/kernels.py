@@ -37,10 +37,9 @@ def main() -> None:
         [str(each) for each in names[KernelStats.kernel_class]],
     )
     show_figure(figure, None, key="kernels by time")
-    choices: list[KernelKey] = list(GROUPINGS)
-    by = (
-        st.segmented_control("Grouped by", choices, default=choices[0], format_func=GROUPINGS.__getitem__) or choices[0]
-    )
+    keys = tuple(GROUPINGS)
+    place = st.radio("Grouped by", range(len(keys)), format_func=lambda each: GROUPINGS[keys[each]], horizontal=True)
+    by = keys[place or 0]
     show_report_table(kernels_table(analysis, by=by), key=f"kernels by {by}")
 
 

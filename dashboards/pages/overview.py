@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import open_page, say_age, settings, show_figure, show_table
+from dashboards.shell import open_page, say_age, settings, show_figure, show_report_table, show_table
 from dashboards.sources.runs import LiveRun, load_run
+from dashboards.sources.traces import load_traces
 from dashboards.words import metric, say_problems
 from scope.analysis.recorded import RankExcess, RunSummary
 from scope.report.figures import StackedTimes, rank_breakdown
 from scope.report.inert import markdown_text
+from scope.report.sections.breakdown import breakdown_table
 from scope.units import format_duration, format_ratio
 
+if TYPE_CHECKING:
+    from scope.report.findings import Finding
+
 WORST_RANKS = 3
+BREAKDOWN_PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 NOTABLE_EXCESS = 0.05
 
 
@@ -92,9 +100,46 @@ def draw_blame(run: LiveRun) -> None:
         show_table(excess, key="excess of ranks")
 
 
+def draw_trace(place: str) -> None:
+    """Draw what the traces of a job show: where the time went, and the findings, the costliest first."""
+    report = load_traces(place)
+    say_age(report.modified_ns, live=False, synthetic=False)
+    analysis = report.results.analysis
+    whole = [rank for rank in analysis.ranks if rank.breakdown is not None]
+    if whole:
+        bars = StackedTimes(
+            labels=[rank.label for rank in whole],
+            parts={part: [getattr(rank.breakdown, f"{part}_ns") for rank in whole] for part in BREAKDOWN_PARTS},
+        )
+        show_figure(rank_breakdown(bars), None, key="where each rank's time went")
+        show_report_table(breakdown_table(analysis), key="breakdown")
+    else:
+        st.info("The traces hold neither device events nor a host timeline.", icon=":material/inbox:")
+    st.subheader("Findings")
+    for number, finding in enumerate(report.findings):
+        draw_finding(finding, is_open=number == 0)
+    if not report.findings:
+        st.success("Nothing stands out.", icon=":material/check_circle:")
+
+
+def draw_finding(finding: Finding, *, is_open: bool) -> None:
+    """Draw one finding: what, where, how one can tell, and what to do."""
+    share = "" if finding.share_ratio is None else f"{format_ratio(finding.share_ratio)} · "
+    with st.expander(f"{share}{markdown_text(finding.title)}", expanded=is_open):
+        where = finding.where.text()
+        if where:
+            st.markdown(f"**Where:** {markdown_text(where)}")
+        st.markdown("\n".join(f"- {markdown_text(each.text())}" for each in finding.evidence))
+        st.markdown(f"**What to do:** {markdown_text(finding.action)}")
+
+
 def main() -> None:
     """Draw the page."""
-    source, _ = open_page("Overview", "Is it running, how fast, what is wasted, and who is to blame?", ("run",))
+    question = "Is it running, how fast, what is wasted, and who is to blame?"
+    source, _ = open_page("Overview", question, ("run", "trace"))
+    if source.kind == "trace":
+        draw_trace(source.place)
+        return
     refresh_s = settings().refresh_s
     run = load_run(source.place, refresh_s=refresh_s)
     st.fragment(draw_run, run_every=refresh_s if run.is_live else None)(run)
