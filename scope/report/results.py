@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scope.analysis.collective_roofline import CollectiveRoofline
     from scope.analysis.collectives import Collectives
     from scope.analysis.job import Analysis
+    from scope.analysis.roofline import Roofline
     from scope.analysis.stragglers import Stragglers
     from scope.trace.model import Job
 
@@ -31,4 +32,6 @@ class Results:
     collectives: Collectives | None
     stragglers: Stragglers | None
     collective_roofline: CollectiveRoofline | None
+    rooflines: Mapping[str, Roofline]
+    """By the label of the rank; ranks without device events have none."""
     absent: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scope.report.findings import collectives, quality, time
+from scope.report.findings import collectives, kernels, quality, time
 from scope.report.findings.basis import Basis, make_basis
 from scope.report.findings.model import FINDING_KINDS, Evidence, Finding, FindingKind, Where
 
@@ -21,6 +21,10 @@ _RULES: Final[tuple[Callable[[Results, Basis], Iterator[Finding]], ...]] = (
     time.synchronising_calls,
     collectives.small_messages,
     collectives.slow_collective,
+    kernels.memory_bound_kernels,
+    kernels.tensor_cores_unused,
+    kernels.far_below_ceiling,
+    kernels.roofline_exceeded,
     time.device_allocation,
     time.recompute,
     quality.trace_too_poor,

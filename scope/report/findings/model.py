@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from scope.report.inert import shortened
 from scope.report.rows import record
 from scope.report.sections.quality import format_ranks
 from scope.report.table import format_cell
@@ -22,6 +23,7 @@ FindingKind = Literal[
     "slow_collective",
     "memory_bound_kernels",
     "tensor_cores_unused",
+    "far_below_ceiling",
     "roofline_exceeded",
     "device_allocation",
     "recompute",
@@ -37,6 +39,7 @@ FINDING_KINDS: Final[dict[FindingKind, str]] = {
     "slow_collective": "A collective of large messages runs far under what its link allows.",
     "memory_bound_kernels": "Kernels that memory bandwidth bounds take much time and could be fused.",
     "tensor_cores_unused": "Matrix products run beside the tensor cores: in full FP32, or with misaligned shapes.",
+    "far_below_ceiling": "A few kernels run far under what the GPU allows for their work.",
     "roofline_exceeded": "Kernels run faster than their ceiling: the model, the peak or the cache is not as assumed.",
     "device_allocation": "The allocator goes to the driver inside steps: it retries after freeing, or grows.",
     "recompute": "Backward computes a share of forward again (activation checkpointing).",
@@ -72,10 +75,9 @@ class Where:
     def text(self) -> str:
         """Return it for people; empty when it is about everything."""
         numbers = (("ranks", self.ranks), ("steps", self.steps))
-        parts = [f"{name} {format_ranks(each)}" for name, each in numbers if each]
-        for names in (self.groups, self.calls, self.kernels):
-            parts += names
-        return "; ".join(parts)
+        parts = [f"{name if len(each) > 1 else name[:-1]} {format_ranks(each)}" for name, each in numbers if each]
+        names = (*self.groups, *self.calls, *(shortened(name, length=60) for name in self.kernels))
+        return "; ".join([*parts, *([", ".join(names)] if names else [])])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

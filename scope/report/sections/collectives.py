@@ -11,12 +11,15 @@ from scope.analysis.collective_tables import (
     GroupRows,
     RankWaitRows,
 )
+from scope.analysis.exposure import ExposedCollectives
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.report.sections.quality import format_ranks
 from scope.report.table import Absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import polars as pl
 
     from scope.analysis.collective_roofline import CollectiveRoofline
     from scope.analysis.collectives import Collectives
@@ -127,8 +130,17 @@ CLOCK_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("high_ns", "at most", "The offset is at most this."),
     column("drift_ppb", "drift (ppb)", "How much faster the clock runs, nanoseconds a second.", unit="number"),
     column("residual_ns", "residual", "Median distance of the ends of common collectives after the estimate."),
-    column("applied_offset_ns", "applied", "What was taken off the rank's instants."),
+    column("is_applied", "applied", "Offset and drift were taken off the rank's instants."),
     column("num_collectives", "collectives", "Collectives that the estimate rests on."),
+)
+EXPOSED_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    frame_column(ExposedCollectives.operation, "operation"),
+    frame_column(ExposedCollectives.message_bytes, "message"),
+    frame_column(ExposedCollectives.group, "group"),
+    frame_column(ExposedCollectives.exposed_ns, "exposed"),
+    frame_column(ExposedCollectives.total_ns, "total"),
+    frame_column(ExposedCollectives.num_calls, "calls"),
+    frame_column(ExposedCollectives.num_ranks, "ranks"),
 )
 _UNKNOWN: Final = "the trace does not say it"
 _NOT_MEASURED: Final = "no collective of this row is complete and uncut"
@@ -143,6 +155,30 @@ def group_names(collectives: Collectives) -> dict[int, str]:
         where = f" [{format_ranks(tuple(ranks))}]" if ranks else ""
         names[group_id] = f"{called}{where}"
     return names
+
+
+def exposed_table(exposed: pl.DataFrame) -> ReportTable:
+    """Return communication by operation, group and size with the part that no compute hid.
+
+    Args:
+        exposed: The table `ExposedCollectives`.
+    """
+    sources = (
+        ExposedCollectives.operation,
+        ExposedCollectives.message_bytes,
+        ExposedCollectives.group,
+        ExposedCollectives.exposed_ns,
+        ExposedCollectives.total_ns,
+        ExposedCollectives.num_calls,
+        ExposedCollectives.num_ranks,
+    )
+    reasons = {source: _UNKNOWN for source in sources if source.nullable}
+    return whole_table(
+        "exposed",
+        "Communication, and how much nothing hid",
+        EXPOSED_COLUMNS,
+        frame_rows(exposed, sources, reasons=reasons),
+    )
 
 
 def collectives_table(collectives: Collectives) -> ReportTable:

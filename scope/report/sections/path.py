@@ -28,6 +28,7 @@ PATH_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         column(f"{kind}_ns", kind.replace("_", " "), f"Pieces of the path of kind {kind.replace('_', ' ')}.")
         for kind in PATH_KINDS
     ),
+    column("num_inferred", "inferred", "Edges between streams that the trace does not record."),
 )
 PIECE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *_PLACE,
@@ -38,7 +39,6 @@ PIECE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     frame_column(PathPieces.thread, "thread", unit="text"),
     frame_column(PathPieces.stream, "stream", unit="text"),
 )
-_NO_STEP: Final = Absent("the trace holds no steps: this is the path of the whole window")
 
 
 def critical_path_table(analysis: Analysis) -> ReportTable:
@@ -52,7 +52,7 @@ def critical_path_table(analysis: Analysis) -> ReportTable:
                 notes.append(f"{rank.label}, device {device.device}: {device.absent.get('critical_path', 'no path')}.")
                 continue
             kinds = (path.ns_by_kind[kind] for kind in PATH_KINDS)
-            rows.append((*_place(rank, path), path.length_ns, *kinds))
+            rows.append((*_place(rank, path), path.length_ns, *kinds, path.num_inferred))
     return whole_table("critical-path", "Critical path of the median step", PATH_COLUMNS, rows, notes=notes)
 
 
@@ -83,5 +83,4 @@ def _pieces(rank: RankAnalysis, path: CriticalPath) -> Iterator[tuple[Cell, ...]
 
 
 def _place(rank: RankAnalysis, path: CriticalPath) -> tuple[Cell, ...]:
-    step = _NO_STEP if path.step_number is None else path.step_number
-    return (rank.label, device_name(path.device), step)
+    return (rank.label, device_name(path.device), path.step_number)

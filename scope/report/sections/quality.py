@@ -23,6 +23,10 @@ _MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "device_events_without_launch": ("no launch", "Device events whose launch is not in the file."),
     "launches_without_device_event": ("no event", "Launching calls of which no device event is in the file."),
     "slices_overrun": ("overrun", "Device events that run into the next event of their own stream."),
+    "host_overlaps": (
+        "host overlaps",
+        "Operators that are neither inside nor outside the one before them on their thread.",
+    ),
     "steps_found": ("steps", "Profiler steps."),
     "missing_ranks": ("missing ranks", "Ranks of the job of which no file was given."),
     "clock_interval_ns": ("clock interval", "Width of the interval that the clock offset is known to."),

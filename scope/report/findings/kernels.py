@@ -1,0 +1,240 @@
+"""Findings about kernels under the roofline: worth fusing, beside the tensor cores, far from or above their ceiling."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import polars as pl
+
+from scope.analysis.roofline import RooflinePoints
+from scope.report.findings.model import Evidence, Finding, Where
+from scope.report.inert import shortened
+from scope.report.sections.base import column
+from scope.units import format_duration, format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.report.findings.basis import Basis
+    from scope.report.results import Results
+
+FUSABLE: Final = ("elementwise", "normalisation", "reduction")
+FUSABLE_SHARE: Final = 0.10
+"""Share of the time above which memory-bound kernels are worth a word."""
+TENSOR_SHARE: Final = 0.05
+SLOW_SHARE: Final = 0.05
+ABOVE_SHARE: Final = 0.01
+ABOVE_RATIO: Final = 1.05
+ALIGNMENT_BYTES: Final = 16
+"""Tensor cores want every inner dimension in multiples of 16 bytes (NVIDIA, Matrix Multiplication Background)."""
+_MATRIX_CLASSES: Final = ("gemm", "attention", "convolution")
+_ELEMENT_BYTES: Final = {"float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
+_CUTLASS_ALIGNMENT: Final = re.compile(r"_align(\d+)\b")
+_MOST_NAMED: Final = 3
+_NAME_LENGTH: Final = 80
+
+
+def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when unfused kernels that memory bounds take at least 10 % of the time."""
+    points = _points(results).filter(
+        pl.col(RooflinePoints.kernel_class).is_in(FUSABLE),
+        pl.col(RooflinePoints.bound).is_in(["memory", "latency"]),
+    )
+    chosen = _Chosen.of(points, results)
+    if chosen.share < FUSABLE_SHARE:
+        return
+    yield Finding(
+        kind="memory_bound_kernels",
+        title=(
+            f"{chosen.num_kernels:,} elementwise, reduction and normalisation kernels that memory bounds take "
+            f"{format_ratio(chosen.share)} of the time ({format_duration(chosen.total_ns)})"
+        ),
+        where=Where(kernels=chosen.names),
+        evidence=(
+            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
+            Evidence(column("num_kernels", "kernels", "How many there are."), chosen.num_kernels),
+            Evidence(column("saving_ns", "above their ceiling", "Time above the ceiling."), chosen.saving_ns),
+        ),
+        cost_ns=chosen.total_ns,
+        share_ratio=chosen.share,
+        action=(
+            "Fuse neighbours so that data is read once: torch.compile, fused kernels (attention instead of softmax by "
+            "hand, fused norms, fused or foreach optimizer), channels_last to drop layout copies."
+        ),
+    )
+
+
+def tensor_cores_unused(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when matrix products in full FP32, or with misaligned shapes, take at least 5 % of the time."""
+    matrix = _points(results).filter(pl.col(RooflinePoints.kernel_class).is_in(_MATRIX_CLASSES))
+    full = matrix.filter(pl.col(RooflinePoints.path).is_in(["matrix float32", "vector float32"]))
+    yield from _unused(
+        results,
+        full,
+        title="Matrix products in full FP32, beside the tensor cores,",
+        action=(
+            "Allow TF32 (torch.set_float32_matmul_precision('high')) or train in bfloat16 with torch.autocast; check "
+            "that no input is silently float32."
+        ),
+    )
+    products = matrix.filter(pl.col(RooflinePoints.kernel_class) == "gemm")
+    texts = [pl.col(name).cast(pl.String) for name in (RooflinePoints.kernel, RooflinePoints.shapes)]
+    described = products.select(*texts, RooflinePoints.path).iter_rows()
+    misaligned = pl.Series([_is_misaligned(*row) for row in described], dtype=pl.Boolean)
+    yield from _unused(
+        results,
+        products.filter(misaligned),
+        title=f"Matrix products whose dimensions are no multiple of {ALIGNMENT_BYTES} bytes",
+        action=(
+            "Pad the vocabulary, hidden and sequence sizes to multiples of 8 (16-bit types; 16 for FP8), better of 64: "
+            "misaligned operands use slower kernels or none of the tensor cores."
+        ),
+    )
+
+
+def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when a few kernels at their ceiling would save at least 5 % of the time."""
+    points = _points(results).filter(pl.col(RooflinePoints.bound).is_in(["compute", "memory"]))
+    worst = points.sort(RooflinePoints.saving_ns, descending=True, maintain_order=True).head(_MOST_NAMED)
+    chosen = _Chosen.of(worst, results)
+    share = _share(results, chosen.saving_ns)
+    if share < SLOW_SHARE:
+        return
+    first = worst.row(0, named=True)
+    ratio = column("attained_ratio", "the first attains", "Time at the ceiling / duration of the first kernel.")
+    yield Finding(
+        kind="far_below_ceiling",
+        title=(
+            f"Kernels far below their ceiling: at it they would save {format_ratio(share)} of the time "
+            f"({format_duration(chosen.saving_ns)}), first {chosen.names[0]}"
+        ),
+        where=Where(kernels=chosen.names, calls=_operators(worst)),
+        evidence=(
+            Evidence(column("saving_ns", "saving", "Time above the ceiling, computing alone."), chosen.saving_ns),
+            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
+            Evidence(ratio, first[RooflinePoints.attained_ratio]),
+        ),
+        cost_ns=chosen.saving_ns,
+        share_ratio=share,
+        action=(
+            "Look for a better kernel for these shapes: a fused operator (scaled_dot_product_attention), another "
+            "layout or library backend, larger tiles (batch small products), torch.compile with max-autotune."
+        ),
+    )
+
+
+def roofline_exceeded(results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield a finding when kernels above their ceiling take at least 1 % of the time."""
+    points = _points(results).filter(
+        pl.col(RooflinePoints.attained_ratio) > ABOVE_RATIO, pl.col(RooflinePoints.bound) != "latency"
+    )
+    chosen = _Chosen.of(points, results)
+    if chosen.share < ABOVE_SHARE:
+        return
+    most = column("attained_ratio", "at most", "Largest time at the ceiling / duration.")
+    yield Finding(
+        kind="roofline_exceeded",
+        title=f"Kernels that take {format_ratio(chosen.share)} of the time run above their ceiling",
+        where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
+        evidence=(
+            Evidence(most, cast("float", points[RooflinePoints.attained_ratio].max())),
+            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
+        ),
+        cost_ns=None,
+        share_ratio=None,
+        action=(
+            "Not a fault of the job: operands sit in cache, the GPU is not what was assumed (--gpu says which), or "
+            "Scope's model of the operator counts too much. Do not trust their saving."
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chosen:
+    """Points of the roofline taken together."""
+
+    names: tuple[str, ...]
+    num_kernels: int
+    total_ns: int
+    saving_ns: int
+    share: float
+
+    @staticmethod
+    def of(points: pl.DataFrame, results: Results) -> _Chosen:
+        by_kernel = points.group_by(pl.col(RooflinePoints.kernel).cast(pl.String)).agg(
+            pl.col(RooflinePoints.duration_ns).sum()
+        )
+        order = by_kernel.sort(RooflinePoints.duration_ns, RooflinePoints.kernel, descending=[True, False])
+        total = int(points[RooflinePoints.duration_ns].sum())
+        return _Chosen(
+            names=tuple(
+                shortened(name, length=_NAME_LENGTH) for name in order[RooflinePoints.kernel].head(_MOST_NAMED)
+            ),
+            num_kernels=int(points[RooflinePoints.num_kernels].sum()),
+            total_ns=total,
+            saving_ns=int(points[RooflinePoints.saving_ns].sum()),
+            share=_share(results, total),
+        )
+
+
+def _unused(results: Results, points: pl.DataFrame, *, title: str, action: str) -> Iterator[Finding]:
+    chosen = _Chosen.of(points, results)
+    if chosen.share < TENSOR_SHARE:
+        return
+    yield Finding(
+        kind="tensor_cores_unused",
+        title=f"{title} take {format_ratio(chosen.share)} of the time ({format_duration(chosen.total_ns)})",
+        where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
+        evidence=(
+            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
+            Evidence(column("num_kernels", "kernels", "How many there are."), chosen.num_kernels),
+        ),
+        cost_ns=chosen.total_ns,
+        share_ratio=chosen.share,
+        action=action,
+    )
+
+
+def _points(results: Results) -> pl.DataFrame:
+    """Return the points of all ranks, the longest first."""
+    tables = [roofline.points for roofline in results.rooflines.values()]
+    if not tables:
+        return RooflinePoints.empty()
+    return pl.concat(tables).sort(RooflinePoints.duration_ns, descending=True, maintain_order=True)
+
+
+def _operators(points: pl.DataFrame) -> tuple[str, ...]:
+    return tuple(points[RooflinePoints.operator].drop_nulls().cast(pl.String).unique(maintain_order=True))
+
+
+def _is_misaligned(kernel: str, shapes: str | None, path: str | None) -> bool:
+    """Return whether a product of 16-bit or smaller types reads or writes rows that are no multiple of 16 bytes.
+
+    CUTLASS kernels say the alignment that they were built for. Of others only the last dimension of the last operand
+    counts, since strides are not known here: it is the contiguous row of the operand or of the result.
+    """
+    units, _, dtype = (path or "").partition(" ")
+    size = _ELEMENT_BYTES.get(dtype)
+    if size is None or units != "matrix":
+        return False
+    built_for = _CUTLASS_ALIGNMENT.search(kernel)
+    if built_for is not None:
+        return int(built_for[1]) * size < ALIGNMENT_BYTES
+    if shapes is None:
+        return False
+    try:
+        operands = msgspec.json.decode(shapes, type=list[Any])
+    except msgspec.DecodeError:
+        return False
+    matrices = [cast("list[Any]", each) for each in operands if isinstance(each, list)]
+    wide = [each for each in matrices if len(each) >= 2]
+    last: Any = wide[-1][-1] if wide else 1
+    return isinstance(last, int) and last > 1 and last * size % ALIGNMENT_BYTES != 0
+
+
+def _share(results: Results, part_ns: int) -> float:
+    breakdown = results.analysis.breakdown
+    return part_ns / breakdown.window_ns if breakdown is not None and breakdown.window_ns else 0.0

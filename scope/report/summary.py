@@ -1,0 +1,204 @@
+"""What `scope analyze` prints: where the time went, what to do about it, and how far to trust it, in a minute."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from scope.analysis.idle import IDLE_CAUSES
+from scope.report.inert import visible
+from scope.report.sections.breakdown import breakdown_table, steps_table
+from scope.report.sections.collectives import collectives_table, exposed_table
+from scope.report.sections.kernels import kernels_table
+from scope.report.sections.quality import format_ranks
+from scope.report.text import print_table
+from scope.units import format_duration, format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from scope.analysis.breakdown import Breakdown
+    from scope.analysis.idle import IdleCauses
+    from scope.analysis.job import Analysis
+    from scope.report.findings import Finding
+    from scope.report.results import Results
+    from scope.report.table import ReportTable
+
+_BAR: Final = 30
+_MOST_RANKS: Final = 8
+_MOST_FINDINGS: Final = 6
+_MOST_ROWS: Final = 5
+_PARTS: Final = (
+    ("compute", "compute_ns", "blue"),
+    ("exposed communication", "exposed_communication_ns", "red"),
+    ("exposed copies", "exposed_memory_ns", "cyan"),
+    ("idle", "idle_ns", "bright_black"),
+)
+_PART_KEYS: Final = frozenset(key for _, key, _ in _PARTS)
+_RANK_KEYS: Final = _PART_KEYS | {"label", "device", "window_ns", "overlap_ratio"}
+_STEP_KEYS: Final = _PART_KEYS | {"number", "median_window_ns", "max_window_ns", "slowest", "is_cut"}
+
+
+def print_summary(results: Results, findings: Sequence[Finding], console: Console) -> None:
+    """Print the whole summary."""
+    analysis = results.analysis
+    _line(console, _headline(analysis), style="bold")
+    for warning in analysis.warnings:
+        _line(console, f"! {warning}", style="yellow")
+    console.print()
+    _print_breakdown(analysis, console)
+    _print_ranks(analysis, console)
+    _print_steps(analysis, console)
+    _print_findings(findings, console)
+    _print_tables(results, console)
+    _print_trust(analysis, console)
+
+
+def _headline(analysis: Analysis) -> str:
+    known = tuple(rank.rank for rank in analysis.ranks if rank.rank is not None)
+    names = [f"rank{'s' if len(known) > 1 else ''} {format_ranks(known)}"] if known else []
+    names += [f"{rank.label} (rank unknown)" for rank in analysis.ranks if rank.rank is None]
+    world = f" of {analysis.world_size}" if analysis.world_size is not None else ""
+    missing = f", {len(analysis.missing_ranks):,} ranks missing" if analysis.missing_ranks else ""
+    return f"{', '.join(names)}{world}{missing}; {_steps_text(analysis)}"
+
+
+def _steps_text(analysis: Analysis) -> str:
+    whole = [step for step in analysis.steps if not step.is_cut] or list(analysis.steps)
+    if not whole:
+        return "no steps in the trace"
+    lengths = sorted(step.median_window_ns for step in whole)
+    median = format_duration(lengths[(len(lengths) - 1) // 2])
+    numbers = f"{whole[0].number} to {whole[-1].number}" if len(whole) > 1 else str(whole[0].number)
+    return f"step{'s' if len(whole) > 1 else ''} {numbers}: {median} each"
+
+
+def _print_breakdown(analysis: Analysis, console: Console) -> None:
+    breakdown = analysis.breakdown
+    if breakdown is None:
+        _line(console, f"No breakdown: {analysis.absent.get('breakdown', 'nothing ran')}.", style="yellow")
+        return
+    num_devices = sum(len(rank.devices) for rank in analysis.ranks)
+    over = "" if num_devices == 1 else f", summed over {num_devices} devices"
+    _line(console, f"Where the time went (whole window of {format_duration(breakdown.window_ns)}{over})", style="bold")
+    for name, key, color in _PARTS:
+        console.print(_bar_line(name, getattr(breakdown, key), breakdown, color, console.width))
+    for remark in _breakdown_remarks(breakdown, analysis.idle):
+        _line(console, f"  {remark}", style="dim")
+    console.print()
+
+
+def _bar_line(name: str, part_ns: int, breakdown: Breakdown, color: str, width: int) -> Text:
+    share = part_ns / breakdown.window_ns if breakdown.window_ns else 0.0
+    line = Text(f"  {name:<22}{format_ratio(share):>8}  ")
+    if width >= 60:
+        line.append("█" * round(share * _BAR), style=color)
+        line.append(" " * (_BAR + 1 - round(share * _BAR)))
+    line.append(format_duration(part_ns))
+    return line
+
+
+def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterator[str]:
+    if breakdown.overlap_ratio is None:
+        yield f"overlap: {breakdown.absent['overlap_ratio']}"
+    else:
+        total = format_duration(breakdown.communication_ns)
+        yield f"compute hides {format_ratio(breakdown.overlap_ratio)} of {total} of communication"
+    if idle is not None and idle.idle_ns:
+        causes = {name: getattr(idle, f"{name}_ns") for name in IDLE_CAUSES}
+        largest = sorted(causes.items(), key=lambda item: (-item[1], item[0]))[:4]
+        shares = [f"{name.replace('_', ' ')} {format_ratio(ns / breakdown.window_ns)}" for name, ns in largest if ns]
+        yield f"idle because of: {', '.join(shares)}"
+
+
+def _print_ranks(analysis: Analysis, console: Console) -> None:
+    table = _only(breakdown_table(analysis), _RANK_KEYS)
+    if len(table.rows) > 1:
+        print_table(table.limited(_MOST_RANKS), console)
+        console.print()
+
+
+def _print_steps(analysis: Analysis, console: Console) -> None:
+    table = _only(steps_table(analysis), _STEP_KEYS)
+    if len(table.rows) > 1:
+        print_table(table.limited(_MOST_ROWS), console)
+        console.print()
+
+
+def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+    _line(console, "Findings", style="bold")
+    if not findings:
+        _line(console, "  Nothing stands out.")
+    for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
+        where = finding.where.text()
+        evidence = ", ".join(each.text() for each in finding.evidence)
+        _paragraph(console, f"{number}. {finding.title}", indent=2, style="bold" if finding.share_ratio else "")
+        _paragraph(console, f"{evidence} ({where})" if where else evidence, indent=5, style="dim")
+        _paragraph(console, f"→ {finding.action}", indent=5)
+    if len(findings) > _MOST_FINDINGS:
+        _line(console, f"  {len(findings) - _MOST_FINDINGS} more in --json and --html", style="dim")
+    console.print()
+
+
+def _paragraph(console: Console, text: str, *, indent: int, style: str = "") -> None:
+    """Print a text that hangs: its further lines stand two columns in."""
+    lines = textwrap.wrap(
+        visible(text),
+        width=max(20, console.width),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + (3 if indent == 2 else 2)),
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _print_tables(results: Results, console: Console) -> None:
+    tables = [kernels_table(results.analysis)]
+    if results.stragglers is not None and results.collectives is not None:
+        tables.append(collectives_table(results.collectives))
+    else:
+        tables.append(exposed_table(results.exposed))
+    for table in tables:
+        if table.rows:
+            print_table(table.limited(_MOST_ROWS), console, notes=False)
+            console.print()
+
+
+def _print_trust(analysis: Analysis, console: Console) -> None:
+    qualities = [rank.quality for rank in analysis.ranks]
+    lost, repaired = sum(each.events_lost for each in qualities), sum(each.events_repaired for each in qualities)
+    read = sum(each.events_read for each in qualities)
+    unlinked = sum(each.device_events_without_launch for each in qualities)
+    parts = [f"{read:,} records read", f"{lost:,} lost"]
+    if repaired:
+        parts.append(f"{repaired:,} repaired")
+    cut = sum(each.truncated for each in qualities)
+    if cut:
+        parts.append(f"{cut} of {len(qualities)} files cut short")
+    if unlinked:
+        parts.append(f"{unlinked:,} device events without launch")
+    ratios = [each.attributed_ratio for each in qualities if each.attributed_ratio is not None]
+    if ratios:
+        least = " or more" if len(ratios) > 1 else ""
+        parts.append(f"operator known for {format_ratio(min(ratios))}{least} of device time")
+    _line(console, f"Trust: {', '.join(parts)} (scope quality says more)", style="dim")
+
+
+def _only(table: ReportTable, keys: frozenset[str]) -> ReportTable:
+    """Return the columns that fit a summary."""
+    kept = [index for index, column in enumerate(table.columns) if column.key in keys]
+    return replace(
+        table,
+        columns=tuple(table.columns[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
+    )
+
+
+def _line(console: Console, text: str, *, style: str = "") -> None:
+    console.print(Text(visible(text), style=style))
