@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.analysis.host import host_events
 from scope.analysis.result import Result
+from scope.analysis.spans import SPAN_NS
 from scope.trace.columns import Column, Table
+from scope.trace.schema import Annotations, DeviceEvents, Ops, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from scope.trace.model import Job, RankTrace
 
 CHANGES: Final = ("added", "removed", "slower", "faster", "same")
 """`slower`, `faster`: the time changed by more than the noise given; `added`, `removed`: only one run has it."""
+
+_NOT_A_PHASE: Final = r"^ProfilerStep#|^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):"
+_LENGTH: Final = "length_ns"
+_COUNT: Final = "num_occurrences"
+_OPERATOR: Final = "operator"
+_STEP_END: Final = "step_end_ns"
+_ADDED: Final = "is_added"
+_REMOVED: Final = "is_removed"
 
 
 class Changes(Table):
@@ -62,4 +76,162 @@ class Comparison(Result):
     after_num_steps: int
     unit: str
     """What times are divided by: `rank and step`, or `rank` where a run has no whole steps."""
-    warnings: Sequence[str]
+    warnings: tuple[str, ...]
+
+
+def compare_jobs(before: Job, after: Job, *, noise_ratio: float = 0.02) -> Comparison:
+    """Compare two runs by name.
+
+    Times are per rank and step over the whole steps of all ranks; where one of the runs has no whole step, over whole
+    windows and per rank. Device events belong to the step that launched them.
+
+    Args:
+        before: The base.
+        after: The run that is held against it.
+        noise_ratio: Changes of up to this share of the larger of the two count as none.
+    """
+    steps = tuple(_whole_steps(job) for job in (before, after))
+    by_step = all(not each.is_empty() for each in steps)
+    divisors = tuple(
+        float(whole.height if by_step else max(len(job.ranks), 1))
+        for job, whole in zip((before, after), steps, strict=True)
+    )
+
+    def compare(collect: Callable[[RankTrace, bool], pl.DataFrame]) -> ChangeSet:
+        totals = [
+            _totals([collect(trace, by_step) for trace in job.ranks], divisor)
+            for job, divisor in zip((before, after), divisors, strict=True)
+        ]
+        return _change_set(totals[0], totals[1], noise_ratio)
+
+    medians = [_median_step(whole) for whole in steps]
+    absent = {
+        name: "the run has no whole step"
+        for name, median in zip(("before_step_ns", "after_step_ns"), medians, strict=True)
+        if median is None
+    }
+    return Comparison(
+        kernels=compare(_kernels),
+        classes=compare(_classes),
+        operators=compare(_operators),
+        phases=compare(_phases),
+        before_step_ns=medians[0],
+        after_step_ns=medians[1],
+        before_num_steps=steps[0].height,
+        after_num_steps=steps[1].height,
+        unit="rank and step" if by_step else "rank",
+        warnings=_warnings(before, after, by_step=by_step),
+        absent=absent,
+    )
+
+
+def _whole_steps(job: Job) -> pl.DataFrame:
+    """Return the steps of all ranks that no edge of a window cuts."""
+    frames = [trace.steps for trace in job.ranks]
+    steps = pl.concat(frames) if frames else Steps.empty()
+    return steps.filter(~pl.col(Steps.is_cut))
+
+
+def _median_step(steps: pl.DataFrame) -> int | None:
+    lengths = (steps[Steps.end_ns] - steps[Steps.start_ns]).to_list()
+    return median_low(lengths) if lengths else None
+
+
+def _events(trace: RankTrace, by_step: bool) -> pl.DataFrame:
+    events = host_events(trace) if trace.is_host_timeline else trace.device_events
+    whole = trace.steps.filter(~pl.col(Steps.is_cut))[Steps.step_id]
+    return events.filter(pl.col(DeviceEvents.step_id).is_in(whole.implode())) if by_step else events
+
+
+def _named(events: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
+    return events.select(name.cast(pl.String).alias(Changes.name), SPAN_NS.alias(_LENGTH))
+
+
+def _kernels(trace: RankTrace, by_step: bool) -> pl.DataFrame:
+    return _named(_events(trace, by_step), pl.col(DeviceEvents.name))
+
+
+def _classes(trace: RankTrace, by_step: bool) -> pl.DataFrame:
+    return _named(_events(trace, by_step), pl.col(DeviceEvents.kernel_class))
+
+
+def _operators(trace: RankTrace, by_step: bool) -> pl.DataFrame:
+    names = trace.ops.select(Ops.op_id, pl.col(Ops.name).alias(_OPERATOR))
+    events = _events(trace, by_step).join(names, on=DeviceEvents.op_id, how="left")
+    return _named(events, pl.col(_OPERATOR).cast(pl.String).fill_null("(operator unknown)"))
+
+
+def _phases(trace: RankTrace, by_step: bool) -> pl.DataFrame:
+    name = pl.col(Annotations.name).cast(pl.String)
+    host = trace.annotations.filter(
+        ~pl.col(Annotations.on_device),
+        pl.col(Annotations.category).cast(pl.String) == "user_annotation",
+        ~name.str.contains(_NOT_A_PHASE),
+    )
+    if by_step:
+        whole = trace.steps.filter(~pl.col(Steps.is_cut)).select(Steps.start_ns, pl.col(Steps.end_ns).alias(_STEP_END))
+        inside = host.sort(Annotations.start_ns).join_asof(whole.sort(Steps.start_ns), on=Annotations.start_ns)
+        host = inside.filter(pl.col(Annotations.start_ns) < pl.col(_STEP_END))
+    return _named(host, name)
+
+
+def _totals(parts: Sequence[pl.DataFrame], divisor: float) -> pl.DataFrame:
+    """Return time and number of occurrences of each name, divided."""
+    rows = pl.concat(parts) if parts else pl.DataFrame(schema={Changes.name: pl.String, _LENGTH: pl.Int64})
+    return rows.group_by(Changes.name).agg(
+        (pl.col(_LENGTH).sum() / divisor).alias(_LENGTH), (pl.len() / divisor).alias(_COUNT)
+    )
+
+
+def _change_set(before: pl.DataFrame, after: pl.DataFrame, noise_ratio: float) -> ChangeSet:
+    first = before.rename({_LENGTH: Changes.before_ns, _COUNT: Changes.before_count})
+    second = after.rename({_LENGTH: Changes.after_ns, _COUNT: Changes.after_count})
+    both = first.join(second, on=Changes.name, how="full", coalesce=True)
+    is_added, is_removed = pl.col(Changes.before_ns).is_null(), pl.col(Changes.after_ns).is_null()
+    filled = both.with_columns(is_added.alias(_ADDED), is_removed.alias(_REMOVED)).with_columns(
+        pl.col(name).fill_null(0.0)
+        for name in (Changes.before_ns, Changes.after_ns, Changes.before_count, Changes.after_count)
+    )
+    delta = pl.col(Changes.after_ns) - pl.col(Changes.before_ns)
+    is_noise = delta.abs() <= noise_ratio * pl.max_horizontal(Changes.before_ns, Changes.after_ns)
+    change = (
+        pl.when(_ADDED)
+        .then(pl.lit("added"))
+        .when(_REMOVED)
+        .then(pl.lit("removed"))
+        .when(is_noise)
+        .then(pl.lit("same"))
+        .when(delta > 0)
+        .then(pl.lit("slower"))
+        .otherwise(pl.lit("faster"))
+    )
+    changes = filled.with_columns(
+        change.cast(Changes.change.dtype).alias(Changes.change),
+        delta.alias(Changes.delta_ns),
+        pl.when(pl.col(Changes.before_ns) > 0)
+        .then(pl.col(Changes.after_ns) / pl.col(Changes.before_ns))
+        .alias(Changes.ratio),
+    ).sort(delta.abs(), Changes.name, descending=[True, False])
+    total = pl.col(Changes.before_ns) + pl.col(Changes.after_ns)
+    shared, everything = changes.select(
+        total.filter(~pl.col(_ADDED) & ~pl.col(_REMOVED)).sum().alias(_LENGTH), total.sum().alias(_COUNT)
+    ).row(0)
+    rate = shared / everything if everything > 0 else None
+    return ChangeSet(
+        changes=Changes.check(changes.select(Changes.schema().names())),
+        before_ns=float(changes[Changes.before_ns].sum()),
+        after_ns=float(changes[Changes.after_ns].sum()),
+        match_rate_ratio=rate,
+        absent={} if rate is not None else {"match_rate_ratio": "neither run has any"},
+    )
+
+
+def _warnings(before: Job, after: Job, *, by_step: bool) -> tuple[str, ...]:
+    found: list[str] = []
+    if not by_step:
+        found.append("a run has no whole profiler step, so times are per rank and grow with the length of the window")
+    if len(before.ranks) != len(after.ranks):
+        found.append(f"{len(before.ranks)} ranks are compared with {len(after.ranks)}")
+    if {trace.is_host_timeline for trace in before.ranks} != {trace.is_host_timeline for trace in after.ranks}:
+        found.append("one run has device events and the other a host timeline: their times don't compare")
+    return tuple(found)
