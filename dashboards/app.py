@@ -8,7 +8,8 @@ import streamlit as st
 
 from dashboards.shell import require_sign_in
 
-PAGES_FOLDER = Path(__file__).parent / "pages"
+# Not "pages": Streamlit would serve the files of such a folder by itself, past the sign-in.
+PAGES_FOLDER = Path(__file__).parent / "views"
 
 SECTIONS = {
     "Run": (

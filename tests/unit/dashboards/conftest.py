@@ -72,7 +72,7 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
         for name, value in parameters.items():
             app.query_params[name] = value
         if page != "overview":
-            app.switch_page(f"pages/{page}.py")
+            app.switch_page(f"views/{page}.py")
         return app.run()
 
     return run
