@@ -25,13 +25,14 @@ last before it; `num_inferred` counts these edges.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from scope.analysis.path_device import DeviceSide, build_device_side
-from scope.analysis.path_host import BlockingCall, HostSide, build_host_side
+from scope.analysis.path_host import BlockingCall, HostPieces, HostSide, build_host_side
 from scope.analysis.result import Result
+from scope.analysis.spans import Spans
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches, Ops
 
@@ -92,7 +93,8 @@ class CriticalPath(Result):
         assert starts[1:].equals(ends[:-1])
 
 
-_Piece = dict[str, Any]
+_Piece = tuple[str, int, int, int | None, int | None, int | None]
+"""Kind, start, end, thread, event of the device side, launch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,15 +103,27 @@ class _Walk:
 
     device: DeviceSide
     host: HostSide
-    trace_launched: dict[int, int]
+    by_launch: dict[int, int]
     """By launch: its event with the largest end."""
     pieces: list[_Piece] = field(default_factory=list[_Piece])
+    stretches: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
+    """By thread: the stretches of host time on the path."""
     inferred: list[int] = field(default_factory=list[int])
 
-    def add(self, kind: str, start_ns: int, end_ns: int, **place: int | None) -> None:
-        """Note a piece, unless it is empty."""
+    def add_event(self, kind: str, start_ns: int, end_ns: int, event: int) -> None:
+        """Note a piece on the device, unless it is empty."""
         if end_ns > start_ns:
-            self.pieces.append({"kind": kind, "start_ns": start_ns, "end_ns": end_ns, **place})
+            self.pieces.append((kind, start_ns, end_ns, None, event, None))
+
+    def add_gap(self, start_ns: int, end_ns: int, thread: int) -> None:
+        """Note time in which a thread did nothing that the trace holds, unless it is empty."""
+        if end_ns > start_ns:
+            self.pieces.append(("host_gap", start_ns, end_ns, thread, None, None))
+
+    def add_host(self, start_ns: int, end_ns: int, thread: int) -> None:
+        """Note a stretch of a thread's time, unless it is empty."""
+        if end_ns > start_ns:
+            self.stretches.setdefault(thread, []).append((start_ns, end_ns))
 
 
 def compute_critical_path(timeline: Timeline, *, device: int, step_id: int) -> CriticalPath | None:
@@ -122,7 +136,7 @@ def compute_critical_path(timeline: Timeline, *, device: int, step_id: int) -> C
     """
     (windows,) = (each for each in timeline.devices if each.device == device)
     (step,) = (each for each in windows.steps if each.step_id == step_id)
-    side = build_device_side(timeline, device=device, step_id=step_id)
+    side = build_device_side(timeline, step)
     mine = [event for event, is_mine in enumerate(side.in_step) if is_mine]
     if not mine:
         return None
@@ -130,7 +144,7 @@ def compute_critical_path(timeline: Timeline, *, device: int, step_id: int) -> C
     for event, launch_id in enumerate(side.frame[DeviceEvents.launch_id].to_list()):
         if launch_id is not None and side.ends[event] >= side.ends[launched.get(launch_id, event)]:
             launched[launch_id] = event
-    walk = _Walk(device=side, host=build_host_side(timeline, step), trace_launched=launched)
+    walk = _Walk(device=side, host=build_host_side(timeline, step), by_launch=launched)
     last = max(mine, key=lambda event: (side.ends[event], -event))
     _walk_back(walk, last)
     pieces = _pieces_table(timeline, walk)
@@ -171,8 +185,8 @@ _State = tuple[int | None, int | None, int]
 def _step_device(walk: _Walk, event: int, now: int) -> _State:
     """Go back over an event to what it waited for."""
     side = walk.device
-    start, stream = side.starts[event], side.streams[event]
-    walk.add("event", start, now, stream=stream, event=event)
+    start = side.starts[event]
+    walk.add_event("event", start, now, event)
     before = side.binding(event)
     if before is None:
         return None, None, start
@@ -181,9 +195,9 @@ def _step_device(walk: _Walk, event: int, now: int) -> _State:
             return None, None, start
         if before.is_inferred:
             walk.inferred.append(event)
-        walk.add("device_gap", before.ready_ns, start, stream=stream)
+        walk.add_event("device_gap", before.ready_ns, start, event)
         return before.event, None, before.ready_ns
-    walk.add("launch_latency", before.ready_ns, start, stream=stream, event=event)
+    walk.add_event("launch_latency", before.ready_ns, start, event)
     return None, side.threads[event], before.ready_ns
 
 
@@ -198,15 +212,15 @@ def _step_host(walk: _Walk, thread: int, now: int) -> _State:
     if waited is not None:
         call, source = waited
         done = min(walk.device.ends[source], call.end_ns)
-        _add_host(walk, thread, call.end_ns, now)
-        walk.add("sync_return", done, call.end_ns, thread=thread, row=call.launch_id)
+        walk.add_host(call.end_ns, now, thread)
+        walk.pieces.append(("sync_return", done, call.end_ns, thread, None, call.launch_id))
         return (source, None, done) if walk.device.in_step[source] else (None, None, done)
-    _add_host(walk, thread, floor, now)
+    walk.add_host(floor, now, thread)
     if hand_over is None or hand_over.silent_ns <= host.start_ns or hand_over.start_ns < host.start_ns:
         if floor > host.start_ns:
-            walk.add("host_gap", host.start_ns, floor, thread=thread)
+            walk.add_gap(host.start_ns, floor, thread)
         return None, None, host.start_ns
-    walk.add("host_gap", hand_over.silent_ns, hand_over.start_ns, thread=thread)
+    walk.add_gap(hand_over.silent_ns, hand_over.start_ns, thread)
     return None, hand_over.thread, hand_over.silent_ns
 
 
@@ -215,7 +229,7 @@ def _last_wait(walk: _Walk, thread: int, now: int, floor: int) -> tuple[Blocking
     call = walk.host.last_blocking(thread, now)
     while call is not None and call.end_ns > floor:
         if call.is_copy:
-            source = walk.trace_launched.get(call.launch_id)
+            source = walk.by_launch.get(call.launch_id)
         else:
             source = walk.device.last_done(launched_before_ns=call.start_ns, done_by_ns=call.end_ns, stream=call.stream)
         if source is not None and walk.device.ends[source] > call.start_ns:
@@ -224,44 +238,53 @@ def _last_wait(walk: _Walk, thread: int, now: int, floor: int) -> tuple[Blocking
     return None
 
 
-def _add_host(walk: _Walk, thread: int, start_ns: int, end_ns: int) -> None:
-    """Note what a thread did in a stretch of time."""
-    for piece in reversed(walk.host.pieces(thread, start_ns, end_ns)):
-        walk.add(piece.kind, piece.start_ns, piece.end_ns, thread=thread, row=piece.row)
-
-
 def _pieces_table(timeline: Timeline, walk: _Walk) -> pl.DataFrame:
     """Return the table `PathPieces` of the walk."""
-    schema = {
-        "kind": pl.String,
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,
-        "thread": pl.Int64,
-        "stream": pl.Int64,
-        "event": pl.Int64,
-        "row": pl.Int64,
-    }
-    rows = pl.DataFrame(walk.pieces[::-1], schema=schema, orient="row")
+    rows = pl.DataFrame(walk.pieces, schema=_PIECE_SCHEMA, orient="row")
+    both = pl.concat([rows, *_host_rows(walk)], how="diagonal_relaxed").sort(PathPieces.start_ns)
+    # Pieces of no length are dropped where they arise, so starts are distinct.
     events, trace = walk.device.frame, timeline.trace
-    kind = pl.col("kind")
-    names = {
-        "event": events[DeviceEvents.name].gather(rows["event"]).cast(pl.String),
-        "operator": _names(trace.ops[Ops.name], rows.select(pl.when(kind == "operator").then("row"))),
-        "call": _names(
-            trace.launches[Launches.name],
-            rows.select(pl.when(kind.is_in(["runtime_call", "sync_return"])).then("row")),
-        ),
-    }
-    table = rows.with_columns(
-        pl.coalesce(names["event"], names["operator"], names["call"]).alias(PathPieces.name),
-        events[DeviceEvents.event_id].gather(rows["event"]).alias(PathPieces.event_id),
+    event, kind = both[_EVENT], pl.col(PathPieces.kind)
+    names = [
+        events[DeviceEvents.name].gather(event).cast(pl.String),
+        trace.ops[Ops.name].gather(both[Ops.op_id]).cast(pl.String),
+        trace.launches[Launches.name].gather(both[Launches.launch_id]).cast(pl.String),
+    ]
+    table = both.with_columns(
+        pl.when(kind != "device_gap").then(pl.coalesce(*names)).alias(PathPieces.name),
         pl.when(kind == "event")
-        .then(events[DeviceEvents.category].gather(rows["event"]).cast(pl.String))
+        .then(events[DeviceEvents.category].gather(event).cast(pl.String))
         .otherwise(kind)
         .alias(PathPieces.kind),
+        events[DeviceEvents.stream].gather(event).alias(PathPieces.stream),
+        events[DeviceEvents.event_id].gather(event).alias(PathPieces.event_id),
     )
     return PathPieces.check(table.select(pl.col(column).cast(column.dtype) for column in PathPieces.columns()))
 
 
-def _names(names: pl.Series, rows: pl.DataFrame) -> pl.Series:
-    return names.gather(rows.to_series()).cast(pl.String)
+def _host_rows(walk: _Walk) -> list[pl.DataFrame]:
+    """Return what the threads did in the stretches of host time on the path."""
+    found: list[pl.DataFrame] = []
+    for thread, stretches in walk.stretches.items():
+        frame = pl.DataFrame(stretches[::-1], schema=Spans.schema(), orient="row")
+        filled = walk.host.fill(thread, frame)
+        kind = (
+            pl.when(pl.col(HostPieces.launch_id).is_not_null())
+            .then(pl.lit("runtime_call"))
+            .when(pl.col(HostPieces.op_id).is_not_null())
+            .then(pl.lit("operator"))
+            .otherwise(pl.lit("host_gap"))
+        )
+        found.append(filled.with_columns(kind.alias(PathPieces.kind)))
+    return found
+
+
+_EVENT: Final = "event"
+_PIECE_SCHEMA: Final = {
+    PathPieces.kind: pl.String,
+    PathPieces.start_ns: pl.Int64,
+    PathPieces.end_ns: pl.Int64,
+    PathPieces.thread: pl.Int64,
+    _EVENT: pl.Int64,
+    HostPieces.launch_id: pl.UInt32,
+}

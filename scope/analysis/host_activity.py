@@ -79,8 +79,8 @@ def find_blocking_calls(launches: pl.DataFrame, launched: pl.DataFrame) -> pl.Da
     """Return the rows of `launches` that made their thread wait for the device.
 
     These are the synchronisations, and the copies and sets whose call returned no earlier than they ended on the
-    device, unless the call is asynchronous and touches no memory of the host: `cudaMemcpyAsync` waits for a copy from or
-    to pageable memory, and nothing but its length says so.
+    device, unless the call is asynchronous and touches no memory of the host: `cudaMemcpyAsync` waits for a copy from
+    or to pageable memory, and nothing but its length says so.
     """
     done = launched.group_by(Launched.launch_id).agg(
         pl.col(Launched.last_end_ns).max(), pl.col(Launched.touches_host).any()

@@ -11,7 +11,7 @@ import polars as pl
 from scope.trace.schema import DeviceEvents, Launches, Syncs
 
 if TYPE_CHECKING:
-    from scope.analysis.windows import Timeline
+    from scope.analysis.windows import StepWindow, Timeline
 
 _CALL_NS: Final = "call_ns"
 _THREAD: Final = "thread"
@@ -113,32 +113,35 @@ class DeviceSide:
         return None
 
 
-def build_device_side(timeline: Timeline, *, device: int, step_id: int) -> DeviceSide:
-    """Return the events of one device with their predecessors."""
+def build_device_side(timeline: Timeline, step: StepWindow) -> DeviceSide:
+    """Return the events of the step's device that ran after the step began on the host, with their predecessors.
+
+    An event that ended before cannot have delayed one that was launched in the step.
+    """
+    device = step.device
     calls = timeline.trace.launches.select(
         Launches.launch_id, pl.col(Launches.start_ns).alias(_CALL_NS), pl.col(Launches.thread).alias(_THREAD)
     )
     frame = (
-        timeline.events.filter(pl.col(DeviceEvents.device) == device)
+        timeline.events.filter(pl.col(DeviceEvents.device) == device, pl.col(DeviceEvents.end_ns) >= step.host.start_ns)
         .join(calls, on=Launches.launch_id, how="left", maintain_order="left")
         .sort(DeviceEvents.start_ns, DeviceEvents.end_ns, DeviceEvents.event_id)
         .with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_SOURCE))
         .with_columns(pl.col(_SOURCE).shift(1).over(DeviceEvents.stream).alias("previous"))
     )
-    ends = frame[DeviceEvents.end_ns].to_list()
     waits, has_waits = _stream_waits(timeline, frame, device)
     return DeviceSide(
         frame=frame,
         starts=frame[DeviceEvents.start_ns].to_list(),
-        ends=ends,
+        ends=frame[DeviceEvents.end_ns].to_list(),
         streams=frame[DeviceEvents.stream].to_list(),
-        in_step=(frame[DeviceEvents.step_id] == step_id).fill_null(value=False).to_list(),
+        in_step=(frame[DeviceEvents.step_id] == step.step_id).fill_null(value=False).to_list(),
         calls=frame[_CALL_NS].to_list(),
         threads=frame[_THREAD].to_list(),
         previous=frame["previous"].to_list(),
         waits=waits,
         has_waits=has_waits,
-        by_end=sorted((end, event) for event, end in enumerate(ends)),
+        by_end=frame.select(DeviceEvents.end_ns, _SOURCE).sort(DeviceEvents.end_ns, _SOURCE).rows(),
     )
 
 

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.trace.schema import Launches, Ops, Syncs
+from scope.analysis import spans
+from scope.trace.columns import Column, Table
+from scope.trace.schema import Launches, Ops, Steps, Syncs
 
 if TYPE_CHECKING:
     from scope.analysis.windows import StepWindow, Timeline
 
-HostKind = Literal["operator", "runtime_call", "host_gap"]
 
-HostItem = tuple[int, int, HostKind, int]
-"""Start, end, kind and row of an operator or call."""
+class HostPieces(Table):
+    """What filled each stretch of a thread's time: its innermost operator or call, or nothing."""
+
+    thread = Column("thread", pl.Int64, "thread id")
+    start_ns = Column("start_ns", pl.Int64, "first nanosecond")
+    end_ns = Column("end_ns", pl.Int64, "end, not part of it")
+    op_id = Column("op_id", pl.UInt32, "the operator, where one is innermost", nullable=True)
+    launch_id = Column("launch_id", pl.UInt32, "the call, where one is innermost", nullable=True)
 
 
-@dataclass(frozen=True, slots=True)
-class HostPiece:
-    """A stretch of a thread and the innermost operator or call that filled it; none for a gap."""
-
-    start_ns: int
-    end_ns: int
-    kind: HostKind
-    row: int | None
-    """Row of `ops` or `launches`."""
+_IS_START: Final = "is_start"
+_ORDER: Final = "order"
+_FIRST: Final = "first_row"
+_LAST: Final = "last_row"
+_SILENT: Final = "silent_ns"
+_OWN_SILENT: Final = "own_silent_ns"
+_FROM: Final = "from_thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,9 @@ class HostSide:
     """The threads of one step."""
 
     start_ns: int
-    items: dict[int, list[HostItem]]
-    """By thread: operators and calls, sorted by start, outer ones first."""
+    """Start of the step on the host."""
+    pieces: dict[int, pl.DataFrame]
+    """By thread: the table `HostPieces`, sorted, from its first item in the step to its last."""
     blocking: dict[int, list[BlockingCall]]
     """By thread, sorted by end."""
     hand_overs: dict[int, list[HandOver]]
@@ -78,31 +84,41 @@ class HostSide:
         position = bisect_right(found, before_ns, key=lambda each: each.start_ns)
         return found[position - 1] if position else None
 
-    def pieces(self, thread: int, start_ns: int, end_ns: int) -> list[HostPiece]:
-        """Return what filled [start_ns, end_ns) of a thread, innermost items first, in the order of time."""
-        found: list[HostPiece] = []
-        open_items: list[tuple[int, HostKind, int | None]] = [(end_ns, "host_gap", None)]
-        now = start_ns
+    def fill(self, thread: int, stretches: pl.DataFrame) -> pl.DataFrame:
+        """Return the pieces of a thread that lie in some disjoint stretches, cut at their edges, gaps included.
 
-        def advance(until: int) -> None:
-            nonlocal now
-            while now < until:
-                while len(open_items) > 1 and open_items[-1][0] <= now:
-                    open_items.pop()
-                item_end, kind, row = open_items[-1]
-                stop = min(item_end, until)
-                found.append(HostPiece(now, stop, kind, row))
-                now = stop
+        Args:
+            thread: The thread.
+            stretches: Columns `start_ns` and `end_ns`, sorted, disjoint, none empty.
+        """
+        pieces = self.pieces.get(thread)
+        if pieces is None or pieces.is_empty():
+            return _gaps(thread, stretches)
+        first, last = int(pieces[HostPieces.start_ns][0]), int(pieces[HostPieces.end_ns][-1])
+        low = pieces[HostPieces.end_ns].search_sorted(stretches[HostPieces.start_ns], side="right")
+        high = pieces[HostPieces.start_ns].search_sorted(stretches[HostPieces.end_ns], side="left")
+        start, end = pl.col(HostPieces.start_ns), pl.col(HostPieces.end_ns)
+        rows = (
+            stretches.with_columns(low.cast(pl.Int64).alias(_FIRST), high.cast(pl.Int64).alias(_LAST))
+            .select(pl.int_ranges(_FIRST, _LAST).alias(_ORDER), start.alias(_FIRST), end.alias(_LAST))
+            .explode(_ORDER)
+            .drop_nulls(_ORDER)
+        )
+        inside = pl.concat([pieces[rows[_ORDER]], rows.select(_FIRST, _LAST)], how="horizontal")
+        cut = inside.with_columns(pl.max_horizontal(start, _FIRST), pl.min_horizontal(end, _LAST))
+        outside = [
+            stretches.select(start, end.clip(None, first)),
+            stretches.select(start.clip(last, None), end),
+        ]
+        gaps = _gaps(thread, pl.concat(outside).filter(start < end))
+        return pl.concat([cut.select(HostPieces.columns()), gaps]).sort(start)
 
-        for item_start, item_end, kind, row in self.items.get(thread, []):
-            if item_start >= end_ns:
-                break
-            if item_end <= start_ns or item_end <= item_start:
-                continue
-            advance(max(item_start, start_ns))
-            open_items.append((min(item_end, end_ns), kind, row))
-        advance(end_ns)
-        return found
+
+def _gaps(thread: int, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return stretches in which a thread did nothing that the trace holds."""
+    columns = {"thread": pl.lit(thread), "op_id": pl.lit(None), "launch_id": pl.lit(None)}
+    placed = stretches.with_columns(**columns)
+    return placed.select(pl.col(column).cast(column.dtype) for column in HostPieces.columns())
 
 
 def build_host_side(timeline: Timeline, step: StepWindow) -> HostSide:
@@ -112,33 +128,61 @@ def build_host_side(timeline: Timeline, step: StepWindow) -> HostSide:
     during = (pl.col(Ops.start_ns) < window.end_ns) & (pl.col(Ops.end_ns) > window.start_ns)
     launches = trace.launches.filter(during)
     launching = launches.filter(pl.col(Launches.num_device_events) > 0)[Launches.thread]
-    own = trace.steps.filter(pl.col("step_id") == step.step_id)["thread"]
+    own = trace.steps.filter(pl.col(Steps.step_id) == step.step_id)[Steps.thread]
     threads = pl.concat([launching, own]).unique().implode()
     ops = trace.ops.filter(during, pl.col(Ops.thread).is_in(threads))
     launches = launches.filter(pl.col(Launches.thread).is_in(threads))
-    both = pl.concat(
-        [
-            ops.select(
-                Ops.thread, Ops.start_ns, Ops.end_ns, pl.lit("operator").alias("kind"), pl.col(Ops.op_id).alias("row")
-            ),
-            launches.select(
-                Launches.thread,
-                Launches.start_ns,
-                Launches.end_ns,
-                pl.lit("runtime_call").alias("kind"),
-                pl.col(Launches.launch_id).alias("row"),
-            ),
-        ]
-    ).sort("thread", "start_ns", -pl.col("end_ns"), "kind")
-    items: dict[int, list[HostItem]] = {}
-    for thread, *item in both.iter_rows():
-        items.setdefault(thread, []).append((item[0], item[1], item[2], item[3]))
+    # A call that the runtime makes to the driver stands for nothing of its own: the outer one is the launch.
+    reach = pl.col(Launches.end_ns).cum_max().shift(1).over(Launches.thread)
+    launches = launches.filter((pl.col(Launches.end_ns) > reach).fill_null(value=True))
+    pieces = _innermost(ops, launches)
     return HostSide(
         start_ns=window.start_ns,
-        items=items,
+        pieces={int(part[HostPieces.thread][0]): part for part in pieces.partition_by(HostPieces.thread)},
         blocking=_blocking(timeline, launches),
-        hand_overs=_hand_overs(both),
+        hand_overs=_hand_overs(ops, launches),
     )
+
+
+def _innermost(ops: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Return the table `HostPieces` of operators and calls, which are nested on each thread.
+
+    From the start of an item on it is innermost itself, from its end on what stands around it is. At one instant the
+    ends come first, the outermost last; then the starts, the innermost last; and what comes last holds.
+    """
+    no_call = pl.lit(None, dtype=pl.UInt32).alias(HostPieces.launch_id)
+    length = spans.SPAN_NS
+    keys = [pl.col(Ops.thread), pl.col(Ops.start_ns)]
+    solid_ops, solid_calls = ops.filter(length > 0), launches.filter(length > 0)
+    ends = [pl.col(Ops.thread), pl.col(Ops.end_ns).alias(Ops.start_ns)]
+    edges = [
+        solid_ops.select(*keys, Ops.op_id, no_call, _is_start(True), (-length).alias(_ORDER)),
+        solid_ops.select(
+            *ends, pl.col(Ops.parent_id).alias(Ops.op_id), no_call, _is_start(False), length.alias(_ORDER)
+        ),
+        # A call as long as the operator around it is the inner of the two.
+        solid_calls.select(
+            *keys,
+            pl.lit(None, dtype=pl.UInt32).alias(HostPieces.op_id),
+            Launches.launch_id,
+            _is_start(True),
+            (-length).alias(_ORDER),
+        ),
+        solid_calls.select(*ends, Launches.op_id, no_call, _is_start(False), length.alias(_ORDER)),
+    ]
+    here = pl.struct(HostPieces.thread, HostPieces.start_ns)
+    return (
+        pl.concat(edges)
+        .sort(HostPieces.thread, HostPieces.start_ns, _IS_START, _ORDER, maintain_order=True)
+        .filter((here != here.shift(-1)).fill_null(value=True))
+        .with_columns(pl.col(HostPieces.start_ns).shift(-1).over(HostPieces.thread).alias(HostPieces.end_ns))
+        .drop_nulls(HostPieces.end_ns)
+        .select(HostPieces.columns())
+    )
+
+
+def _is_start(value: bool) -> pl.Expr:
+    return pl.lit(value).alias(_IS_START)
 
 
 def _blocking(timeline: Timeline, launches: pl.DataFrame) -> dict[int, list[BlockingCall]]:
@@ -170,30 +214,35 @@ def _blocking(timeline: Timeline, launches: pl.DataFrame) -> dict[int, list[Bloc
     return found
 
 
-def _hand_overs(items: pl.DataFrame) -> dict[int, list[HandOver]]:
+def _hand_overs(ops: pl.DataFrame, launches: pl.DataFrame) -> dict[int, list[HandOver]]:
     """Return where control passes between threads.
 
     A thread's outermost item begins while the thread was silent. If another thread fell silent later than this one
     did, and before the item begins, then control came from there: backward runs on a thread of its own while the
     caller waits for it, and nothing else in the trace ties the two together.
     """
-    reach = pl.col("end_ns").cum_max().shift(1).over("thread")
-    outermost = (
-        items.with_columns(reach.alias("own_silent_ns"))
-        .filter((pl.col("start_ns") >= pl.col("own_silent_ns")).fill_null(value=True))
-        .sort("start_ns", "end_ns")
+    columns = (Ops.thread, Ops.start_ns, Ops.end_ns)
+    items = pl.concat([ops.select(columns), launches.select(columns)]).sort(Ops.start_ns, -pl.col(Ops.end_ns))
+    if items[Ops.thread].n_unique() <= 1:
+        return {}
+    reach = pl.col(Ops.end_ns).cum_max().shift(1).over(Ops.thread)
+    outermost = items.with_columns(reach.alias(_OWN_SILENT)).filter(
+        (pl.col(Ops.start_ns) >= pl.col(_OWN_SILENT)).fill_null(value=True)
     )
-    silences = outermost.select("thread", "end_ns").sort("end_ns")
     found: dict[int, list[HandOver]] = {}
-    for thread in outermost["thread"].unique().sort():
-        others = silences.filter(pl.col("thread") != thread).select(
-            pl.col("end_ns").alias("start_ns"), pl.col("thread").alias("from"), pl.col("end_ns").alias("silent_ns")
+    for thread in outermost[Ops.thread].unique().sort():
+        others = (
+            outermost.filter(pl.col(Ops.thread) != thread)
+            .select(pl.col(Ops.end_ns).alias(Ops.start_ns), pl.col(Ops.thread).alias(_FROM), _end_as(_SILENT))
+            .sort(Ops.start_ns)
         )
-        mine = outermost.filter(pl.col("thread") == thread).select("start_ns", "own_silent_ns")
-        passed = mine.join_asof(others, on="start_ns").filter(
-            (pl.col("silent_ns") > pl.col("own_silent_ns")) | pl.col("own_silent_ns").is_null(),
-            pl.col("silent_ns").is_not_null(),
+        mine = outermost.filter(pl.col(Ops.thread) == thread).select(Ops.start_ns, _OWN_SILENT)
+        passed = mine.join_asof(others, on=Ops.start_ns).filter(
+            (pl.col(_SILENT) > pl.col(_OWN_SILENT)).fill_null(value=True), pl.col(_SILENT).is_not_null()
         )
-        rows = passed.select("start_ns", "from", "silent_ns").iter_rows()
-        found[thread] = [HandOver(*row) for row in rows]
+        found[thread] = [HandOver(*row) for row in passed.select(Ops.start_ns, _FROM, _SILENT).iter_rows()]
     return found
+
+
+def _end_as(name: str) -> pl.Expr:
+    return pl.col(Ops.end_ns).alias(name)

@@ -72,10 +72,11 @@ def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series,
     parents, op_id = ops[Ops.parent_id], ops[Ops.op_id]
     is_node = op_id.is_in(nodes[Ops.op_id].implode())
     in_node = inherit(_where(is_node, op_id), parents).is_not_null()
+    graph_builders = op_id.filter(in_node & ops[Ops.sequence_number].is_not_null() & ~is_node)
     # A node's own operator, of the node's name, bears the sequence number of its forward operator.
-    expected = _NODE + ops[Ops.name].cast(pl.String)
-    is_own = (ops[Ops.name].gather(parents).cast(pl.String) == expected).fill_null(value=False)
-    again = in_node & ops[Ops.sequence_number].is_not_null() & ~is_node & ~is_own
+    expected = _NODE + ops[Ops.name].gather(graph_builders).cast(pl.String)
+    around = ops[Ops.name].gather(parents.gather(graph_builders)).cast(pl.String)
+    again = op_id.is_in(graph_builders.filter((around != expected).fill_null(value=True)).implode())
     owner = inherit(_where(again, op_id), parents)
     outermost = again & owner.gather(parents).is_null()
     return op_id.filter(owner.is_not_null()), int(outermost.sum())
