@@ -17,10 +17,11 @@ _RECENT_STEPS: Final = 100
 class CollectiveSum:
     """All calls of one operation on one group."""
 
-    __slots__ = ("blocked_ns", "duration_ns", "in_bytes", "num_calls", "num_timed", "out_bytes")
+    __slots__ = ("blocked_ns", "duration_ns", "in_bytes", "num_blocked", "num_calls", "num_timed", "out_bytes")
 
     def __init__(self) -> None:
-        self.num_calls = self.in_bytes = self.out_bytes = self.num_timed = self.duration_ns = self.blocked_ns = 0
+        self.num_calls = self.in_bytes = self.out_bytes = 0
+        self.num_timed = self.duration_ns = self.num_blocked = self.blocked_ns = 0
 
     def add(self, total: CollectiveTotal) -> None:
         """Add one step's calls."""
@@ -29,6 +30,7 @@ class CollectiveSum:
         self.out_bytes += total.out_bytes
         self.num_timed += total.num_timed
         self.duration_ns += total.duration_ns or 0
+        self.num_blocked += total.num_blocked_known
         self.blocked_ns += total.blocked_ns or 0
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
+from glob import iglob
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -98,6 +98,8 @@ class _Run:
         self.ranks: dict[int, _Rank] = {}
         self.verdicts: list[Verdict] = []
         self.earlier: dict[int, RankTotals] = {}
+        # Ranks of other nodes in a shared run directory; they are looked at once an attempt.
+        self._elsewhere: set[int] = set()
 
     def read(self, report: Report, is_here: Callable[[RankInfo], bool]) -> None:
         """Take in what is new in the run and in its last attempt's ranks."""
@@ -111,26 +113,29 @@ class _Run:
             self._begin_attempt(attempts, report)
         for reader in self.reader.ranks(self.attempt) if self.attempt >= 0 else []:
             rank = int(reader.folder.name)
-            if rank not in self.ranks and len(self.ranks) < MAX_RANKS:
+            if rank not in self.ranks and rank not in self._elsewhere and len(self.ranks) < MAX_RANKS:
                 self.ranks[rank] = _Rank(reader)
         for number, rank in list(self.ranks.items()):
             rank.read(report)
             if rank.info is not None and not is_here(rank.info):
                 del self.ranks[number]
+                self._elsewhere.add(number)
 
     def _begin_attempt(self, attempts: list[int], report: Report) -> None:
         """Start anew, with what earlier attempts kept; goodput counts them."""
         self.attempt = attempts[-1]
         self.ranks = {}
         self.earlier = {}
+        self._elsewhere = set()
         for attempt in attempts[:-1]:
-            for reader in self.reader.ranks(attempt)[:MAX_RANKS]:
+            for rank in paths.list_ranks(self.folder, attempt)[:MAX_RANKS]:
                 try:
-                    lines = reader.new_steps()
+                    # A reader of its own: the one that followed the attempt while it ran has given its steps already.
+                    lines = RankReader(paths.rank_folder(self.folder, attempt, rank)).new_steps()
                 except (RunError, OSError) as error:
                     report("steps", str(error))
                     continue
-                self.earlier.setdefault(int(reader.folder.name), RankTotals()).add(lines, attempt=attempt)
+                self.earlier.setdefault(rank, RankTotals()).add(lines, attempt=attempt)
 
 
 class TrainingCollector:
@@ -236,7 +241,7 @@ class TrainingCollector:
             self._note("registry", problem)
         found = [Path(entry.spool) for entry in entries]
         for pattern in self._globs:
-            matches = sorted(glob.glob(pattern))
+            matches = sorted(iglob(pattern))  # noqa: PTH207 - the pattern may be absolute
             found += [Path(path) for path in matches if is_run(path)]
         if len(found) > MAX_RUNS:
             found.sort(key=lambda folder: folder.stat().st_mtime_ns if folder.exists() else 0, reverse=True)

@@ -179,7 +179,8 @@ def _add_collectives(series: SeriesSet, view: RankView) -> None:
         series.add(COLLECTIVE_OUT, labels, sum(part.out_bytes for part in parts))
         if any(part.num_timed for part in parts):
             series.add(COLLECTIVE_SECONDS, labels, sum(part.duration_ns for part in parts) / NS_PER_S)
-        series.add(COLLECTIVE_BLOCKED, labels, sum(part.blocked_ns for part in parts) / NS_PER_S)
+        if any(part.num_blocked for part in parts):
+            series.add(COLLECTIVE_BLOCKED, labels, sum(part.blocked_ns for part in parts) / NS_PER_S)
 
 
 def _add_now(series: SeriesSet, view: RankView) -> None:

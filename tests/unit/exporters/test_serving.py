@@ -1,0 +1,265 @@
+"""Options, discovery, web-config and the HTTP server."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from exporters.discovery import expand_hosts, render_targets
+from exporters.options import ALL_COLLECTORS, DEFAULT_PORT, parse_options
+from exporters.server import Content, ExporterServer
+from exporters.web_config import Authenticator, WebConfig, load_web_config
+from scope.errors import ConfigError, InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+BODY = "# HELP a b.\n" + "a 1\n" * 1000
+
+
+def test_the_default_is_this_machine_alone() -> None:
+    """Without options nobody else can reach the exporter, and every collector is on."""
+    options = parse_options([])
+    assert (options.host, options.port, options.is_loopback) == ("127.0.0.1", DEFAULT_PORT, True)
+    assert options.collectors == frozenset(ALL_COLLECTORS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--listen", "0.0.0.0:1"], ("0.0.0.0", 1, False)),
+        (["--listen", "[::1]:2"], ("::1", 2, True)),
+        (["--listen", ":3"], ("0.0.0.0", 3, False)),
+        (["--listen", "localhost:4"], ("localhost", 4, True)),
+        (["--port", "5"], ("127.0.0.1", 5, True)),
+    ],
+)
+def test_addresses(arguments: list[str], expected: tuple[str, int, bool]) -> None:
+    """HOST:PORT in its forms."""
+    options = parse_options(arguments)
+    assert (options.host, options.port, options.is_loopback) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--listen", "nowhere"],
+        ["--listen", "h:99999"],
+        ["--listen", "h:1", "--port", "2"],
+        ["--collectors", "gpu,nope"],
+        ["--disable", "nope"],
+        ["--interval", "5"],
+        ["--interval", "1ms"],
+        ["--deadline", "0s"],
+    ],
+)
+def test_options_that_make_no_sense_are_refused(arguments: list[str]) -> None:
+    """Each is an error that says what is meant."""
+    with pytest.raises(UsageError):
+        parse_options(arguments)
+
+
+def test_collectors_can_be_switched() -> None:
+    """Only some, or all but some."""
+    assert parse_options(["--collectors", "gpu,net"]).collectors == {"gpu", "net"}
+    assert "nfs" not in parse_options(["--disable", "nfs,host"]).collectors
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", ["a"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[001-002,7],x", ["n001", "n002", "n7", "x"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+    ],
+)
+def test_host_lists(text: str, hosts: list[str]) -> None:
+    """Slurm's form of lists, with leading zeros kept."""
+    assert expand_hosts(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n]1[", "n[3-1]", "n[a]", "n[1-999999]", "a;b", "n[1]/etc"])
+def test_bad_host_lists_are_refused(text: str) -> None:
+    """A list that cannot be understood is an error, never a partial list."""
+    with pytest.raises(UsageError):
+        expand_hosts(text)
+
+
+def test_hosts_from_a_file(tmp_path: Path) -> None:
+    """One host or list a line, comments apart; a missing file is an error."""
+    path = tmp_path / "hosts"
+    path.write_text("# nodes\nn[1-2]\n\nx:99 # with port\n")
+    assert render_targets(expand_hosts(f"@{path}"), 9469) == (
+        '[{"targets":["n1:9469","n2:9469","x:99"],"labels":{"job":"scope"}}]\n'
+    )
+    with pytest.raises(InputError):
+        expand_hosts(f"@{tmp_path}/none")
+
+
+def test_all_mistakes_of_a_web_config_are_reported(tmp_path: Path) -> None:
+    """Five mistakes give five lines."""
+    path = tmp_path / "web.yml"
+    path.write_text(
+        "tls_server_config: {cert_file: none.pem, min_version: TLS10, client_auth_type: Maybe}\n"
+        "basic_auth_users: {ada: plaintext}\nunknown: 1\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_web_config(path)
+    for part in ("$.unknown", "ada", "TLS10", "Maybe", "none.pem", "key_file"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["[", "- 1\n", "basic_auth_users: 3\n"])
+def test_a_web_config_that_is_none(tmp_path: Path, content: str) -> None:
+    """Broken YAML and other shapes are clear errors."""
+    path = tmp_path / "web.yml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=str(path)):
+        load_web_config(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_web_config(tmp_path / "none.yml")
+
+
+def basic(user: str, password: str) -> str:
+    """Return an Authorization header."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_basic_authentication() -> None:
+    """The right password of a known user passes, all else does not, also the second time."""
+    authenticator = Authenticator({"ada": HASH.encode()})
+    for _ in range(2):
+        assert authenticator.allows(basic("ada", "secret"))
+        assert not authenticator.allows(basic("ada", "wrong"))
+        assert not authenticator.allows(basic("bob", "secret"))
+    for header in (None, "", "Basic", "Basic ???", "Bearer x", "Basic " + base64.b64encode(b"nocolon").decode()):
+        assert not authenticator.allows(header)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ExporterServer]]:
+    """Starts servers and stops them at the end."""
+    started: list[ExporterServer] = []
+
+    def start(config: WebConfig | None = None, **options: int) -> ExporterServer:
+        content = Content(lambda content_type: BODY, lambda: None, lambda: "[]\n", "<b>T</b>")
+        server = ExporterServer(("127.0.0.1", 0), content, config or WebConfig(None, {}, {}), **options)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.shutdown()
+        server.server_close()
+
+
+def get(server: ExporterServer, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Return status, headers and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, answer.headers, body
+
+
+def test_paths_of_the_server(serve: Callable[..., ExporterServer]) -> None:
+    """Metrics, health, targets and landing page; every other path is not found."""
+    server = serve()
+    status, headers, body = get(server, "/metrics?x=1")
+    assert (status, body.decode()) == (200, BODY)
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert get(server, "/healthz")[2] == b"ok\n"
+    assert get(server, "/sd")[1]["Content-Type"].startswith("application/json")
+    assert b"&lt;b&gt;T" in get(server, "/")[2]
+    assert get(server, "/debug")[0] == 404
+
+
+def test_gzip_and_openmetrics_on_request(serve: Callable[..., ExporterServer]) -> None:
+    """Both are given to whoever asks."""
+    server = serve()
+    _, headers, body = get(server, "/metrics", **{"Accept-Encoding": "gzip", "Accept": "application/openmetrics-text"})
+    assert headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(body).decode() == BODY
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+
+
+def test_no_password_no_metrics(serve: Callable[..., ExporterServer]) -> None:
+    """With users, every path asks for a password."""
+    server = serve(WebConfig(None, {"ada": HASH.encode()}, {"X-Frame-Options": "deny"}))
+    for path in ("/metrics", "/healthz", "/"):
+        status, headers, _ = get(server, path)
+        assert status == 401
+        assert headers["WWW-Authenticate"].startswith("Basic")
+    status, headers, _ = get(server, "/metrics", Authorization=basic("ada", "secret"))
+    assert (status, headers["X-Frame-Options"]) == (200, "deny")
+
+
+def test_too_many_connections_are_refused(serve: Callable[..., ExporterServer]) -> None:
+    """Beyond the limit the answer is 503, and the server recovers."""
+    server = serve(max_connections=2)
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+    deadline = time.monotonic() + 5
+    while server._slots._value and time.monotonic() < deadline:  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        time.sleep(0.01)
+    assert get(server, "/metrics")[0] == 503
+    for connection in idle:
+        connection.close()
+    while get(server, "/metrics")[0] != 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert get(server, "/metrics")[0] == 200
+
+
+def make_certificate(folder: Path, name: str, *, authority: str | None = None) -> None:
+    """Make a key and a certificate, signed by itself or by an authority made before."""
+    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"] if authority else []
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *signer]
+    subprocess.run(
+        [*command, "-keyout", f"{name}.key", "-out", f"{name}.pem"], cwd=folder, check=True, capture_output=True
+    )
+
+
+@pytest.mark.system("openssl", "promtool")
+def test_mutual_tls(serve: Callable[..., ExporterServer], tmp_path: Path) -> None:
+    """Only a client with a certificate of the authority is served; promtool accepts the same file."""
+    make_certificate(tmp_path, "ca")
+    make_certificate(tmp_path, "server", authority="ca")
+    make_certificate(tmp_path, "client", authority="ca")
+    config = tmp_path / "web.yml"
+    config.write_text(
+        "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n  client_ca_file: ca.pem\n"
+        f"  client_auth_type: RequireAndVerifyClientCert\nbasic_auth_users:\n  ada: {HASH}\n"
+    )
+    done = subprocess.run(["promtool", "check", "web-config", str(config)], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    server = serve(load_web_config(config))
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        fetch_tls(server, context)
+    context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+    assert fetch_tls(server, context) == 200
+
+
+def fetch_tls(server: ExporterServer, context: ssl.SSLContext) -> int:
+    """Return the status of /metrics over TLS."""
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10)
+    try:
+        connection.request("GET", "/metrics", headers={"Authorization": basic("ada", "secret")})
+        return connection.getresponse().status
+    finally:
+        connection.close()

@@ -1,0 +1,281 @@
+"""Run directories as series: sums, goodput, restarts, ends, hostile files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from exporters import training_series as t
+from exporters.jobs import Job, parse_cgroup
+from exporters.rank_totals import RankTotals
+from exporters.training import LINGER_NS, TrainingCollector, short_hash
+from scope.run import paths
+from scope.run.folding import summarize_steps
+from scope.run.schema import (
+    SCHEMA_VERSION,
+    CollectiveTotal,
+    GroupInfo,
+    MemoryPeak,
+    MemoryRecord,
+    RankInfo,
+    RunInfo,
+    StepRecord,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exporters.series import SeriesSet
+
+S = 1_000_000_000
+BEGAN = 1_700_000_000 * S
+HOST = "node1"
+RUN = short_hash("job")
+
+
+class World:
+    """A run directory below a folder, and a collector with a clock that the test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "runs" / "job"
+        self.now_ns = BEGAN + 100 * S
+        self.problems: list[tuple[str, str]] = []
+        self.run.mkdir(parents=True)
+        info = RunInfo(schema=SCHEMA_VERSION, run_id="job", started_ns=BEGAN, world_size=2)
+        (self.run / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
+        self.collector = TrainingCollector(
+            (str(folder / "runs" / "*"),),
+            lambda _collector, error, where: self.problems.append((error, where)),
+            registry=folder / "registry",
+            now_ns=lambda: self.now_ns,
+            host=HOST,
+        )
+
+    def rank(self, rank: int, attempt: int = 0, **changes: object) -> Path:
+        """Write a rank's info and return its folder."""
+        folder = paths.rank_folder(self.run, attempt, rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        groups = (
+            GroupInfo(group=0, name="0", ranks=(0, 1)),
+            GroupInfo(group=1, name="1", ranks=(0,), mesh_axis="tp"),
+            GroupInfo(group=2, name="2", ranks=(0,)),
+        )
+        info = RankInfo(
+            schema=SCHEMA_VERSION, run_id="job", attempt=attempt, rank=rank, started_ns=BEGAN, host=HOST, pid=1,
+            world_size=2, groups=groups,
+        )  # fmt: skip
+        (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(info, **changes)))
+        return folder
+
+    def read(self) -> SeriesSet:
+        """Read once and return the series."""
+        self.collector.read()
+        return self.collector.series()
+
+
+def step(number: int, *, length_s: int = 2, **changes: object) -> StepRecord:
+    """Return a step; its number tells when it was."""
+    start = BEGAN + 10 * S + number * 2 * S
+    record = StepRecord(
+        step=number,
+        start_ns=start,
+        end_ns=start + length_s * S,
+        phases={"forward": S // 2, "backward": length_s * S - S // 2},
+        communication_wait_ns=S // 4,
+        tokens=1_000,
+        collectives=(
+            CollectiveTotal(
+                group=0, operation="all_reduce", num_calls=3, in_bytes=300, out_bytes=300, num_timed=3, duration_ns=S
+            ),
+            CollectiveTotal(group=1, operation="all_gather", num_calls=1, in_bytes=10, out_bytes=20),
+        ),
+        memory=MemoryRecord(peak=MemoryPeak(allocated_bytes=100 + number)),
+        mfu_ratio=0.4,
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
+def append(folder: Path, *lines: object) -> None:
+    """Append records to a rank's steps."""
+    with (folder / paths.STEPS_FILE).open("ab") as stream:
+        for line in lines:
+            stream.write(msgspec.json.encode(line) + b"\n")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A run of one rank without steps."""
+    return World(tmp_path)
+
+
+def test_sums_of_steps(world: World) -> None:
+    """Counters are the sums of the steps, and phases sum to the steps exactly."""
+    append(world.rank(0), step(0), step(1, length_s=4))
+    series = world.read()
+    labels = (RUN, "0")
+    assert series.get(t.STEPS, labels) == 2
+    assert series.get(t.STEP_SECONDS, labels) == 6.0
+    assert series.get(t.PHASE_SECONDS, (*labels, "forward")) == 1.0
+    assert series.get(t.PHASE_SECONDS, (*labels, "backward")) == 5.0
+    assert series.get(t.WAIT_SECONDS, labels) == 0.5
+    assert series.get(t.TOKENS, labels) == 2_000
+    assert series.get(t.STEP_MEDIAN, labels) == 3.0
+    assert series.get(t.MFU, labels) == 0.4
+    assert series.get(t.MEMORY_PEAK, (*labels, "allocated")) == 101
+    assert series.get(t.LAST_STEP, labels) == (BEGAN + 16 * S) / S
+    assert series.get(t.COLLECTIVE_BYTES, (*labels, "all_reduce", "world")) == 600
+    assert series.get(t.COLLECTIVE_SECONDS, (*labels, "all_reduce", "world")) == 2.0
+    assert series.get(t.COLLECTIVE_OUT, (*labels, "all_gather", "tp")) == 40
+    assert series.get(t.COLLECTIVE_SECONDS, (*labels, "all_gather", "tp")) is None
+    assert series.get(t.COLLECTIVE_BLOCKED, (*labels, "all_reduce", "world")) is None
+
+
+def test_new_lines_are_added_and_a_half_one_waits(world: World) -> None:
+    """A line that is being written counts once it is whole."""
+    folder = world.rank(0)
+    append(folder, step(0))
+    world.read()
+    whole = msgspec.json.encode(step(1)) + b"\n"
+    with (folder / paths.STEPS_FILE).open("ab") as stream:
+        stream.write(whole[:20])
+    assert world.read().get(t.STEPS, (RUN, "0")) == 1
+    with (folder / paths.STEPS_FILE).open("ab") as stream:
+        stream.write(whole[20:])
+    assert world.read().get(t.STEPS, (RUN, "0")) == 2
+    assert world.problems == []
+
+
+def test_folded_steps_keep_every_counter(world: World) -> None:
+    """When old steps are folded into a summary, no counter moves."""
+    folder = world.rank(0)
+    steps = [step(number) for number in range(6)]
+    append(folder, *steps)
+    before = dict(list(world.read()))
+    fresh = folder / "fresh"
+    lines = [msgspec.json.encode(line) for line in (summarize_steps(steps[:4]), *steps[4:])]
+    fresh.write_bytes(b"\n".join(lines) + b"\n")
+    fresh.replace(folder / paths.STEPS_FILE)
+    after = dict(list(world.read()))
+    for metric in before:
+        if metric.kind == "counter":
+            assert after[metric] == before[metric], metric.name
+
+
+def test_series_leave_fifteen_minutes_after_the_end(world: World) -> None:
+    """Until then they stay, marked as not active."""
+    folder = world.rank(0, ended_ns=BEGAN + 50 * S, exit_reason="finished")
+    append(folder, step(0))
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 0
+    world.now_ns = BEGAN + 50 * S + LINGER_NS
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 0
+    world.now_ns += 1
+    assert len(world.read()) == 0
+
+
+def test_a_new_attempt_begins_anew(world: World) -> None:
+    """Counters restart with the attempt; goodput counts what the earlier one kept."""
+    append(world.rank(0), step(0), step(1), step(2))
+    world.read()
+    append(world.rank(0, attempt=1), step(2, start_ns=BEGAN + 60 * S, end_ns=BEGAN + 62 * S))
+    series = world.read()
+    assert series.get(t.STEPS, (RUN, "0")) == 1
+    # Steps 0 and 1 were kept and step 2 was done again: (2 + 2 + 2) s of 100 s.
+    assert series.get(t.GOODPUT, (RUN, "0")) == pytest.approx(0.06)
+
+
+def test_ranks_of_other_nodes_are_left_to_their_exporters(world: World) -> None:
+    """In a shared run directory, each node shows its own ranks."""
+    append(world.rank(0), step(0))
+    append(world.rank(1, host="node2"), step(0))
+    for _ in range(2):
+        series = world.read()
+        assert series.get(t.STEPS, (RUN, "0")) == 1
+        assert series.get(t.STEPS, (RUN, "1")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        (paths.STEPS_FILE, b"not json\n", "steps"),
+        (paths.STEPS_FILE, b'{"kind":"step"}\n', "steps"),
+        (paths.RANK_FILE, b'{"schema":"9.0"}', "rank"),
+        (paths.RANK_FILE, b"\x00\xff", "rank"),
+        (paths.BLACK_BOX_FILE, b"SCOPEBBX" + b"\x07" * 100, "black_box"),
+        (paths.BLACK_BOX_FILE, b"", "black_box"),
+    ],
+)
+def test_a_torn_file_costs_itself_and_is_counted(world: World, name: str, content: bytes, error: str) -> None:
+    """The other rank's series stay, and the kind of error is counted."""
+    append(world.rank(0), step(0))
+    bad = world.rank(1)
+    append(bad, step(0))
+    (bad / name).write_bytes(content)
+    series = world.read()
+    assert series.get(t.STEPS, (RUN, "0")) == 1
+    assert error in {kind for kind, _ in world.problems}
+
+
+def test_files_that_are_no_files_are_refused(world: World) -> None:
+    """A link in place of a file is not followed, and a run folder without run.json is none."""
+    folder = world.rank(0)
+    (folder / paths.STEPS_FILE).symlink_to("/etc/passwd")
+    (world.run.parent / "other").mkdir()
+    world.read()
+    assert {error for error, _ in world.problems} == {"steps"}
+
+
+def test_verdicts_are_relayed(world: World) -> None:
+    """A finding that holds is 1 for each rank to blame; one that was resolved is gone."""
+    append(world.rank(0), step(0))
+    with (world.run / paths.VERDICTS_FILE).open("wb") as stream:
+        for verdict in (
+            Verdict(time_ns=1, kind="hang", severity="critical", summary="x", ranks=(0,)),
+            Verdict(time_ns=2, kind="hang", severity="critical", summary="x", ranks=(0,), resolved_ns=3),
+            Verdict(
+                time_ns=4, kind="straggler", severity="warning", summary="x", ranks=(1,),
+                evidence={"imposed_wait_ns": S // 2, "imposed_wait_ratio": 0.25},
+            ),
+        ):  # fmt: skip
+            stream.write(msgspec.json.encode(verdict) + b"\n")
+    series = world.read()
+    assert series.get(t.VERDICT, (RUN, "1", "straggler", "warning")) == 1
+    assert series.get(t.VERDICT, (RUN, "0", "hang", "critical")) is None
+    assert series.get(t.IMPOSED_WAIT, (RUN, "1")) == 0.5
+    assert series.get(t.IMPOSED_WAIT_RATIO, (RUN, "1")) == 0.25
+
+
+def test_own_phases_are_bounded_and_still_sum() -> None:
+    """However many phases a user names, sixteen stay and the rest is one."""
+    phases = {"forward": 5, **{f"own{number:03}": number + 1 for number in range(100)}}
+    bounded = t.bounded_phases(phases)
+    assert len(bounded) == 1 + t.MAX_OWN_PHASES + 1
+    assert sum(bounded.values()) == sum(phases.values())
+
+
+def test_lost_steps_of_several_attempts() -> None:
+    """What a later attempt did again, every earlier one did in vain (by hand: 0,1 | 2 kept; 3,4 and 2,3 lost)."""
+    totals = RankTotals()
+    totals.add([step(number, length_s=1) for number in range(5)], attempt=0)
+    totals.add([step(number, length_s=1) for number in (2, 3)], attempt=1)
+    assert totals.kept_before(3) == 3 * S
+    assert totals.kept_before(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "job"),
+    [
+        ("12:memory:/slurm/uid_1000/job_55/step_0/task_0", Job("slurm", "55", "ada")),
+        (
+            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12345678_1234_1234_1234_123456789abc.slice"
+            "/cri-containerd-0f.scope",
+            Job("kubernetes", "12345678-1234-1234-1234-123456789abc", ""),
+        ),
+        ("0::/user.slice/user-1000.slice", None),
+    ],
+)
+def test_jobs_from_control_groups(text: str, job: Job | None) -> None:
+    """Slurm's job and Kubernetes' pod stand in the path of a process's control group."""
+    assert parse_cgroup(text, "ada") == job

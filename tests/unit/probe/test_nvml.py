@@ -1,0 +1,296 @@
+"""GPUs through the real bindings and a fake library: units, generations, failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from scope.probe.nvml.library import sysfs_address
+from scope.probe.nvml.nvlink import decode_error_ratio
+from scope.probe.nvml.probe import NvmlProbe
+from scope.probe.plausible import is_plausible
+from scope.probe.tree import Problems
+from scope.testing.fake_nvml.build import Script
+
+pytestmark = pytest.mark.system("gcc")
+Open = Callable[..., tuple[Script, NvmlProbe]]
+
+
+def change(script: Script) -> None:
+    """Write a script and let the library's own check for changes, once a millisecond, see it."""
+    script.write()
+    time.sleep(0.003)
+
+
+def test_units_of_a_hopper_gpu(open_node: Open) -> None:
+    """Milliwatts, MHz, percent, MiB/s and KiB of NVML become the units that the records name."""
+    _, probe = open_node("hopper")
+    gpu = probe.read(Problems("gpu"))[1]
+    assert gpu.power_mw == 350_001
+    assert gpu.power_limit_mw == 700_000
+    assert gpu.energy_mj == 7_000_001
+    assert gpu.sm_clock_hz == 1_980_000_000
+    assert gpu.memory_clock_hz == 2_619_000_000
+    assert gpu.utilization_ratio == pytest.approx(0.91)
+    assert gpu.memory_total_bytes == 80 * 2**30
+    assert gpu.memory_used_bytes == 2 * 2**30
+    assert gpu.memory_reserved_bytes == 600 * 2**20
+    assert gpu.temperature_celsius == {"core": 51, "memory": 61, "margin": 35}
+    assert gpu.throttle_ns["hw_thermal"] == 270_000_000_000
+    assert gpu.identity.pci_bus_id == "0000:11:00.0"
+
+
+def test_nvlink_bytes_are_kibibytes_up_to_hopper(open_node: Open) -> None:
+    """Fields 138 to 141 count KiB per link; link 3 of GPU 1 has its own planted values."""
+    _, probe = open_node("hopper")
+    link = probe.read(Problems("gpu"))[1].nvlinks[3]
+    base = 2_000_000 + 3_000
+    assert link.data_transmit_bytes == (base + 138) * 1024
+    assert link.data_receive_bytes == (base + 139) * 1024
+    assert link.raw_transmit_bytes == (base + 140) * 1024
+    assert link.raw_receive_bytes == (base + 141) * 1024
+    assert link.speed_bytes_per_s == 26_562_000_000
+    assert (link.version, link.state, link.remote_type) == ("4.0", 1, "nvswitch")
+
+
+def test_nvlink5_bytes_are_bytes(open_node: Open) -> None:
+    """On Blackwell, fields 202 and 204 count bytes and win over the KiB of the older fields."""
+    _, probe = open_node("blackwell")
+    link = probe.read(Problems("gpu"))[0].nvlinks[5]
+    assert link.data_transmit_bytes == 1024 * (1_000_000 + 5_000) + 202
+    assert link.data_receive_bytes == 1024 * (1_000_000 + 5_000) + 204
+    assert link.version == "5.0"
+    assert link.symbol_error_ratio == pytest.approx(15e-12)
+    assert "symbol" in link.errors
+
+
+@pytest.mark.parametrize(
+    ("generation", "links", "has_gpm", "has_remap", "has_times"),
+    [
+        ("volta", 6, False, False, False),
+        ("ampere", 12, False, True, False),
+        ("hopper", 18, True, True, True),
+        ("blackwell", 18, True, True, True),
+    ],
+)
+def test_what_a_generation_lacks_is_absent(
+    open_node: Open, generation: str, links: int, has_gpm: bool, has_remap: bool, has_times: bool
+) -> None:
+    """Unsupported figures are absent, never 0, and are no error."""
+    _, probe = open_node(generation)
+    problems = Problems("gpu")
+    probe.read(problems)
+    time.sleep(0.12)
+    gpu = probe.read(problems)[0]
+    assert problems.found == []
+    assert len(gpu.nvlinks) == links
+    assert bool(gpu.activity_ratio) is has_gpm
+    assert (gpu.row_remap_pending is not None) is has_remap
+    assert ("hw_thermal" in gpu.throttle_ns) is has_times
+    assert gpu.state == "ok"
+
+
+def test_gpm_percent_becomes_a_ratio_over_the_window(open_node: Open) -> None:
+    """GPM gives percent; the first sample has no window and so no activity."""
+    script, probe = open_node("hopper")
+    problems = Problems("gpu")
+    assert probe.read(problems)[0].activity_ratio == {}
+    script.set("g0.gpm.5", "nan")
+    script.set("g0.gpm.2", 250)
+    script.set("g0.gpm.3", code=999)
+    change(script)
+    time.sleep(0.12)
+    activity = probe.read(problems)[0].activity_ratio
+    assert activity["dram"] == pytest.approx(0.20)
+    assert not {"tensor", "sm", "sm_occupancy"} & activity.keys()
+
+
+def test_older_memory_call_when_the_newer_is_missing(open_node: Open) -> None:
+    """Without memory info v2, `used` includes the reserve, and the reserve is absent."""
+    script, probe = open_node("volta")
+    script.remove("g0.nvmlDeviceGetMemoryInfo_v2")
+    change(script)
+    gpu = probe.read(Problems("gpu"))[0]
+    assert gpu.memory_used_bytes == 2**30 + 600 * 2**20
+    assert gpu.memory_reserved_bytes is None
+
+
+@pytest.mark.parametrize("code", [15, 28])
+def test_a_lost_gpu_leaves_the_others(open_node: Open, code: int) -> None:
+    """A GPU that is lost is marked so; the next one reads as before, and it comes back when it answers again."""
+    script, probe = open_node("hopper", num_gpus=3)
+    script.lose(1, code=code)
+    change(script)
+    problems = Problems("gpu")
+    states = [gpu.state for gpu in probe.read(problems)]
+    assert states == ["ok", "lost", "ok"]
+    assert {problem.error for problem in problems.found} <= {"gpu_is_lost", "gpu_not_found"}
+    script.remove("g1.all")
+    change(script)
+    assert [gpu.state for gpu in probe.read(problems)] == ["ok", "ok", "ok"]
+
+
+def test_a_gpu_lost_before_the_start(open_node: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that gives no handle from the beginning has a reading that says so."""
+    script, _ = open_node("hopper", num_gpus=2)
+    script.lose(0)
+    change(script)
+    from scope.probe.nvml.library import NvmlLibrary
+    from scope.probe.tree import Tree
+
+    probe = NvmlProbe(NvmlLibrary(), Tree("/nonexistent"))
+    probe.open()
+    assert [(gpu.state, gpu.identity.index) for gpu in probe.read(Problems("gpu"))] == [("lost", 0), ("ok", 1)]
+
+
+@pytest.mark.parametrize(("code", "error"), [(10, "timeout"), (16, "reset_required"), (999, "unknown"), (777, "other")])
+def test_a_failing_call_costs_its_figure_alone(open_node: Open, code: int, error: str) -> None:
+    """An error that is not "unsupported" is counted by its kind, and the GPU's other figures stay."""
+    script, probe = open_node("hopper")
+    script.set("g0.nvmlDeviceGetUtilizationRates", code=code)
+    change(script)
+    problems = Problems("gpu")
+    gpu = probe.read(problems)[0]
+    assert gpu.utilization_ratio is None
+    assert gpu.power_mw == 350_000
+    assert [problem.error for problem in problems.found] == [error]
+
+
+def test_a_field_fails_by_itself(open_node: Open) -> None:
+    """Each field value has its own return code: one that failed is not read as a number."""
+    script, probe = open_node("hopper")
+    script.set("g0.field.138.2", code=999)
+    change(script)
+    problems = Problems("gpu")
+    links = probe.read(problems)[0].nvlinks
+    assert links[2].data_transmit_bytes is None
+    assert links[2].data_receive_bytes is not None
+    assert links[1].data_transmit_bytes is not None
+    assert [problem.error for problem in problems.found] == ["unknown"]
+
+
+def test_an_unknown_value_type_is_refused(open_node: Open) -> None:
+    """A value whose type is not known is counted, never guessed."""
+    script, probe = open_node("hopper")
+    script.field(0, 83, 1, value_type=42)
+    change(script)
+    problems = Problems("gpu")
+    assert probe.read(problems)[0].energy_mj is None
+    assert [problem.error for problem in problems.found] == ["unknown_value_type"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "attribute"),
+    [
+        ("nvmlDeviceGetEnforcedPowerLimit", 4_294_967_295, "power_limit_mw"),
+        ("nvmlDeviceGetClockInfo.1", 999_999, "sm_clock_hz"),
+        ("nvmlDeviceGetCurrPcieLinkWidth", 0, "pcie_width"),
+    ],
+)
+def test_implausible_values_are_refused_and_counted(open_node: Open, key: str, value: int, attribute: str) -> None:
+    """A value beyond every physical limit is not shown."""
+    script, probe = open_node("hopper")
+    script.set(f"g0.{key}", value)
+    change(script)
+    problems = Problems("gpu")
+    assert getattr(probe.read(problems)[0], attribute) is None
+    assert [problem.error for problem in problems.found] == ["implausible"]
+
+
+def test_blank_counters_are_refused(open_node: Open) -> None:
+    """The blanks of drivers (all ones) never become counters."""
+    script, probe = open_node("hopper")
+    script.field(0, 197, 2**64 - 1)
+    script.field(0, 140, 9223372036854775792, scope=7)
+    change(script)
+    problems = Problems("gpu")
+    gpu = probe.read(problems)[0]
+    assert gpu.pcie_transmit_bytes is None
+    assert gpu.nvlinks[7].raw_transmit_bytes is None
+    assert [problem.error for problem in problems.found] == ["implausible", "implausible"]
+
+
+def test_unsupported_is_asked_again_only_after_a_while(open_node: Open) -> None:
+    """What a GPU refused once is left out of later calls until ten minutes have passed."""
+    now = 0
+    script, probe = open_node("ampere", clock_ns=lambda: now)
+    assert probe.read(Problems("gpu"))[0].recovery_action is None
+    script.field(0, 230, 2, value_type=1)
+    change(script)
+    assert probe.read(Problems("gpu"))[0].recovery_action is None
+    now = 601 * 10**9
+    assert probe.read(Problems("gpu"))[0].recovery_action == 2
+
+
+def test_mig_figures_stand_once(open_node: Open) -> None:
+    """Memory of a GPU instance stands in its first compute instance; power and links stay with the parent."""
+    script, probe = open_node("hopper", num_gpus=1)
+    script.set("g0.nvmlDeviceGetMigMode", 1)
+    script.set("g0.nvmlDeviceGetMaxMigDeviceCount", 7)
+    for slot, (instance, compute) in enumerate([(1, 0), (1, 1), (5, 0)]):
+        name = f"g0.m{slot}"
+        script.set(f"{name}.nvmlDeviceGetUUID", f"MIG-{slot}")
+        script.set(f"{name}.nvmlDeviceGetName", "NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+        script.set(f"{name}.nvmlDeviceGetGpuInstanceId", instance)
+        script.set(f"{name}.nvmlDeviceGetComputeInstanceId", compute)
+        script.set(f"{name}.nvmlDeviceGetAttributes_v2", 3, 1)
+        script.set(f"{name}.nvmlDeviceGetMemoryInfo", 40 << 30, 30 << 30, 10 << 30)
+    for instance in (1, 5):
+        script.set(f"g0.gpm.2.{instance}", 50 + instance)
+    change(script)
+    probe.read(Problems("gpu"))
+    time.sleep(0.12)
+    gpu = probe.read(Problems("gpu"))[0]
+    assert [(i.gpu_instance, i.compute_instance, i.memory_used_bytes) for i in gpu.mig] == [
+        (1, 0, 10 << 30),
+        (1, 1, None),
+        (5, 0, 10 << 30),
+    ]
+    assert [i.activity_ratio.get("sm") for i in gpu.mig] == [pytest.approx(0.51), None, pytest.approx(0.55)]
+    assert gpu.mig[0].profile == "3g.40gb"
+    assert gpu.activity_ratio == {}
+    assert gpu.power_mw is not None
+
+
+def test_xid_events_name_their_gpu(open_node: Open) -> None:
+    """Events since the last call come with GPU and number; none come twice."""
+    script, probe = open_node("hopper", num_gpus=2)
+    assert probe.read_events(Problems("xid"), 5) == []
+    script.add_xid(1, 79)
+    script.add_xid(0, 13)
+    change(script)
+    events = probe.read_events(Problems("xid"), 7)
+    assert [(e.pci_bus_id, e.xid, e.time_ns) for e in events] == [("0000:11:00.0", 79, 7), ("0000:10:00.0", 13, 7)]
+    assert probe.read_events(Problems("xid"), 8) == []
+
+
+def test_avoided_gpus_are_not_touched(open_node: Open) -> None:
+    """A GPU that is set aside costs no call, by index or UUID."""
+    script, probe = open_node("hopper", num_gpus=2)
+    script.lose(1)
+    change(script)
+    problems = Problems("gpu")
+    readings = probe.read(problems, {"1"})
+    assert [gpu.state for gpu in readings] == ["ok", "quarantined"]
+    assert problems.found == []
+
+
+@pytest.mark.parametrize(("packed", "expected"), [((15 << 8) | 255, 15e-255), (0x10A, 1e-10), (0, 0.0)])
+def test_packed_error_ratios(packed: int, expected: float) -> None:
+    """A bit error ratio is a mantissa of four bits and a negative exponent of eight."""
+    assert decode_error_ratio(packed) == pytest.approx(expected)
+
+
+def test_addresses_of_nvml_and_sysfs() -> None:
+    """NVML writes eight digits of domain in upper case, sysfs four in lower case."""
+    assert sysfs_address("00000000:1A:00.0") == "0000:1a:00.0"
+    assert sysfs_address("0001F2A3:B1:00.0") == "f2a3:b1:00.0"
+
+
+@pytest.mark.parametrize("blank", [2**64 - 1, 140737488355328, 9223372036854775792, 2**32 - 1])
+def test_blanks_are_implausible_gauges(blank: int) -> None:
+    """No blank value of a driver passes as memory or power."""
+    assert not is_plausible(blank, "power_mw")
+    assert not is_plausible(blank, "memory_bytes")
