@@ -13,7 +13,7 @@ from scope.trace.collectives import CallSources, collective_calls
 from scope.trace.deviceevents import device_events
 from scope.trace.launches import LAUNCHING_KINDS, launch_kind
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
-from scope.trace.nesting import nest
+from scope.trace.nesting import innermost, nest
 from scope.trace.raw import (
     FILE_ROW,
     RawAnnotations,
@@ -49,6 +49,7 @@ _STEP_NAME: Final = re.compile(r"ProfilerStep#(\d+)$")
 _WINDOW_CATEGORY: Final = "Trace"
 _DEVICE_ANNOTATIONS: Final = frozenset({"gpu_user_annotation", "cuda_event", "cuda_profiler_range", "mtia_insight"})
 _NO_ROW: Final = pl.UInt32
+_DEEPEST: Final = 65535
 _SYNC_NAMES: Final = (
     ("stream_wait_event", "stream wait event"),
     ("event", "event"),
@@ -115,19 +116,13 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
     annotations, host_ranges = _annotations(read.collected.frame(RawSpans, RawAnnotations), texts, base_ns)
     steps = _steps(annotations, read, base_ns)
 
-    launch_thread, launch_start = raw_launches[RawSpans.thread], raw_launches[RawSpans.start_ns]
-    nesting = nest(
-        (raw_ops[RawSpans.thread], raw_ops[RawSpans.start_ns], _ends(raw_ops)),
-        (
-            pl.concat([launch_thread, raw_memory[RawMemory.thread]]),
-            pl.concat([launch_start, raw_memory[RawMemory.time_ns]]),
-        ),
-    )
-    num_launches = raw_launches.height
-    ops = _ops(raw_ops, texts, base_ns)
+    ends = _ends(raw_ops)
+    nesting = nest(raw_ops[RawSpans.thread], raw_ops[RawSpans.start_ns], ends)
     parents = pl.Series(Ops.parent_id, nesting.parents, dtype=_NO_ROW)
-    depths = pl.Series(Ops.depth, [min(depth, 65535) for depth in nesting.depths], dtype=pl.UInt16)
-    leaves = pl.Series(Ops.is_leaf, [row not in nesting.has_children for row in range(ops.height)], dtype=pl.Boolean)
+    nested = pl.DataFrame([raw_ops[RawSpans.thread], raw_ops[RawSpans.start_ns], ends.alias("end"), parents])
+    ops = _ops(raw_ops, texts, base_ns)
+    depths = pl.Series(Ops.depth, nesting.depths, dtype=pl.UInt32).clip(upper_bound=_DEEPEST).cast(pl.UInt16)
+    leaves = pl.Series(Ops.is_leaf, nesting.is_leaf, dtype=pl.Boolean)
     ops = ops.with_columns(
         parents,
         depths,
@@ -137,7 +132,7 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
     ).select(*Ops.columns())
 
     launches = _launches(raw_launches, texts, base_ns, steps)
-    launch_ops = pl.Series(Launches.op_id, nesting.points[:num_launches], dtype=_NO_ROW)
+    launch_ops = innermost(raw_launches.select(RawSpans.thread, RawSpans.start_ns), nested)
     launch_ops = _by_external_id(launch_ops, raw_launches, ops)
     launches = launches.with_columns(launch_ops.alias(Launches.op_id))
     devices = device_events(
@@ -165,7 +160,7 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
     )
     events = devices.frame.with_columns(call_ids)
     launches = _with_counts(launches, events)
-    memory = _memory(raw_memory, pl.Series(nesting.points[num_launches:], dtype=_NO_ROW), base_ns)
+    memory = _memory(raw_memory, innermost(raw_memory.select(RawMemory.thread, RawMemory.time_ns), nested), base_ns)
     return RankTrace(
         label=identity.label,
         rank=identity.rank,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import ConfigError
@@ -26,21 +27,26 @@ def _rules(*pairs: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((label, re.compile(pattern)) for label, pattern in pairs)
 
 
-COMMUNICATION_LIBRARIES: Final = _rules(
-    ("deep_ep", r"(?i)deep_?ep\b|deep_ep|\bep::(?:inter|intra)node|\bep::internode_ll"),
-    ("nvshmem", r"(?i)nvshmem"),
-    ("symmetric_memory", r"(?i)symm_mem|symmetric_memory|multimem|(?:one|two)_shot_all_?reduce|ncclSym"),
-    (
-        "custom",
-        r"(?i)cross_device_reduce|(?:one|two)_?shot|all_?reduce_fusion|quick_?reduce|custom_all_?reduce|mscclpp"
-        r"|lamport|local_device_load_rmsnorm|reduce_scatter_cross_device",
-    ),
-    ("rccl", r"(?i)rccl|msccl"),
-    ("nccl", r"(?i)nccl"),
-    ("hccl", r"(?i)\bhccl|^hccl"),
-    ("gloo", r"(?i)gloo"),
+COMMUNICATION_LIBRARIES: Final = tuple(
+    (label, re.compile(pattern, re.IGNORECASE))
+    for label, pattern in (
+        ("deep_ep", r"deep_?ep|\bep::(?:inter|intra)node"),
+        ("nvshmem", r"nvshmem"),
+        ("symmetric_memory", r"symm_mem|symmetric_memory|multimem|(?:one|two)_shot_all_?reduce|ncclSym"),
+        (
+            "custom",
+            r"cross_device_reduce|(?:one|two)_?shot|all_?reduce_fusion|quick_?reduce|custom_all_?reduce|mscclpp|lamport"
+            r"|local_device_load_rmsnorm|reduce_scatter_cross_device",
+        ),
+        ("rccl", r"rccl|msccl"),
+        ("nccl", r"nccl"),
+        ("hccl", r"hccl"),
+        ("gloo", r"gloo"),
+    )
 )
 """Kernel names by the library that communicates; first match wins."""
+
+_ANY_LIBRARY: Final = re.compile("|".join(pattern.pattern for _, pattern in COMMUNICATION_LIBRARIES), re.IGNORECASE)
 
 _COPIES: Final = re.compile(
     r"__amd_rocclr_copy(?:Buffer|Image)|^MEMORY_COPY_|^(?:hip)?Memcpy|^CopyDevice|^CopyHost|^dma", re.IGNORECASE
@@ -191,9 +197,10 @@ def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], name: str) -> str | N
     return next((label for label, pattern in rules if pattern.search(name)), None)
 
 
+@lru_cache(maxsize=16384)
 def communication_library(name: str) -> str | None:
     """Return the library that a kernel's name belongs to, or None when it names none that communicates."""
-    return _first(COMMUNICATION_LIBRARIES, name)
+    return _first(COMMUNICATION_LIBRARIES, name) if _ANY_LIBRARY.search(name) else None
 
 
 def fixed_class(name: str, patterns: tuple[Pattern, ...] = ()) -> str | None:

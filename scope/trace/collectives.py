@@ -27,6 +27,7 @@ _DEVICE_RANGE: Final = re.compile(r"(?:nccl|rccl|hccl|xccl):(\w+)")
 _RECORD: Final = "record_param_comms"
 _C10D: Final = ("c10d::", "c10d_functional::", "_c10d_functional::")
 _MOST_RANKS: Final = 1 << 20
+_LAUNCHED: Final = "launched"
 _UNKNOWN: Final = "unknown"
 _GLOO_STANDS_FOR: Final = {"all_reduce": {"all_reduce", "reduce_scatter"}}
 """Gloo builds reduce_scatter on its all_reduce, so its label tells only the algorithm."""
@@ -94,29 +95,30 @@ class _Context:
     """What stands around an operator or call: metadata, ranges of the library, operators of c10d."""
 
     def __init__(self, sources: CallSources) -> None:
-        op_of_row = dict(zip(sources.raw_ops[FILE_ROW].to_list(), range(sources.raw_ops.height), strict=True))
-        self.by_op = {op_of_row[row]: fields for is_device, row, fields in sources.collective_args if not is_device}
         self.by_device_row = {row: fields for is_device, row, fields in sources.collective_args if is_device}
-        self.op_names: list[str] = sources.ops[Ops.name].cast(pl.String).to_list()
+        self.by_op: dict[int, CollectiveArgs] = {}
+        if len(self.by_device_row) < len(sources.collective_args):
+            op_of_row = dict(zip(sources.raw_ops[FILE_ROW].to_list(), range(sources.raw_ops.height), strict=True))
+            self.by_op = {op_of_row[row]: fields for is_device, row, fields in sources.collective_args if not is_device}
+        self.op_names: list[str] = sources.ops[Ops.name].to_list()
         self.parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
-        self.launch_threads: list[int] = sources.launches[Launches.thread].to_list()
-        self.launch_starts: list[int] = sources.launches[Launches.start_ns].to_list()
         self.ranges = _ranges_by_thread(sources.host_ranges)
+        self._chains: dict[int, list[tuple[int, str]]] = {}
 
-    def ancestors(self, op: int | None) -> list[int]:
-        """Return an operator and those around it, innermost first."""
-        chain: list[int] = []
-        while op is not None:
-            chain.append(op)
-            op = self.parents[op]
+    def ancestors(self, op: int | None) -> list[tuple[int, str]]:
+        """Return an operator and those around it, with their names, innermost first."""
+        if op is None:
+            return []
+        chain = self._chains.get(op)
+        if chain is None:
+            chain = self._chains[op] = [(op, self.op_names[op]), *self.ancestors(self.parents[op])]
         return chain
 
-    def range_around(self, launch: int | None) -> Fields | None:
-        """Return the innermost range of the library in which a launch was made."""
-        if launch is None:
+    def range_around(self, thread: int | None, instant: int | None) -> Fields | None:
+        """Return the range of the library that a thread was in at an instant."""
+        if instant is None:
             return None
-        starts, found = self.ranges.get(self.launch_threads[launch], ([], []))
-        instant = self.launch_starts[launch]
+        starts, found = self.ranges.get(thread, ([], []))
         place = bisect_right(starts, instant) - 1
         if place >= 0 and found[place][Annotations.end_ns] > instant:
             return found[place]
@@ -137,12 +139,17 @@ def _ranges_by_thread(host_ranges: pl.DataFrame) -> dict[int | None, tuple[list[
 def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
     events = sources.devices.frame.with_columns(sources.devices.raw_rows.alias(FILE_ROW))
     chosen = events.filter(pl.col(DeviceEvents.category) == "communication")
+    launch_ids = chosen[DeviceEvents.launch_id]
+    chosen = chosen.select(*_EVENT_COLUMNS, FILE_ROW).with_columns(
+        sources.launches[Launches.thread].gather(launch_ids),
+        sources.launches[Launches.start_ns].gather(launch_ids).alias(_LAUNCHED),
+    )
     context = _Context(sources)
     is_hip = bool(sources.launches[Launches.name].cast(pl.String).str.starts_with("hip").any())
     rows: list[Fields] = []
     members: list[list[int]] = []
     known: dict[tuple[Any, ...], int] = {}
-    for event in chosen.select(*_EVENT_COLUMNS, FILE_ROW).iter_rows(named=True):
+    for event in chosen.iter_rows(named=True):
         fields, issuer = _metadata_of(event, context)
         key = None
         if issuer is not None and not event[DeviceEvents.in_graph]:
@@ -162,9 +169,9 @@ def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
 def _metadata_of(event: Fields, context: _Context) -> tuple[CollectiveArgs | None, int | None]:
     """Return the metadata of an event's call and the operator that issued it."""
     chain = context.ancestors(event[DeviceEvents.op_id])
-    issuer = next((op for op in chain if context.op_names[op] == _RECORD or op in context.by_op), None)
+    issuer = next((op for op, name in chain if name == _RECORD or op in context.by_op), None)
     if issuer is None:
-        issuer = next((op for op in chain if context.op_names[op].startswith(_C10D)), None)
+        issuer = next((op for op, name in chain if name.startswith(_C10D)), None)
     fields = context.by_device_row.get(event[FILE_ROW])
     if fields is None and issuer is not None:
         fields = context.by_op.get(issuer)
@@ -185,14 +192,10 @@ def _device_row(
 ) -> Fields:
     name = str(event[DeviceEvents.name])
     library = communication_library(name) or "custom"
-    around = context.range_around(event[DeviceEvents.launch_id])
+    around = context.range_around(event[Launches.thread], event[_LAUNCHED])
     labels = [fields.collective if fields else None]
     labels.append(around[Annotations.name].partition(":")[2] if around else None)
-    labels += [
-        context.op_names[op]
-        for op in context.ancestors(event[DeviceEvents.op_id])
-        if context.op_names[op].startswith(_C10D)
-    ]
+    labels += [op_name for _, op_name in context.ancestors(event[DeviceEvents.op_id]) if op_name.startswith(_C10D)]
     labels.append(name)
     row = _described(fields, [label for label in labels if label], sources)
     if fields is None and around is not None:

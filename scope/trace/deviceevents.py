@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -213,22 +212,18 @@ def _one_class(
 
 def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
     """Return for each event the class that its innermost telling operator gives."""
-    names: list[str] = ops[Ops.name].cast(pl.String).to_list()
-    parents = ops[Ops.parent_id].to_list()
-    by_name = lru_cache(maxsize=None)(classes.operator_class)
-    found: dict[int, str | None] = {}
-
-    def climb(row: int) -> str | None:
-        place: int | None = row
-        while place is not None:
-            found = by_name(names[place])
-            if found is not None:
-                return found
-            place = parents[place]
-        return None
-
-    for row in op_ids.unique().drop_nulls().to_list():
-        found[row] = climb(row)
-    if not found:
-        return pl.Series([None] * len(op_ids), dtype=pl.String)
-    return op_ids.replace_strict(found, default=None, return_dtype=pl.String)
+    if ops.height == 0:
+        return pl.Series([None] * len(op_ids), dtype=pl.Enum(KERNEL_CLASSES))
+    names = ops[Ops.name].to_physical()
+    distinct = ops.select(Ops.name).unique().to_series()
+    by_name = [classes.operator_class(name) for name in distinct.cast(pl.String).to_list()]
+    known = names.replace_strict(distinct.to_physical(), by_name, return_dtype=pl.Enum(KERNEL_CLASSES))
+    parents = ops[Ops.parent_id]
+    places = op_ids
+    found = known.gather(places)
+    is_open = found.is_null() & places.is_not_null()
+    while is_open.any():
+        places = places.zip_with(~is_open, parents.gather(places))
+        found = known.gather(places)
+        is_open = found.is_null() & places.is_not_null()
+    return found

@@ -2,79 +2,78 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 _THREAD: Final = "thread"
-_START: Final = "start"
-_END: Final = "end"
-_IS_POINT: Final = "is_point"
+_TIME: Final = "time"
+_OP: Final = "op"
 _ROW: Final = "row"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Nesting:
     """Rows of containing operators; None where there is none."""
 
     parents: list[int | None]
     depths: list[int]
-    points: list[int | None]
-    """For each call or instant: the innermost operator that had begun and not ended on its thread."""
-    overlaps: int = 0
+    is_leaf: list[bool]
+    overlaps: int
     """Operators that end after the operator in which they began."""
-    has_children: set[int] = field(default_factory=set[int])
 
 
-def nest(spans: tuple[pl.Series, pl.Series, pl.Series], points: tuple[pl.Series, pl.Series]) -> Nesting:
-    """Sweep the operators (thread, start, end) and the calls (thread, start), thread by thread.
+def nest(threads: pl.Series, starts: pl.Series, ends: pl.Series) -> Nesting:
+    """Sweep the operators, thread by thread.
 
-    The operators are given outer before inner: sorted by start, the longer first. An operator that outlives the one
-    it began in keeps its span; its parent is the innermost running operator that contains all of it.
+    They are given outer before inner: sorted by start, the longer first. An operator that outlives the one it began in
+    keeps its span; its parent is the innermost running operator that contains all of it.
     """
-    threads, starts, ends = spans
-    order = pl.concat(
-        [
-            pl.DataFrame({_THREAD: threads, _START: starts, _END: ends})
-            .with_row_index(_ROW)
-            .with_columns(pl.lit(value=False).alias(_IS_POINT)),
-            pl.DataFrame({_THREAD: points[0], _START: points[1], _END: points[1]})
-            .with_row_index(_ROW)
-            .with_columns(pl.lit(value=True).alias(_IS_POINT)),
-        ]
-    ).sort(_THREAD, _START, _IS_POINT, maintain_order=True)
-    result = Nesting([None] * len(threads), [0] * len(threads), [None] * len(points[0]))
-    for _, group in order.group_by(_THREAD, maintain_order=True):
-        _sweep(group, result)
-    return result
-
-
-def _sweep(group: pl.DataFrame, result: Nesting) -> None:
-    parents, depths, points, has_children = result.parents, result.depths, result.points, result.has_children
-    stack: list[int] = []
-    stack_ends: list[int] = []
-    rows = zip(
-        group[_START].to_list(), group[_END].to_list(), group[_IS_POINT].to_list(), group[_ROW].to_list(), strict=True
-    )
-    for start, end, is_point, row in rows:
-        while stack_ends and stack_ends[-1] <= start:
-            stack_ends.pop()
+    size = len(threads)
+    parents: list[int | None] = [None] * size
+    depths = [0] * size
+    is_leaf = [True] * size
+    overlaps = 0
+    stacks: dict[int, list[tuple[int, int]]] = {}
+    rows = zip(range(size), threads.to_list(), starts.to_list(), ends.to_list(), strict=True)
+    for row, thread, start, end in rows:
+        stack = stacks.get(thread)
+        if stack is None:
+            stack = stacks[thread] = []
+        while stack and stack[-1][0] <= start:
             stack.pop()
-        if is_point:
-            if stack:
-                points[row] = stack[-1]
-            continue
         if stack:
-            level = len(stack) - 1
-            if stack_ends[level] < end:
-                result.overlaps += 1
-                while level >= 0 and stack_ends[level] < end:
-                    level -= 1
-            if level >= 0:
-                parent = stack[level]
+            around_end, parent = stack[-1]
+            if around_end < end:
+                overlaps += 1
+                parent = next((outer for outer_end, outer in reversed(stack) if outer_end >= end), -1)
+            if parent >= 0:
                 parents[row] = parent
                 depths[row] = depths[parent] + 1
-                has_children.add(parent)
-        stack.append(row)
-        stack_ends.append(end)
+                is_leaf[parent] = False
+        stack.append((end, row))
+    return Nesting(parents, depths, is_leaf, overlaps)
+
+
+def innermost(points: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
+    """Return for each point the operator of its thread that began last among those that have not ended.
+
+    Args:
+        points: Thread and instant, in that order.
+        ops: Thread, start, end and parent, in that order, sorted by start, the longer first.
+    """
+    if points.height == 0 or ops.height == 0:
+        return pl.Series([None] * points.height, dtype=pl.UInt32)
+    thread, start, end, parent = ops.get_columns()
+    begun = pl.DataFrame([thread.alias(_THREAD), start.alias(_TIME)]).with_row_index(_OP)
+    asked = pl.DataFrame([points.to_series(0).alias(_THREAD), points.to_series(1).alias(_TIME)])
+    order = asked.with_row_index(_ROW).sort(_TIME)
+    found = order.join_asof(begun, on=_TIME, by=_THREAD, strategy="backward", check_sortedness=False).sort(_ROW)
+    places, times = found[_OP], found[_TIME]
+    # From the operator that began last, climb to one that still runs; each turn settles all points of one more level.
+    has_ended = (end.gather(places) <= times).fill_null(value=False)
+    while has_ended.any():
+        places = places.zip_with(~has_ended, parent.gather(places))
+        has_ended = (end.gather(places) <= times).fill_null(value=False)
+    return places
