@@ -239,14 +239,13 @@ class CallLog:
         keep_calls: Whether calls of the step in progress go into a segment; read when the step ends.
         hashing: Whether the rolling hash is kept (dropped under a tight budget, before any call is).
         phase: Code of the phase in progress, set by whoever tracks phases.
-        cost_ns: Estimated time spent in here, from every 256th call.
     """
 
     def __init__(self, black_box: BlackBox | None) -> None:
         self.keep_calls = True
         self.hashing = True
         self.phase = layout.OWN_PHASE
-        self.cost_ns = 0
+        self._costs: deque[int] = deque(maxlen=15)
         self._black_box = black_box
         self._groups: dict[int, GroupCounter] = {}
         self._current = StepCalls(-1)
@@ -278,7 +277,7 @@ class CallLog:
             outstanding = 255
         else:
             sequence = counter.enqueued = counter.enqueued + 1
-            outstanding = min(sequence - 1 - counter.completed, 255)
+            outstanding = sequence - 1 - counter.completed
             if self.hashing:
                 # `layout.roll_hash`.
                 state = (counter.rolling_hash ^ (operation | dtype << 8 | (peer + 1) << 16)) * _PRIME & _MASK
@@ -297,7 +296,7 @@ class CallLog:
                 index >> _RING_SHIFT,
                 group,
                 self.phase,
-                outstanding,
+                outstanding if outstanding < 255 else 255,
                 sequence,
                 current.step,
                 peer,
@@ -342,6 +341,10 @@ class CallLog:
             # A completion that a slow thread tells late bears an older instant, hence the margin.
             if call is not None and call.completed_ns and call.completed_ns >= since - _LATE_NS:
                 self._black_box.write_ring(_pack_completed(call), call.index & _RING_MASK)
+
+    def estimate_cost(self) -> int:
+        """Return what all calls so far took in here, in ns: their number times the median of every 256th."""
+        return self._index * round(statistics.median(self._costs)) if self._costs else 0
 
     def note_flight_recorder(self, group: int, enqueued: int, started: int, completed: int) -> None:
         """Note what torch's Flight Recorder says of a group; the black box carries it."""

@@ -8,7 +8,7 @@ RUN/attempt-000/ranks/00042/steps.jsonl    StepRecord, one a line; old ones fold
 RUN/attempt-000/ranks/00042/events.jsonl   EventRecord, one a line
 RUN/attempt-000/ranks/00042/blackbox.bin   scope.run.layout: header page and ring
 RUN/attempt-000/ranks/00042/calls/*.bin    scope.run.layout: call records in closed segments
-RUN/attempt-000/ranks/00042/traces/        profiler windows (`*.json.gz`) and beside each `*.capture.json` (CaptureInfo)
+RUN/attempt-000/ranks/00042/traces/        profiler windows (`*.json`) and beside each `*.capture.json` (CaptureInfo)
 ```
 
 Rules that hold for all of them:
@@ -523,7 +523,7 @@ class EventRecord(_Record, frozen=True):
 
 
 class CaptureInfo(_Record, frozen=True):
-    """`traces/NAME.capture.json`: a profiler window, beside its trace `NAME.json.gz`.
+    """`traces/NAME.capture.json`: a profiler window, beside its trace `NAME.json`.
 
     Attributes:
         trace: File name of the trace in the same folder.

@@ -1,0 +1,97 @@
+"""Counts the FLOPs of a region of code from the shapes of its matrix operators; recompute is told apart.
+
+Model FLOPs are what forward and backward need, attention counted in full. Hardware FLOPs add what activation
+checkpointing computes again, and what flash attention's backward computes again (5 products instead of 4).
+"""
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportMissingTypeArgument=false
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+_ATTENTION: Final = frozenset(
+    f"aten._scaled_dot_product_{kind}"
+    for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+)
+_ATTENTION_BACKWARD: Final = frozenset(f"{name}_backward" for name in _ATTENTION)
+_GROUPED: Final = "aten._grouped_mm"
+_KNOWN_NAMESPACES: Final = frozenset(("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"))
+
+
+class FlopCounter(TorchDispatchMode):
+    """Counts while it is entered.
+
+    Attributes:
+        model_flop: Recompute excluded.
+        hardware_flop: Recompute included.
+        by_dtype: Hardware FLOPs by dtype of the product.
+        num_counted: Operators with a formula.
+        num_foreign: Custom operators without one (Triton, flash-attn and other packages).
+    """
+
+    def __init__(self, *, backward: bool = False) -> None:
+        """Start at nothing.
+
+        Args:
+            backward: The region is a backward pass, where an operator that runs with gradients on is recompute.
+        """
+        super().__init__()
+        self.backward = backward
+        self.model_flop = 0
+        self.hardware_flop = 0
+        self.by_dtype: Counter[Any] = Counter()
+        self.num_counted = 0
+        self.num_foreign = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and count it."""
+        if any(kind is not torch.Tensor and kind is not torch.nn.Parameter for kind in types):
+            # A subclass such as DTensor: its own dispatch comes back here with this rank's local tensors.
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        self._count(func, args, kwargs or {}, out)
+        return out
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        packet = func._overloadpacket
+        name = str(packet)
+        if name in _ATTENTION:
+            model = hardware = _attention(*(tuple(tensor.shape) for tensor in args[:3]))
+        elif name in _ATTENTION_BACKWARD:
+            forward = _attention(*(tuple(tensor.shape) for tensor in args[1:4]))
+            model, hardware = 2 * forward, 5 * forward // 2
+        elif name == _GROUPED:
+            model = hardware = _grouped(tuple(args[0].shape), tuple(args[1].shape))
+        elif packet in flop_registry:
+            model = hardware = int(flop_registry[packet](*args, **kwargs, out_val=out))
+        else:
+            self.num_foreign += name.partition(".")[0] not in _KNOWN_NAMESPACES
+            return
+        self.num_counted += 1
+        self.hardware_flop += hardware
+        tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
+        if tensor is not None:
+            self.by_dtype[tensor.dtype] += hardware
+        if not (self.backward and torch.is_grad_enabled()):
+            self.model_flop += model
+
+
+def _attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]) -> int:
+    """Two products: scores (queries x keys x width) and the weighted sum (queries x keys x width of values)."""
+    batch, heads, num_queries, width = query
+    return 2 * batch * heads * num_queries * key[2] * (width + value[3])
+
+
+def _grouped(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """A product per group; rows (or the summed dimension) are shared out among the groups."""
+    if len(left) == 2:
+        return 2 * left[0] * left[1] * right[-1]
+    return 2 * left[1] * left[2] * right[-1] * (left[0] if len(right) == 3 else 1)

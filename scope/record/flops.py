@@ -1,0 +1,194 @@
+"""MFU and HFU: FLOPs counted on one real step, the peak of the device, and the reason where either is unknown."""
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from scope import definitions
+from scope.hardware.match import DeviceFacts, match_gpu
+from scope.record.flop_counter import FlopCounter
+from scope.run.schema import FlopsInfo
+
+if TYPE_CHECKING:
+    from scope.record.session import Session
+
+_PRODUCT_SIZE: Final = 512
+_NUM_PRODUCTS: Final = 8
+_EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """FLOPs of a step and what they are of the peak; `None` where unknown."""
+
+    model_flop: float | None = None
+    hardware_flop: float | None = None
+    mfu_ratio: float | None = None
+    hfu_ratio: float | None = None
+
+
+class FlopMeter:
+    """Counts one step and scales it by tokens afterwards (or by step, where no tokens are known).
+
+    Attributes:
+        info: What MFU is counted with, once known.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._settings = session.settings
+        self._regions: list[FlopCounter] = []
+        self._active = False
+        self._open = False
+        self._counted_step: int | None = None
+        self.info = self._from_user()
+
+    def on_step(self, step: int) -> None:
+        """A step begins: start counting at the chosen one; tell what is known at the first."""
+        if step == 0:
+            self._session.writer.update_info(flops=self.info)
+        wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
+        self._active = wanted and step == self._settings.flops_step
+
+    def begin_region(self, backward: bool) -> FlopCounter | None:
+        """Enter the counter around a forward or backward of the counted step; `None` in all others."""
+        if not self._active or self._open or not self._session.clock.is_own_thread():
+            return None
+        counter = FlopCounter(backward=backward)
+        counter.__enter__()
+        self._open = True
+        return counter
+
+    def end_region(self, counter: FlopCounter) -> None:
+        """Leave the counter."""
+        self._open = False
+        counter.__exit__(None, None, None)
+        self._regions.append(counter)
+
+    def of_step(self, *, tokens: int | None, length_ns: int) -> StepWork:
+        """Return the FLOPs of the step that ends now."""
+        if self._active:
+            self._active = False
+            self._counted_step = self._session.clock.step
+            self.info = self._from_counts(tokens)
+            self._regions.clear()
+            self._session.writer.update_info(flops=self.info)
+        model = _scale(self.info.model_flop_per_token, self.info.model_flop_per_step, tokens)
+        hardware = _scale(self.info.hardware_flop_per_token, self.info.hardware_flop_per_step, tokens)
+        return StepWork(
+            model_flop=model,
+            hardware_flop=hardware,
+            mfu_ratio=self._share(model, length_ns),
+            hfu_ratio=self._share(hardware, length_ns),
+        )
+
+    def disturbed(self, step: int) -> str | None:
+        """Return why the step is slower than others: it was counted."""
+        return "flops_counted" if step == self._counted_step else None
+
+    def close(self) -> None:
+        """Count nothing any more."""
+        self._active = False
+
+    def _share(self, flop: float | None, length_ns: int) -> float | None:
+        peak = self.info.peak_flop_per_s
+        if flop is None or peak is None:
+            return None
+        return definitions.model_flops_utilization(flop, step_ns=length_ns, peak_flop_per_s=peak)
+
+    def _from_user(self) -> FlopsInfo:
+        settings = self._settings
+        if settings.model_flop_per_token is None:
+            why = "no step has been counted yet" if settings.count_flops else "counting FLOPs is switched off"
+            return FlopsInfo(absent={"mfu": why})
+        peak, source, why = self._peak("bfloat16")
+        return FlopsInfo(
+            source="user",
+            model_flop_per_token=settings.model_flop_per_token,
+            peak_flop_per_s=peak,
+            peak_dtype="bfloat16",
+            peak_source=source,
+            absent={} if peak else {"mfu": why},
+        )
+
+    def _from_counts(self, tokens: int | None) -> FlopsInfo:
+        model = sum(region.model_flop for region in self._regions)
+        hardware = sum(region.hardware_flop for region in self._regions)
+        if not model:
+            return FlopsInfo(absent={"mfu": self._why_nothing()})
+        counted = sum(region.num_counted for region in self._regions)
+        foreign = sum(region.num_foreign for region in self._regions)
+        dtypes: Counter[Any] = sum((region.by_dtype for region in self._regions), Counter())
+        dtype = str(dtypes.most_common(1)[0][0]).removeprefix("torch.")
+        peak_dtype = "bfloat16" if dtype in _EIGHT_BIT else dtype
+        peak, source, why = self._peak(peak_dtype)
+        return FlopsInfo(
+            source="counter",
+            convention="full",
+            model_flop_per_token=model / tokens if tokens else None,
+            hardware_flop_per_token=hardware / tokens if tokens else None,
+            model_flop_per_step=None if tokens else model,
+            hardware_flop_per_step=None if tokens else hardware,
+            peak_flop_per_s=peak,
+            peak_dtype=peak_dtype,
+            peak_source=source,
+            counter_coverage_ratio=counted / (counted + foreign),
+            step=self._session.clock.step,
+            absent={} if peak else {"mfu": why},
+        )
+
+    def _why_nothing(self) -> str:
+        if not self._regions:
+            return "no forward or backward was seen in the counted step (a compiled training step is not counted)"
+        return "no operator of the counted step has a FLOP formula (a compiled model runs kernels of its own)"
+
+    def _peak(self, dtype: str) -> tuple[float | None, str | None, str]:
+        """Return the peak, its source, and the reason when there is none."""
+        if self._settings.peak_flop_per_s is not None:
+            return self._settings.peak_flop_per_s, "user", ""
+        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return measure_product(dtype), "measured matrix product", ""
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        match = match_gpu(
+            DeviceFacts(
+                name=properties.name,
+                total_memory_bytes=properties.total_memory,
+                num_sms=properties.multi_processor_count,
+                compute_capability=(properties.major, properties.minor),
+            )
+        )
+        gpu = match.usable
+        figure = gpu.matrix_peak(dtype) if gpu is not None else None
+        if figure is None:
+            return None, None, gpu.why_absent(dtype) if gpu is not None else match.reason
+        return figure.value, figure.source, ""
+
+
+def measure_product(dtype: str) -> float:
+    """Return the FLOP/s of a 512 x 512 matrix product on this process's CPU threads, the best of eight.
+
+    No random numbers are drawn, so that training stays bit-identical.
+    """
+    matrix = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE, dtype=getattr(torch, dtype))
+    best = 0
+    with torch.no_grad():
+        for _ in range(_NUM_PRODUCTS):
+            start = time.perf_counter_ns()
+            torch.mm(matrix, matrix)
+            elapsed = time.perf_counter_ns() - start
+            best = elapsed if not best else min(best, elapsed)
+    return 2 * _PRODUCT_SIZE**3 * 1e9 / max(best, 1)
+
+
+def _scale(per_token: float | None, per_step: float | None, tokens: int | None) -> float | None:
+    if per_token is not None and tokens is not None:
+        return per_token * tokens
+    return per_step

@@ -1,0 +1,307 @@
+"""Hooks that find phases in a script that knows nothing of Scope.
+
+What is hooked, each by the narrowest means that torch offers: the loader's iterator, the copy to a device, the call of
+outermost modules, autograd's backward, the optimizers' public step hooks, GradScaler, and `Module.train`/`eval`.
+Outermost modules are found by watching every call during one step; after it only their own classes are hooked.
+"""
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportPrivateUsage=false
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+
+from scope.record.device import DevicePhases
+from scope.record.patches import PatchTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.record.session import Session
+
+_is_compiling = torch.compiler.is_compiling
+
+
+class TrainingHooks:
+    """Attaches to torch between `attach` and `close`.
+
+    A hook that raises is switched off by the session's guard; the wrapped function of torch or of the user runs
+    whatever happens.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._guard = session.guard
+        self._patches = PatchTable()
+        self._discovery = PatchTable()
+        self._handles: list[Any] = []
+        self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self._hooked: set[type] = set()
+        self._local = _Depth()
+        self._device = DevicePhases()
+        self._optimizer_depth = 0
+
+    def attach(self) -> None:
+        """Hook into torch."""
+        from torch.utils.data import dataloader
+
+        replace = self._patches.replace
+        replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
+        replace(torch.autograd, "backward", self._wrap_backward)
+        replace(torch.autograd, "grad", self._wrap_backward)
+        replace(nn.Module, "train", self._wrap_train)
+        replace(torch.amp.GradScaler, "step", self._wrap_scaler)
+        if torch.cuda.is_available():
+            replace(torch.Tensor, "to", self._wrap_copy)
+            replace(torch.Tensor, "cuda", self._wrap_copy)
+        self._handles.append(optimizers.register_optimizer_step_pre_hook(self._before_optimizer))
+        self._handles.append(optimizers.register_optimizer_step_post_hook(self._after_optimizer))
+        self._discover()
+
+    def close(self) -> None:
+        """Take every hook away."""
+        self._discovery.restore()
+        self._patches.restore()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._roots.clear()
+        self._hooked.clear()
+
+    def add_root(self, module: nn.Module) -> None:
+        """Treat a module as the model: its call is forward, its `eval()` begins an evaluation."""
+        self._roots[id(module)] = weakref.ref(module)
+        kind = type(module)
+        if kind not in self._hooked:
+            self._hooked.add(kind)
+            self._patches.replace(kind, "__call__", self._wrap_root)
+
+    def on_step(self, step: int) -> None:
+        """A step begins: after the first one, only the classes of outermost modules stay hooked."""
+        if step == 1 and self._roots:
+            self._discovery.restore()
+        self._optimizer_depth = 0  # an optimizer that raised has left its own
+        self._device.poll()
+
+    def device_times(self, step: int) -> Callable[[], dict[str, int] | None] | None:
+        """Return what asks for GPU time by phase of a step that has ended; `None` without a GPU."""
+        return self._device.end_step(step)
+
+    def _discover(self) -> None:
+        self._discovery.replace(nn.Module, "__call__", self._wrap_any)
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a part of a hook under the guard; `None` when it is switched off or raises."""
+        if name in self._guard.reasons:
+            return None
+        try:
+            return function(*arguments)
+        except Exception as error:  # noqa: BLE001 - the one guard around hooks
+            self._guard.disable(name, error)
+            return None
+
+    def _wrap_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        session = self._session
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:
+            opened = self._call("input", session.begin_input)
+            try:
+                batch = original(iterator)
+            finally:
+                if opened:
+                    self._call("input", session.end_phase, "input")
+            self._call("batch", session.note_batch, batch)
+            return batch
+
+        return __next__
+
+    def _wrap_any(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Watch every module's call, to learn which are outermost."""
+
+        @functools.wraps(original)
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            local = self._local
+            if _is_compiling() or local.depth or type(module) in self._hooked:
+                return original(module, *args, **kwargs)
+            self._call("discovery", self._learn_root, module)
+            return self._run_root(original, module, args, kwargs)
+
+        return __call__
+
+    def _learn_root(self, module: nn.Module) -> None:
+        if not (module.training and torch.is_grad_enabled() and self._session.clock.is_own_thread()):
+            return
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            self.add_root(module)
+
+    def _wrap_root(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or self._local.depth:
+                return original(module, *args, **kwargs)
+            if id(module) not in self._roots:
+                self._call("discovery", self._learn_root, module)
+            return self._run_root(original, module, args, kwargs)
+
+        return __call__
+
+    def _run_root(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        local = self._local
+        opened = self._call("forward", self._begin_forward, module)
+        counter = self._call("flops", self._session.flops.begin_region, False)
+        timer = self._call("device", self._device.begin, "forward") if opened else None
+        local.depth += 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            local.depth -= 1
+            if counter is not None:
+                self._call("flops", self._session.flops.end_region, counter)
+            if timer is not None:
+                self._call("device", self._device.end, timer)
+            if opened:
+                self._call("forward", self._session.end_phase, opened)
+
+    def _begin_forward(self, module: nn.Module) -> str | None:
+        """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
+        session = self._session
+        known = id(module) in self._roots
+        training = known and module.training and torch.is_grad_enabled()
+        if known and not torch.is_grad_enabled():
+            return "evaluation" if session.clock.push("evaluation") else None
+        if not known and not any(True for _ in module.parameters()):
+            return None
+        return "forward" if session.begin_forward(training=training) else None
+
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self._session
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if _is_compiling():
+                return original(*args, **kwargs)
+            opened = self._call("backward", session.begin_backward)
+            if not opened:
+                return original(*args, **kwargs)
+            counter = self._call("flops", session.flops.begin_region, True)
+            timer = self._call("device", self._device.begin, "backward")
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if counter is not None:
+                    self._call("flops", session.flops.end_region, counter)
+                if timer is not None:
+                    self._call("device", self._device.end, timer)
+                self._call("backward", session.end_backward)
+
+        return backward
+
+    def _wrap_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def train(module: nn.Module, mode: bool = True) -> Any:
+            if not self._local.switching and self._is_model(module):
+                self._call("evaluation", self._switch_mode, mode)
+            outer, self._local.switching = self._local.switching, True
+            try:
+                return original(module, mode)
+            finally:
+                self._local.switching = outer
+
+        return train
+
+    def _is_model(self, module: nn.Module) -> bool:
+        """Whether a module is the model, or the model in one of torch's wrappings."""
+        if id(module) in self._roots:
+            return True
+        wrapped = (reference() for reference in self._roots.values())
+        return any(
+            inner is module
+            for root in wrapped
+            if root is not None
+            for inner in (root._modules.get("module"), root._modules.get("_orig_mod"))
+            if inner is not None
+        )
+
+    def _switch_mode(self, mode: bool) -> None:
+        clock = self._session.clock
+        if mode:
+            clock.pop("evaluation")
+        else:
+            clock.push("evaluation")
+
+    def _wrap_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self._session
+
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = session.boundary.num_optimizer_steps
+            result = original(scaler, optimizer, *args, **kwargs)
+            if session.boundary.num_optimizer_steps == before and scaler.is_enabled():
+                self._call("scaler", lambda: session.on_optimizer(id(optimizer), skipped=True))
+            return result
+
+        return step
+
+    def _wrap_copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self._session
+
+        @functools.wraps(original)
+        def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or not tensor.is_cpu or not _goes_to_device(original, args, kwargs):
+                return original(tensor, *args, **kwargs)
+            opened = self._call("copy", session.clock.push, "host_to_device")
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                if opened:
+                    self._call("copy", session.end_phase, "host_to_device")
+
+        return copy
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        del optimizer, args, kwargs
+        if _is_compiling():
+            return
+        self._optimizer_depth += 1
+        if self._optimizer_depth == 1:
+            self._call("optimizer", self._session.clock.push, "optimizer")
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        if _is_compiling():
+            return
+        # A wrapper such as ZeroRedundancyOptimizer steps an inner optimizer: one update, not two.
+        self._optimizer_depth = max(0, self._optimizer_depth - 1)
+        if self._optimizer_depth == 0:
+            self._call("optimizer", self._session.end_phase, "optimizer")
+            self._call("optimizer", self._session.on_optimizer, id(optimizer))
+
+
+class _Depth(threading.local):
+    """How deep a thread is in module calls, and whether it is switching a model's mode."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.switching = False
+
+
+def _goes_to_device(original: Any, args: Any, kwargs: Any) -> bool:
+    if original.__name__ == "cuda":
+        return True
+    target = kwargs.get("device", args[0] if args else None)
+    if isinstance(target, torch.Tensor):
+        return not target.is_cpu
+    if isinstance(target, str | int | torch.device):
+        return torch.device(target).type not in ("cpu", "meta")
+    return False

@@ -1,0 +1,166 @@
+"""Phases of the training thread: exclusive host time that sums to the step, whatever is nested in what."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from scope.run.layout import OWN_PHASE, STATE
+from scope.run.schema import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.run.blackbox import BlackBox
+    from scope.run.calls import CallLog
+
+ABSORBING: Final = frozenset({"evaluation", "checkpoint"})
+"""Automatic phases inside these are not told apart: an evaluation's forward is evaluation."""
+
+_TIMED_MASK: Final = 63
+"""One change in 64 is timed."""
+
+CODES: Final = {name: code for code, name in enumerate(PHASES)}
+
+
+class PhaseClock:
+    """Cuts the time of one thread into phases; the innermost open phase owns the time.
+
+    Attributes:
+        thread: Identity of the thread that is measured; phases of other threads are ignored.
+        step: Number of the step in progress, -1 before the first.
+        num_steps: Steps that were cut.
+        num_changes: Phase changes so far.
+        on_change: Told the phase that ends at each change (memory peaks by phase).
+    """
+
+    def __init__(
+        self, black_box: BlackBox, calls: CallLog, *, now: Callable[[], int] = time.monotonic_ns, start_ns: int
+    ) -> None:
+        self.thread = threading.get_ident()
+        self.step = -1
+        self.num_steps = 0
+        self.num_changes = 0
+        self._costs: deque[int] = deque(maxlen=15)
+        self.on_change: Callable[[str], None] | None = None
+        self._black_box = black_box
+        self._calls = calls
+        self._now = now
+        self._stack: list[tuple[str, bool]] = [("startup", False)]
+        self._spent: dict[str, int] = {}
+        self._cut_ns = start_ns
+        self._changed_ns = start_ns
+        self._last_length_ns = 0
+
+    @property
+    def phase(self) -> str:
+        """The innermost open phase."""
+        return self._stack[-1][0]
+
+    @property
+    def step_start_ns(self) -> int:
+        """Monotonic instant at which the step in progress began."""
+        return self._cut_ns
+
+    def set_base(self, name: str) -> None:
+        """Change the phase that owns the time in which no other is open (`startup`, `init`, then `other`)."""
+        now = self._now()
+        self._spend(now)
+        self._stack[0] = (name, False)
+        self._tell(now)
+
+    def push(self, name: str, *, automatic: bool = True) -> bool:
+        """Begin a phase; return whether `pop` has to end it.
+
+        Args:
+            name: The phase.
+            automatic: Found by a hook, so that it is ignored inside an evaluation or checkpoint, and inside itself.
+        """
+        if threading.get_ident() != self.thread:
+            return False
+        called = self._now() if not self.num_changes & _TIMED_MASK else 0
+        current = self._stack[-1][0]
+        if automatic and (current == name or any(open_ in ABSORBING for open_, _ in self._stack)):
+            return False
+        now = self._now()
+        self._spend(now)
+        self._stack.append((name, automatic))
+        self._tell(now)
+        if called:
+            self._costs.append(self._now() - called)
+        return True
+
+    def pop(self, name: str) -> None:
+        """End a phase, and with it whatever was left open inside it."""
+        for depth in range(len(self._stack) - 1, 0, -1):
+            if self._stack[depth][0] == name:
+                now = self._now()
+                self._spend(now)
+                del self._stack[depth:]
+                self._tell(now)
+                return
+
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the thread that is measured."""
+        return threading.get_ident() == self.thread
+
+    def disown(self) -> None:
+        """Measure no thread any more: in a forked child the black box is the parent's."""
+        self.thread = -1
+
+    def spent_so_far(self) -> dict[str, int]:
+        """Return the exclusive times since the last cut."""
+        self._spend(self._now())
+        return dict(self._spent)
+
+    def estimate_cost(self) -> int:
+        """Return what all changes so far took: their number times the median of those that were timed, in ns."""
+        return self.num_changes * round(statistics.median(self._costs)) if self._costs else 0
+
+    def is_open(self, name: str) -> bool:
+        """Whether a phase is open, innermost or not."""
+        return any(open_ == name for open_, _ in self._stack)
+
+    def cut(self) -> tuple[int, int, dict[str, int]]:
+        """End the step; return its start, its end and its exclusive times, which sum to the difference exactly."""
+        now = self._now()
+        self._spend(now)
+        start, spent = self._cut_ns, self._spent
+        assert sum(spent.values()) == now - start
+        self._last_length_ns = now - start
+        self._cut_ns = now
+        self._spent = {}
+        return start, now, spent
+
+    def begin_step(self, step: int) -> None:
+        """Say which step the time after the last cut belongs to."""
+        self.num_steps += self.step >= 0
+        self.step = step
+        self._tell(self._changed_ns)
+
+    def _spend(self, now: int) -> None:
+        name = self._stack[-1][0]
+        if self.on_change is not None:
+            self.on_change(name)
+        self._spent[name] = self._spent.get(name, 0) + now - self._changed_ns
+        self._changed_ns = now
+        self.num_changes += 1
+
+    def _tell(self, now: int) -> None:
+        name = self._stack[-1][0]
+        self._calls.phase = CODES.get(name, OWN_PHASE)
+        self._black_box.write_state(
+            STATE.pack(
+                self.step,
+                self.num_steps,
+                self._cut_ns,
+                self._changed_ns,
+                now,
+                self._last_length_ns,
+                len(self._stack) - 1,
+                name.encode()[:24],
+            )
+        )

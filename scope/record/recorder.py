@@ -1,0 +1,227 @@
+"""`Recorder`: recording from inside a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from scope.record.settings import CaptureSettings, Settings, read_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+    from scope.record.session import Session
+
+_Batch = TypeVar("_Batch")
+
+
+class Recorder:
+    """Records what this rank does while the `with` block runs.
+
+    ```python
+    with scope.Recorder(model=model, optimizer=optimizer) as recorder:
+        for batch in recorder.steps(loader):
+            ...
+    ```
+
+    One step is one optimizer update, whatever the number of optimizers and micro-batches. Under `scope run`, and inside
+    another `Recorder`, it joins the recording in progress and leaves it running at its end. A recording that cannot be
+    opened (no room, no right to write) warns and lets training go on; a forked child records nothing.
+
+    Args:
+        model: The model, or a list of models: their call is the forward phase. Found by itself when absent.
+        optimizer: The optimizer, or a list of them; they are found by themselves, too.
+        run_dir: Run directory; `runs/RUN_ID` by default.
+        run_id: Name of the run; by default that of torchelastic or Slurm, else host and time.
+        tokens: Tokens of a step on this rank: a number, or a function of the batch. Counted from the batch's shapes
+            when absent.
+        flop_per_token: FLOPs that training one token needs on this rank; counted on one step when absent.
+        peak_flop_per_s: Dense peak of the device; from the catalogue, or measured on a CPU, when absent.
+        capture: When profiler windows are taken.
+    """
+
+    def __init__(  # noqa: PLR0913 - keywords of the public entry point, each with a default
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        run_dir: str | Path | None = None,
+        run_id: str | None = None,
+        tokens: int | Callable[[Any], int] | None = None,
+        flop_per_token: float | None = None,
+        peak_flop_per_s: float | None = None,
+        capture: CaptureSettings | None = None,
+    ) -> None:
+        self._models = _as_list(model)
+        self._optimizers = _as_list(optimizer)
+        self._run_dir = Path(run_dir) if run_dir is not None else None
+        self._run_id = run_id
+        self._tokens = tokens
+        self._flop_per_token = flop_per_token
+        self._peak = peak_flop_per_s
+        self._capture = capture
+        self._session: Session | None = None
+        self._owner = False
+        self._entered = 0
+
+    @property
+    def folder(self) -> Path | None:
+        """This rank's folder; `None` while nothing is recorded."""
+        return self._session.writer.folder if self._session is not None else None
+
+    @property
+    def session(self) -> Session | None:
+        """The recording in progress; `None` while nothing is recorded."""
+        return self._session
+
+    def __enter__(self) -> Recorder:
+        """Open the recording, or join the one in progress."""
+        self._entered += 1
+        if self._entered == 1:
+            self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the recording if this recorder opened it."""
+        self._entered -= 1
+        if self._entered:
+            return
+        if kind is None:
+            self.close()
+        else:
+            if self._session is not None and error is not None:
+                self._session.note_exception(error)
+            self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "exception")
+
+    def close(self, reason: str = "finished") -> None:
+        """Restore everything that was hooked and write what is left; a second call does nothing."""
+        session, self._session = self._session, None
+        if session is not None and self._owner:
+            session.close(reason)
+        self._owner = False
+
+    def steps(self, loader: Iterable[_Batch], *, microbatches: int | None = None) -> Iterator[_Batch]:
+        """Iterate over a loader; the wait for each batch is the input phase.
+
+        Args:
+            loader: Anything that can be iterated over.
+            microbatches: Batches that make one step, for loops that use no optimizer of torch; with one, steps end by
+                themselves.
+        """
+        return _Steps(self, iter(loader), microbatches)
+
+    def phase(self, name: str) -> Phase:
+        """Return a context manager that gives the time inside it to a phase of your own; phases may be nested."""
+        return Phase(self._session, name)
+
+    def add_tokens(self, tokens: int) -> None:
+        """Say that this step trained on so many more tokens on this rank."""
+        if self._session is not None:
+            self._session.add_tokens(tokens)
+
+    def end_step(self) -> None:
+        """End the step here, for loops in which steps cannot be told by an optimizer of torch."""
+        if self._session is not None:
+            self._session.next_step()
+
+    def capture(self) -> None:
+        """Ask for a profiler window from the next step on."""
+        if self._session is not None:
+            self._session.captures.request("user")
+
+    def _open(self) -> None:
+        from scope.errors import ScopeError
+        from scope.record import session, start
+
+        if session.current is not None:
+            self._session = session.current
+        else:
+            try:
+                folder, info = start.prepare(os.environ, run_dir=self._run_dir, run_id=self._run_id)
+                self._session = session.open_session(self._settings(folder), info)
+                self._owner = True
+            except (ScopeError, OSError) as error:
+                # Recording fails open: training must not end because a folder cannot be written.
+                sys.stderr.write(f"scope: training goes on unrecorded: {error}\n")
+                return
+        for model in self._models:
+            self._session.hooks.add_root(model)
+        for optimizer in self._optimizers:
+            self._session.boundary.expect(id(optimizer))
+        if isinstance(self._tokens, int):
+            self._session.tokens_per_step = self._tokens
+
+    def _settings(self, folder: Path) -> Settings:
+        return Settings(
+            folder=folder,
+            capture=self._capture or read_capture(os.environ),
+            count_flops=os.environ.get("SCOPE_FLOPS", "on") != "off",
+            model_flop_per_token=self._flop_per_token,
+            peak_flop_per_s=self._peak,
+            count_tokens=self._tokens if callable(self._tokens) else None,
+        )
+
+
+class Phase:
+    """A phase of the user's own; use it as a context manager."""
+
+    __slots__ = ("_name", "_opened", "_session")
+
+    def __init__(self, session: Session | None, name: str) -> None:
+        self._session = session
+        self._name = name
+        self._opened = False
+
+    def __enter__(self) -> None:
+        """Begin the phase."""
+        if self._session is not None:
+            self._opened = self._session.clock.push(self._name, automatic=False)
+
+    def __exit__(self, *error: object) -> None:
+        """End the phase."""
+        if self._opened and self._session is not None:
+            self._session.clock.pop(self._name)
+            self._opened = False
+
+
+class _Steps(Generic[_Batch]):
+    """Iterates over a loader, and tells the session of each batch."""
+
+    def __init__(self, recorder: Recorder, iterator: Iterator[_Batch], microbatches: int | None) -> None:
+        self._recorder = recorder
+        self._iterator = iterator
+        self._microbatches = microbatches
+        self._num_batches = 0
+
+    def __iter__(self) -> Iterator[_Batch]:
+        return self
+
+    def __next__(self) -> _Batch:
+        session = self._recorder._session
+        if session is None:
+            return next(self._iterator)
+        if self._microbatches and self._num_batches and self._num_batches % self._microbatches == 0:
+            session.next_step()
+        self._num_batches += 1
+        opened = session.begin_input()
+        seen = session.num_batches
+        try:
+            batch = next(self._iterator)
+        finally:
+            if opened:
+                session.end_phase("input")
+        if session.num_batches == seen:
+            # A DataLoader's iterator has told already.
+            session.note_batch(batch)
+        return batch
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return [*value] if isinstance(value, list | tuple) else [value]  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,362 @@
+"""One recording of one rank: the writer, the clock of phases, the hooks, and what ties them into step records.
+
+There is at most one session a process (`current`). `Recorder` opens or joins it; `scope run` opens it on the first
+import of torch.
+"""
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from scope.record import facts, memory
+from scope.record.batches import measure_batch
+from scope.record.captures import Captures
+from scope.record.checkpoints import CheckpointHooks
+from scope.record.collectives.guard import HookGuard
+from scope.record.collectives.recorder import CollectiveRecorder
+from scope.record.flops import FlopMeter
+from scope.record.hooks import TrainingHooks
+from scope.record.patches import PatchTable
+from scope.record.phases import PhaseClock
+from scope.record.steps import StepBoundary
+from scope.run.schema import StepRecord
+from scope.run.writer import RankWriter, StepDraft
+
+if TYPE_CHECKING:
+    from scope.record.settings import Settings
+    from scope.run.schema import DeviceInfo, RankInfo
+
+current: Session | None = None
+"""The session of this process; `None` while nothing is recorded, and in forked children."""
+
+
+class Session:
+    """A recording in progress. Every method but `open` and `close` is meant for hooks: short and guarded.
+
+    Attributes:
+        settings: What the user asked for.
+        guard: Which hooks still work.
+        writer: Writes the rank's folder.
+        clock: Phases of the training thread.
+        boundary: Says when a step ends.
+        flops: Counts FLOPs once.
+        tokens_per_step: The user's own number for every step.
+        num_batches: Batches noted so far.
+    """
+
+    def __init__(self, settings: Settings, info: RankInfo) -> None:
+        self.settings = settings
+        self.guard = HookGuard(self._hook_disabled)
+        self.writer = RankWriter(settings.folder, info, budget=settings.budget)
+        age = facts.process_age_ns() or 0
+        self.clock = PhaseClock(self.writer.black_box, self.writer.calls, start_ns=time.monotonic_ns() - age)
+        self.boundary = StepBoundary()
+        self.patches = PatchTable()
+        self.hooks = TrainingHooks(self)
+        self.checkpoints = CheckpointHooks(self)
+        self.flops = FlopMeter(self)
+        self.captures = Captures(self)
+        self.collectives = CollectiveRecorder(
+            self.writer.calls,
+            group_added=self.writer.put_group,
+            hook_disabled=self._hook_disabled,
+            wall_offset_ns=self.writer.wall_offset_ns,
+        )
+        self.user_tokens = False
+        self.tokens_per_step: int | None = None
+        self.num_batches = 0
+        self._tokens: int | None = None
+        self._samples: int | None = None
+        self._input_bytes: int | None = None
+        self._gc_start = 0
+        self._gc_ns = 0
+        self._num_gc = 0
+        self._meter: memory.MemoryMeter | None = None
+        self._dropped = 0
+        self._cost = 0
+        self._world_known = False
+
+    @property
+    def step(self) -> int | None:
+        """Number of the step in progress, `None` before the first."""
+        return self.clock.step if self.clock.step >= 0 else None
+
+    def open(self) -> None:
+        """Attach every hook and start the writer."""
+        self.writer.start()
+        self.clock.set_base("init")
+        for name, attach in (
+            ("collectives", self.collectives.attach),
+            ("training", self.hooks.attach),
+            ("checkpoints", self.checkpoints.attach),
+            ("captures", self.captures.attach),
+            ("memory", self._attach_memory),
+        ):
+            try:
+                attach()
+            except Exception as error:  # noqa: BLE001 - the guard: a torch that is not as expected is trained unrecorded
+                self.guard.disable(name, error)
+        gc.callbacks.append(self._on_gc)
+        absent = {**self.writer.info.absent}
+        if self.collectives.route is None:
+            absent["collectives_route"] = self.guard.reasons.get("collectives", "nothing is attached")
+        self.writer.update_info(collectives_route=self.collectives.route, absent=absent)
+
+    def close(self, exit_reason: str) -> None:
+        """Take every hook away, write what is left; a second call does nothing."""
+        global current
+        if current is self:
+            current = None
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._on_gc)
+        for name, detach in (
+            ("captures", self.captures.close),
+            ("flops", self.flops.close),
+            ("checkpoints", self.checkpoints.close),
+            ("training", self.hooks.close),
+            ("collectives", self.collectives.close),
+        ):
+            try:
+                detach()
+            except Exception as error:  # noqa: BLE001 - the guard
+                self.guard.disable(f"{name} (detach)", error)
+        self.clock.on_change = None
+        self.patches.restore()
+        if not self.writer.enabled:
+            return
+        if self.boundary.updated:
+            self._finish_step(self.clock.step + 1)
+        elif self.clock.step < 0:
+            self._tell_start()
+        self.writer.add_event("attempt_end", f"recording ended: {exit_reason}", step=self.step)
+        if self._meter is not None:
+            self._meter.close()
+        self.writer.close(exit_reason, exception=exit_reason == "exception")
+
+    # What hooks call; `guard` is around them.
+
+    def begin_input(self) -> bool:
+        """A batch is asked of a loader; return whether `end_phase` has to follow."""
+        if self._is_training_thread() and not self._absorbed() and (self.boundary.on_input() or self.clock.step < 0):
+            self.next_step()
+        return self.clock.push("input")
+
+    def note_batch(self, batch: Any) -> None:
+        """A batch has come."""
+        if not self._is_training_thread() or self._absorbed():
+            return
+        self.num_batches += 1
+        size = measure_batch(batch)
+        self._input_bytes = (self._input_bytes or 0) + size.num_bytes
+        if size.samples is not None:
+            self._samples = (self._samples or 0) + size.samples
+        tokens = self.settings.count_tokens(batch) if self.settings.count_tokens is not None else size.tokens
+        if tokens is not None and not self.user_tokens:
+            self._tokens = (self._tokens or 0) + tokens
+
+    def note_exception(self, error: BaseException) -> None:
+        """The program ends because of an exception."""
+        out_of_memory = isinstance(error, torch.OutOfMemoryError)
+        self.writer.add_event(
+            "out_of_memory" if out_of_memory else "exception",
+            f"{type(error).__name__}: {error}"[:2000],
+            step=self.step,
+            phase=self.clock.phase,
+        )
+
+    def add_tokens(self, tokens: int) -> None:
+        """Tokens as the user counts them, instead of what batches look like."""
+        if not self.user_tokens:
+            self.user_tokens = True
+            self._tokens = None
+        self._tokens = (self._tokens or 0) + tokens
+
+    def begin_forward(self, *, training: bool) -> bool:
+        """A model is called; return whether `end_phase` has to follow.
+
+        Args:
+            training: In training mode, with gradients: the call is work for an update.
+        """
+        if training:
+            self._begin_compute()
+        return self.clock.push("forward")
+
+    def begin_backward(self) -> bool:
+        """A backward pass begins; return whether `end_backward` has to follow."""
+        self._begin_compute()
+        return self.clock.push("backward")
+
+    def end_backward(self) -> None:
+        """A backward pass has ended."""
+        self.boundary.on_backward()
+        self.clock.pop("backward")
+
+    def on_optimizer(self, optimizer: int, *, skipped: bool = False) -> None:
+        """An optimizer has stepped, or was skipped by a GradScaler."""
+        if self._is_training_thread() and not self._absorbed():
+            if self.clock.step < 0:
+                self.next_step()
+            self.boundary.on_optimizer(optimizer, skipped=skipped)
+
+    def end_phase(self, name: str) -> None:
+        """End a phase that a hook began."""
+        self.clock.pop(name)
+
+    def next_step(self) -> None:
+        """End the step in progress and begin the next."""
+        if self.clock.step < 0:
+            self._tell_start()
+            self.clock.set_base("other")
+            self.clock.cut()
+            self.writer.calls.next_step(0)
+            if self._meter is not None:
+                self._meter.end_step()
+            self._reset_counters()
+            self.clock.begin_step(0)
+        else:
+            self._finish_step(self.clock.step + 1)
+            self.clock.begin_step(self.clock.step + 1)
+        self.boundary.next_step()
+        self.hooks.on_step(self.clock.step)
+        self.checkpoints.on_step()
+        self.flops.on_step(self.clock.step)
+        self._learn_world()
+
+    def _begin_compute(self) -> None:
+        if self._is_training_thread() and not self._absorbed() and (self.boundary.on_compute() or self.clock.step < 0):
+            self.next_step()
+
+    def _is_training_thread(self) -> bool:
+        return self.clock.is_own_thread()
+
+    def _absorbed(self) -> bool:
+        return self.clock.is_open("evaluation") or self.clock.is_open("checkpoint")
+
+    def _finish_step(self, following: int) -> None:
+        start, end, spent = self.clock.cut()
+        calls = self.writer.calls.next_step(following)
+        meter = self._meter
+        offset = self.writer.wall_offset_ns
+        tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
+        work = self.flops.of_step(tokens=tokens, length_ns=end - start)
+        cost = self.writer.calls.estimate_cost() + self.clock.estimate_cost()
+        disturbed = self.flops.disturbed(self.clock.step)
+        disturbed = self.captures.on_step(self.clock.step, end - start) or disturbed
+        record = StepRecord(
+            step=self.clock.step,
+            start_ns=start + offset,
+            end_ns=end + offset,
+            phases=spent,
+            gc_ns=self._gc_ns,
+            num_gc=self._num_gc,
+            memory=meter.end_step() if meter is not None else None,
+            tokens=tokens,
+            samples=self._samples,
+            input_bytes=self._input_bytes,
+            num_microbatches=self.boundary.num_microbatches or None,
+            num_optimizer_steps=self.boundary.num_optimizer_steps,
+            num_skipped_optimizer_steps=self.boundary.num_skipped,
+            model_flop=work.model_flop,
+            hardware_flop=work.hardware_flop,
+            mfu_ratio=work.mfu_ratio,
+            hfu_ratio=work.hfu_ratio,
+            recorder_ns=cost - self._cost,
+            num_dropped=self.writer.num_dropped - self._dropped,
+            disturbed=disturbed,
+        )
+        self._cost = cost
+        self._dropped = self.writer.num_dropped
+        self._reset_counters()
+        self.writer.add_step(StepDraft(record=record, calls=calls, device_ns=self.hooks.device_times(record.step)))
+
+    def _reset_counters(self) -> None:
+        self._tokens = self._samples = self._input_bytes = None
+        self._gc_ns = self._num_gc = 0
+
+    def _tell_start(self) -> None:
+        """Tell how long start-up took: startup until torch was imported, init until the first step."""
+        spent = self.clock.spent_so_far()
+        self.writer.add_event(
+            "attempt_start",
+            "training began" if self.clock.step < 0 else "recording began",
+            startup_ns=spent.get("startup", 0),
+            init_ns=sum(spent.values()) - spent.get("startup", 0),
+        )
+
+    def _attach_memory(self) -> None:
+        self._meter = memory.choose_meter(self.patches)
+        self.clock.on_change = self._end_memory_phase
+
+    def _end_memory_phase(self, name: str) -> None:
+        if "memory" in self.guard.reasons or self._meter is None:
+            return
+        try:
+            self._meter.end_phase(name)
+        except Exception as error:  # noqa: BLE001 - the guard
+            self.guard.disable("memory", error)
+
+    def _learn_world(self) -> None:
+        """Note what is known only after `init_process_group` and the first use of the device."""
+        if self._world_known:
+            return
+        self._world_known = True
+        absent = {name: why for name, why in self.writer.info.absent.items() if name != "device"}
+        changes: dict[str, Any] = {"absent": absent}
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            changes["world_size"] = torch.distributed.get_world_size()
+        device: DeviceInfo = facts.read_device()
+        changes["device"] = device
+        self.writer.update_info(**changes)
+        if device.kind == "cuda" and isinstance(self._meter, memory.ResidentMemory):
+            self._meter.close()
+            self._meter = memory.choose_meter(self.patches)
+
+    def _on_gc(self, moment: str, info: dict[str, int]) -> None:
+        del info
+        if moment == "start":
+            self._gc_start = time.monotonic_ns()
+        elif self._gc_start:
+            self._gc_ns += time.monotonic_ns() - self._gc_start
+            self._num_gc += 1
+            self._gc_start = 0
+
+    def _hook_disabled(self, hook: str, reason: str) -> None:
+        self.writer.add_event(
+            "hook_disabled", f"{hook} raised and was switched off: {reason}", step=self.step, hook=hook
+        )
+
+
+def open_session(settings: Settings, info: RankInfo) -> Session:
+    """Open the session of this process.
+
+    Raises:
+        RuntimeError: There is one already.
+    """
+    global current
+    if current is not None:
+        message = "this process is being recorded already"
+        raise RuntimeError(message)
+    session = Session(settings, info)
+    current = session
+    session.open()
+    return session
+
+
+def _after_fork() -> None:
+    """Forget the session in a forked child: hooks that are still in place find none and pass through."""
+    global current
+    if current is not None:
+        current.clock.disown()
+        current = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
