@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 MATRIX_CLASSES: Final = ("gemm", "attention", "convolution")
 """Classes of kernels that a matrix operator's FLOPs go to."""
 
+# Kernels of the libraries that change a layout, prepare indices or add up partial results: they do no products, and
+# classes by name count them to the products that they help.
+_HELPERS: Final = (
+    r"(?i)nchwto|nhwcto|tonchw|tonhwc|convert_?tensor|compute(?:w?grad)?b?offsets|splitk_?reduce|reduce_?splitk"
+    r"|im2col|col2im|batched_transpose|scalepackedtensor|subtensorop|postgsu|dot_do_o|convert_dq|bwd_preprocess"
+)
+
 _MOST_LEVELS: Final = 16
 """How far up the stack an operator with a model is looked for."""
 _MOST: Final = 2**62
@@ -84,7 +91,10 @@ def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
         DeviceEvents.num_blocks,
         DeviceEvents.in_graph,
         DeviceEvents.op_id,
-        pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES)).alias(_IS_MATRIX_KERNEL),
+        (
+            pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES))
+            & ~pl.col(DeviceEvents.name).cast(pl.String).str.contains(_HELPERS)
+        ).alias(_IS_MATRIX_KERNEL),
     )
     kernels = _with_costs(_with_owners(kernels, trace.ops), trace.ops)
     return KernelWork.check(_shared_out(kernels).select(*KernelWork.columns()))
