@@ -26,7 +26,6 @@ _POINT_TO_POINT: Final = ("send", "recv")
 _MANY_OUTSTANDING: Final = 255
 _pwrite = os.pwrite
 _pack_crc = CRC.pack
-_ring_offsets = [layout.RING_OFFSET + slot * layout.RING_RECORD_BYTES for slot in range(layout.NUM_RING_RECORDS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,13 +162,14 @@ class BlackBox:
     Attributes:
         absent_reason: Why there is none (the file could not be allocated), or `None`.
         num_failed: Writes that failed since.
+        descriptor: The open file, -1 when there is none.
     """
 
     def __init__(self, path: Path, identity: BlackBoxIdentity) -> None:
         self.absent_reason: str | None = None
         self.num_failed = 0
         self.identity = identity
-        self._descriptor = -1
+        self.descriptor = -1
         descriptor = -1
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -182,7 +182,7 @@ class BlackBox:
                 with contextlib.suppress(OSError):
                     path.unlink()
             return
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self.write_identity()
 
     def write_identity(self) -> None:
@@ -218,23 +218,23 @@ class BlackBox:
 
     def write_ring(self, body: bytes, slot: int) -> None:
         """Write a record of the ring, `RING.pack(...)`: when a call is issued, again when more is known of it."""
-        if self._descriptor >= 0:
+        if self.descriptor >= 0:
             try:
-                _pwrite(self._descriptor, _pack_crc(crc32(body)) + body, _ring_offsets[slot])
+                _pwrite(self.descriptor, _pack_crc(crc32(body)) + body, layout.RING_OFFSETS[slot])
             except OSError:
                 self.num_failed += 1
 
     def close(self) -> None:
         """Close the file; writes after it do nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def _write(self, content: bytes, offset: int) -> None:
-        if self._descriptor < 0:
+        if self.descriptor < 0:
             return
         try:
-            os.pwrite(self._descriptor, content, offset)
+            os.pwrite(self.descriptor, content, offset)
         except OSError:
             self.num_failed += 1
 

@@ -8,15 +8,20 @@ write, and never raise `OSError`.
 from __future__ import annotations
 
 import itertools
+import os
+import statistics
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+import msgspec
+
 from scope.errors import RunError
 from scope.run import layout
 from scope.run.files import read_span
-from scope.run.layout import CALL, CRC, RING, SEGMENT
+from scope.run.layout import CALL, CRC, RING, RING_OFFSETS, SEGMENT
 from scope.run.schema import DTYPES, OPERATIONS, VARIANTS, CollectiveTotal
 
 if TYPE_CHECKING:
@@ -27,13 +32,14 @@ if TYPE_CHECKING:
 MAX_SEGMENT_BYTES: Final = 64 * 2**20
 """Cap of a segment that is read whole."""
 
-_POINT_TO_POINT: Final = (OPERATIONS.index("send"), OPERATIONS.index("recv"))
 _PRIME: Final = layout.FNV_PRIME
 _MASK: Final = 2**64 - 1
 _RING_MASK: Final = layout.NUM_RING_RECORDS - 1
 _RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
 _LATE_NS: Final = 100_000_000
 _pack_ring = RING.pack
+_pack_crc = CRC.pack
+_pwrite = os.pwrite
 
 
 class CallShape(NamedTuple):
@@ -49,7 +55,7 @@ class CallShape(NamedTuple):
         peer: Global rank at the other side of a send or recv; group rank of the root; -1 without.
         tag: Tag of a send or recv, -1 without.
         num_tensors: Tensors of a coalesced call.
-        elements: Elements where all ranks of the group must agree on them, 0 where they may differ.
+        word: `scope.run.layout.hash_word` of it; -1 for send and recv, which do not enter the group's hash.
     """
 
     group: int
@@ -61,51 +67,39 @@ class CallShape(NamedTuple):
     peer: int = -1
     tag: int = -1
     num_tensors: int = 1
-    elements: int = 0
+    word: int = -1
 
 
-class Call:
+class Call(msgspec.Struct, gc=False):
     """One collective call of this rank, filled in as it goes on. Instants are monotonic; 0 is unknown.
 
     Attributes:
         shape: What it has in common with equal calls.
         flags: `scope.run.layout.FLAG_...`, or-ed.
         issued_ns: When the call was made.
+        counter: Where its group stands.
+        index: Number of the call within the rank, over all groups.
+        sequence: Number of the call within its group, from 1; send and recv are counted apart.
+        step: Step in which it was made.
+        phase: Phase in which it was made, place in `PHASES`.
+        rolling_hash: Hash of the group after it.
         arrived_ns: When the device reached it (an event on the caller's stream); on CPUs it is `issued_ns`.
         completed_ns: When it completed.
         blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
-        step, phase, index, sequence, rolling_hash, counter: Set by `CallLog.issue`.
     """
 
-    __slots__ = (
-        "arrived_ns",
-        "blocked_ns",
-        "completed_ns",
-        "counter",
-        "flags",
-        "index",
-        "issued_ns",
-        "phase",
-        "rolling_hash",
-        "sequence",
-        "shape",
-        "step",
-    )
-
+    shape: CallShape
+    flags: int
+    issued_ns: int
+    counter: GroupCounter
     index: int
-    phase: int
-    rolling_hash: int
     sequence: int
     step: int
-    counter: GroupCounter
-
-    def __init__(self, shape: CallShape, flags: int, issued_ns: int) -> None:
-        self.shape = shape
-        self.flags = flags
-        self.issued_ns = issued_ns
-        self.arrived_ns = 0
-        self.completed_ns = 0
-        self.blocked_ns = -1
+    phase: int
+    rolling_hash: int
+    arrived_ns: int = 0
+    completed_ns: int = 0
+    blocked_ns: int = -1
 
     def pack(self) -> bytes:
         """Return the record of a segment."""
@@ -262,32 +256,30 @@ class CallLog:
             issued_ns: When the call was made.
         """
         # Written out where elsewhere there would be functions: each call of one is a tenth of what a record may cost.
-        group, operation, variant, dtype, in_bytes, out_bytes, peer, _, _, elements = shape
+        group, operation, variant, dtype, in_bytes, out_bytes, peer, _, _, word = shape
         counter = self._groups.get(group)
         if counter is None:
             counter = self._groups.setdefault(group, GroupCounter())
-        call = Call(shape, flags, issued_ns)
-        call.counter = counter
-        call.index = index = next(self._indices)
-        current = self._current
-        call.step = current.step
-        call.phase = self.phase
-        if operation in _POINT_TO_POINT:
+        if word < 0:
             sequence = counter.point_to_point = counter.point_to_point + 1
             outstanding = 255
         else:
             sequence = counter.enqueued = counter.enqueued + 1
             outstanding = sequence - 1 - counter.completed
             if self.hashing:
-                # `layout.roll_hash`.
-                state = (counter.rolling_hash ^ (operation | dtype << 8 | (peer + 1) << 16)) * _PRIME & _MASK
-                counter.rolling_hash = (state ^ elements) * _PRIME & _MASK
-        call.sequence = sequence
-        call.rolling_hash = rolling = counter.rolling_hash
+                counter.rolling_hash = (counter.rolling_hash ^ word) * _PRIME & _MASK
+        rolling = counter.rolling_hash
+        index = next(self._indices)
+        current = self._current
+        step = current.step
+        phase = self.phase
+        call = Call(shape, flags, issued_ns, counter, index, sequence, step, phase, rolling)
         counter.last = call
         current.seen.append(call)
-        if self._black_box is not None:
-            self._ring[index & _RING_MASK] = call
+        box = self._black_box
+        if box is not None and box.descriptor >= 0:
+            slot = index & _RING_MASK
+            self._ring[slot] = call
             body = _pack_ring(
                 operation,
                 variant,
@@ -295,10 +287,10 @@ class CallLog:
                 flags,
                 index >> _RING_SHIFT,
                 group,
-                self.phase,
+                phase,
                 outstanding if outstanding < 255 else 255,
                 sequence,
-                current.step,
+                step,
                 peer,
                 rolling & 0xFFFFFFFF,
                 in_bytes,
@@ -306,7 +298,10 @@ class CallLog:
                 issued_ns,
                 0,
             )
-            self._black_box.write_ring(body, index & _RING_MASK)
+            try:
+                _pwrite(box.descriptor, _pack_crc(crc32(body)) + body, RING_OFFSETS[slot])
+            except OSError:
+                box.num_failed += 1
         if not index & 255:
             self.cost_ns += (time.monotonic_ns() - issued_ns) << 8
         return call
@@ -321,7 +316,7 @@ class CallLog:
         call.completed_ns = completed_ns
         call.flags |= layout.FLAG_COMPLETED
         counter = call.counter
-        if call.shape.operation not in _POINT_TO_POINT:
+        if call.shape.word >= 0:
             if call.sequence > counter.completed:
                 counter.completed = call.sequence
             if completed_ns > counter.completed_ns:
@@ -344,7 +339,8 @@ class CallLog:
 
     def estimate_cost(self) -> int:
         """Return what all calls so far took in here, in ns: their number times the median of every 256th."""
-        return self._index * round(statistics.median(self._costs)) if self._costs else 0
+        num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
+        return num_calls * round(statistics.median(self._costs)) if self._costs else 0
 
     def note_flight_recorder(self, group: int, enqueued: int, started: int, completed: int) -> None:
         """Note what torch's Flight Recorder says of a group; the black box carries it."""

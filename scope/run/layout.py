@@ -113,18 +113,31 @@ assert CRC.size + RING.size == RING_RECORD_BYTES
 assert CRC.size + SEGMENT.size <= SEGMENT_HEADER_BYTES
 
 
-def roll_hash(state: int, *, operation: int, dtype: int, root: int, count: int) -> int:
-    """Return the rolling FNV-1a hash (64 bits, word by word) of a group after one more call.
+RING_OFFSETS: Final = tuple(RING_OFFSET + slot * RING_RECORD_BYTES for slot in range(NUM_RING_RECORDS))
+"""Where each slot of the ring begins."""
+
+
+def hash_word(*, operation: int, dtype: int, root: int, count: int) -> int:
+    """Return what a call adds to the rolling hash of its group: FNV-1a (64 bits, word by word) of what ranks must share.
+
+    Args:
+        operation: Code of the operation (place in `OPERATIONS`).
+        dtype: Code of the element type (place in `DTYPES`).
+        root: Group rank of the root, -1 without.
+        count: Elements where all ranks must agree on them, else 0.
+    """
+    state = ((FNV_OFFSET ^ (operation | dtype << 8 | (root + 1) << 16)) * FNV_PRIME) & _MASK
+    return ((state ^ count) * FNV_PRIME) & _MASK
+
+
+def roll_hash(state: int, word: int) -> int:
+    """Return the rolling FNV-1a hash of a group after one more call.
 
     Ranks that issued the same calls in the same order have the same hash; the first call after which they differ is
     the mismatch. Send and recv are left out of it: they rightly differ between ranks.
 
     Args:
         state: The hash before the call; `FNV_OFFSET` before the first.
-        operation: Code of the operation (place in `OPERATIONS`).
-        dtype: Code of the element type (place in `DTYPES`).
-        root: Group rank of the root, -1 without.
-        count: Elements where all ranks must agree on them, else 0.
+        word: `hash_word` of the call.
     """
-    state = ((state ^ (operation | dtype << 8 | (root + 1) << 16)) * FNV_PRIME) & _MASK
-    return ((state ^ count) * FNV_PRIME) & _MASK
+    return ((state ^ word) * FNV_PRIME) & _MASK
