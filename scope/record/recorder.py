@@ -202,7 +202,7 @@ class _Steps(Generic[_Batch]):
         return self
 
     def __next__(self) -> _Batch:
-        session = self._recorder._session
+        session = self._recorder.session
         if session is None:
             return next(self._iterator)
         if self._microbatches and self._num_batches and self._num_batches % self._microbatches == 0:

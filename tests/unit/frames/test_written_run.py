@@ -11,7 +11,7 @@ import pytest
 from scope.frames import open_run
 from scope.frames.schema import PHASE_COLUMNS, Calls, CollectiveTotals, Events, Ranks, RankSteps
 from scope.run import paths
-from scope.run.calls import Call
+from scope.run.calls import CallShape
 from scope.run.schema import (
     OPERATIONS,
     GroupInfo,
@@ -47,8 +47,8 @@ def make_writer(run: Path, rank: int) -> RankWriter:
 
 def add_step(writer: RankWriter, number: int) -> None:
     """A step of 100 ns with one all_reduce of 64 bytes."""
-    call = Call(0, OPERATIONS.index("all_reduce"), 0, 1, 0, 64, 64, number * 100 + 1)
-    writer.calls.issue(call)
+    shape = CallShape(0, OPERATIONS.index("all_reduce"), 0, 1, 64, 64)
+    call = writer.calls.issue(shape, 0, number * 100 + 1)
     writer.calls.complete(call, number * 100 + 11)
     record = StepRecord(
         step=number,
