@@ -118,7 +118,7 @@ RING_OFFSETS: Final = tuple(RING_OFFSET + slot * RING_RECORD_BYTES for slot in r
 
 
 def hash_word(*, operation: int, dtype: int, root: int, count: int) -> int:
-    """Return what a call adds to the rolling hash of its group: FNV-1a (64 bits, word by word) of what ranks must share.
+    """Return what a call adds to the hash of its group: FNV-1a (64 bits, word by word) of what ranks must share.
 
     Args:
         operation: Code of the operation (place in `OPERATIONS`).

@@ -22,7 +22,7 @@ WHO = BlackBoxIdentity(rank=3, attempt=1, world_size=8, pid=77, process_start_ti
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 SEND = OPERATIONS.index("send")
 
-SHAPE = CallShape(0, ALL_REDUCE, 0, 1, 64, 64, elements=16)
+SHAPE = CallShape(0, ALL_REDUCE, 0, 1, 64, 64, word=layout.hash_word(operation=ALL_REDUCE, dtype=1, root=-1, count=16))
 
 
 def make_box(path: Path) -> BlackBox:
@@ -72,9 +72,11 @@ def test_hash_is_fnv1a_over_words(tmp_path: Path) -> None:
     log = CallLog(None)
     log.issue(SHAPE, 0, 1)
     log.issue(CallShape(0, SEND, 0, 1, 64, 0, peer=1), 0, 2)
-    expected = 0xCBF29CE484222325
-    for word in (ALL_REDUCE | 1 << 8 | 0 << 16, 16):
-        expected = ((expected ^ word) * 0x100000001B3) % 2**64
+    start = 0xCBF29CE484222325
+    word = start
+    for part in (ALL_REDUCE | 1 << 8 | 0 << 16, 16):
+        word = ((word ^ part) * 0x100000001B3) % 2**64
+    expected = ((start ^ word) * 0x100000001B3) % 2**64
     (slot,) = log.pack_groups()
     assert layout.GROUP.unpack(slot)[5] == expected
 
@@ -83,8 +85,8 @@ def test_totals_and_waits_are_complete(tmp_path: Path) -> None:
     """Totals count every call, add up waits of one call, and say how many completions were seen."""
     log = CallLog(None)
     log.next_step(0)
-    first = log.issue(CallShape(0, ALL_REDUCE, 0, 1, 100, 100), 0, 10)
-    log.issue(CallShape(0, ALL_REDUCE, 0, 1, 28, 28), 0, 20)
+    first = log.issue(CallShape(0, ALL_REDUCE, 0, 1, 100, 100, word=1), 0, 10)
+    log.issue(CallShape(0, ALL_REDUCE, 0, 1, 28, 28, word=1), 0, 20)
     log.complete(first, 15)
     log.complete(first, 99)
     log.add_wait(first, 3)

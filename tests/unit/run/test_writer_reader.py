@@ -46,7 +46,7 @@ def make_step(number: int, *, length: int = 100, **more: object) -> StepRecord:
 def write_step(writer: RankWriter, number: int, num_calls: int = 1) -> None:
     """Issue and complete calls and end the step."""
     for at in range(num_calls):
-        shape = CallShape(0, ALL_REDUCE, 0, 1, 64, 64, elements=16)
+        shape = CallShape(0, ALL_REDUCE, 0, 1, 64, 64, word=16)
         call = writer.calls.issue(shape, 0, 1000 * number + at + 1)
         writer.calls.complete(call, 1000 * number + at + 5)
     writer.add_step(StepDraft(record=make_step(number), calls=writer.calls.next_step(number + 1)))
