@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
 _SOURCE_ID: Final = re.compile(r"[0-9a-f]{12}")
-_NUMBER: Final = re.compile(r"\d{1,15}")
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _MAX_RANKS: Final = 64
 
 SOURCE: Final = "source"

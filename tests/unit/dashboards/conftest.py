@@ -9,8 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dashboards.__main__ import APP
-from dashboards.settings import VARIABLE, Settings
-from dashboards.sources.catalogue import find_sources
+from dashboards.settings import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +20,18 @@ START_NS = 1_790_000_000 * 1_000_000_000
 SLOW_RANK = 2
 
 
-def write_run(folder: Path, *, ranks: int = 4, steps: int = 30, missing: tuple[int, ...] = ()) -> Path:
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run of four ranks and thirty steps; rank 2 is slow."""
+    return write_run(tmp_path / "four-ranks")
+
+
+def write_run(folder: Path, *, ranks: int = 4, steps: int = 30) -> Path:
     """Write a run of 100 ms steps in which rank 2 computes 30 ms longer and the others wait for it."""
     folder.mkdir(parents=True, exist_ok=True)
     run = {"schema": "1.0", "run_id": folder.name, "started_ns": START_NS, "world_size": ranks}
     (folder / "run.json").write_text(json.dumps(run))
-    for rank in set(range(ranks)) - set(missing):
+    for rank in range(ranks):
         place = folder / "attempt-000" / "ranks" / f"{rank:05d}"
         place.mkdir(parents=True)
         info = {"schema": "1.0", "run_id": folder.name, "attempt": 0, "rank": rank, "started_ns": START_NS, "host": "a"}
@@ -69,6 +74,7 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
 
         st.cache_resource.clear()
         app = AppTest.from_file(str(APP), default_timeout=60)
+        app.run()
         for name, value in parameters.items():
             app.query_params[name] = value
         if page != "overview":
@@ -76,16 +82,3 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
         return app.run()
 
     return run
-
-
-def source_id_of(place: Path) -> str:
-    """Return the id under which a link names a place."""
-    return find_sources([str(place)])[0].source_id
-
-
-def figures_of(app: AppTest) -> list[dict[str, Any]]:
-    """Return the plotly figures that a page shows, as the browser gets them."""
-    return [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
-
-
-__all__ = ["Settings", "figures_of", "open_app", "source_id_of", "write_run"]

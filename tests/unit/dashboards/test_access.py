@@ -1,0 +1,97 @@
+"""Who may see the dashboard, and from where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import bcrypt
+import pytest
+
+from dashboards.__main__ import parse_arguments, streamlit_command
+from dashboards.settings import check_exposure
+from dashboards.users import Gate, read_users
+from scope.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(rounds=4)).decode()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+def test_loopback_needs_no_password(address: str) -> None:
+    """This machine alone may look without more."""
+    check_exposure(address, allow_remote=False, users={})
+
+
+@pytest.mark.parametrize(
+    ("allow_remote", "users", "missing"),
+    [(False, {}, "--allow-remote"), (False, {"a": HASH}, "--allow-remote"), (True, {}, "--auth-file")],
+)
+def test_other_machines_need_consent_and_a_password(allow_remote: bool, users: dict[str, str], missing: str) -> None:
+    """Beyond loopback both are demanded, and the message names the one that is missing."""
+    with pytest.raises(UsageError, match=missing):
+        check_exposure("0.0.0.0", allow_remote=allow_remote, users=users)
+
+
+def test_consent_and_a_password_open_it() -> None:
+    """With both it serves."""
+    check_exposure("0.0.0.0", allow_remote=True, users={"a": HASH})
+
+
+def test_users_come_from_the_exporters_format(tmp_path: Path) -> None:
+    """`basic_auth_users` of a web configuration file."""
+    file = tmp_path / "web.yml"
+    file.write_text(f"basic_auth_users:\n  ann: {HASH}\n")
+    assert read_users(file) == {"ann": HASH}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "basic_auth_users"),
+        ("- a\n", "basic_auth_users"),
+        ("basic_auth_users: {}\n", "basic_auth_users"),
+        ("basic_auth_users:\n  ann: secret\n  bob: x\n", r"users\.ann, \$\.basic_auth_users\.bob"),
+        ("a: [", "cannot be read"),
+        ("a: !!python/object/apply:os.system ['true']", "cannot be read"),
+    ],
+)
+def test_mistakes_in_the_users_file_are_named(tmp_path: Path, text: str, problem: str) -> None:
+    """Every mistake is one error that names the file and all places."""
+    file = tmp_path / "web.yml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        read_users(file)
+
+
+def test_a_gate_opens_for_the_password_alone() -> None:
+    """The right password opens it, another or an unknown name does not."""
+    now = [0.0]
+    gate = Gate({"ann": HASH}, clock=lambda: now[0])
+    assert gate.admits("ann", "correct horse")
+    assert not gate.admits("ann", "wrong")
+    now[0] += 100
+    assert not gate.admits("bob", "correct horse")
+
+
+def test_a_gate_slows_down_guessing() -> None:
+    """After a failure it stays shut for longer and longer, even for the right password."""
+    now = [0.0]
+    gate = Gate({"ann": HASH}, clock=lambda: now[0])
+    waits: list[float] = []
+    for _ in range(4):
+        assert not gate.admits("ann", "wrong")
+        waits.append(gate.wait_s)
+        assert not gate.admits("ann", "correct horse")
+        now[0] += gate.wait_s
+    assert waits == sorted(set(waits))
+    assert gate.admits("ann", "correct horse")
+
+
+def test_nothing_leaves_the_machine() -> None:
+    """The server listens where it was told, and sends no statistics."""
+    command = streamlit_command(parse_arguments(["--port", "7000"]))
+    assert "--server.address=127.0.0.1" in command
+    assert "--server.port=7000" in command
+    assert "--browser.gatherUsageStats=false" in command

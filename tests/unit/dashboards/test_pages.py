@@ -1,0 +1,110 @@
+"""Every page of the app on a recorded run and on nothing; plotted values against the files they came from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from streamlit.testing.v1 import AppTest
+
+RUN_PAGES = ("overview", "steps", "ranks", "memory", "collectives", "post_mortem", "compare", "quality")
+ALL_PAGES = (*RUN_PAGES, "kernels", "timeline", "links")
+
+
+def figures_of(app: AppTest) -> list[dict[str, Any]]:
+    """Return the plotly figures that a page shows, as the browser gets them."""
+    return [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
+
+
+def bars_of(figure: dict[str, Any]) -> dict[str, list[float]]:
+    """Return the values of a bar chart by the name of the part."""
+    return {trace["name"]: trace["y"] for trace in figure["data"]}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_a_page_without_data_says_what_to_do(open_app: Callable[..., AppTest], tmp_path: Path, page: str) -> None:
+    """On an empty folder no page fails; each says what is missing and names a command."""
+    app = open_app(page, tmp_path)
+    assert not app.exception
+    assert len(app.info) == 1
+    assert "scope " in "".join(each.value for each in app.markdown)
+
+
+@pytest.mark.parametrize("page", RUN_PAGES)
+def test_a_page_draws_a_run(open_app: Callable[..., AppTest], run_folder: Path, page: str) -> None:
+    """No page fails on a recorded run."""
+    app = open_app(page, run_folder)
+    assert not app.exception
+    assert not app.error
+
+
+def test_the_overview_names_the_slow_rank(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Rank 2 computes 30 ms longer in forward; the others wait 30 ms for it: 100 against 70 ms."""
+    app = open_app("overview", run_folder)
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures["Ranks recorded"] == "4 of 4"
+    assert figures["Step time (median)"] == "100 ms"
+    assert figures["Tokens/s"] == "20,480"
+    assert figures["MFU"] == "–"
+    (warning,) = app.warning
+    assert "Rank 2" in warning.value
+    assert "30 ms" in warning.value
+    assert "forward" in warning.value
+
+
+def test_plotted_phases_are_those_of_the_files(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """The bars of the steps page hold 5 ms input, 30 or 60 ms forward, 5 ms optimizer of each of 30 steps."""
+    (figure,) = figures_of(open_app("steps", run_folder))
+    bars = bars_of(figure)
+    assert set(bars) == {"input", "forward", "backward", "optimizer"}
+    assert all(len(values) == 30 for values in bars.values())
+    # All ranks are equally long; the lowest of equals is shown, which is not the slow one.
+    assert {bars["input"][0], bars["forward"][0], bars["backward"][0]} == {5.0, 30.0, 60.0}
+
+
+def test_a_link_chooses_rank_and_step(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """`?ranks=2&from=3&to=5&step=4` shows rank 2's steps 3 to 5, and step 4 on every rank."""
+    app = open_app("steps", run_folder, **{"ranks": "2", "from": "3", "to": "5", "step": "4"})
+    over_steps, on_ranks = figures_of(app)
+    assert bars_of(over_steps)["forward"] == [60.0] * 3
+    assert bars_of(on_ranks)["forward"] == [30.0, 30.0, 60.0, 30.0]
+
+
+def test_the_heat_map_holds_the_busy_time(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """100 ms less the wait of 30 ms, but for rank 2, which waits for nobody."""
+    heat = figures_of(open_app("ranks", run_folder))[0]["data"][0]
+    rows = heat["z"]
+    assert [row[0] for row in rows] == [70.0, 70.0, 100.0, 70.0]
+    assert all(len(set(row)) == 1 for row in rows)
+
+
+def test_hostile_addresses_and_names_do_nothing(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Values of an address that name nothing in the list change nothing; a hostile folder name is shown as text."""
+    hostile = run_folder.rename(run_folder.parent / "[x](javascript:alert(1)) <b>")
+    app = open_app("overview", hostile, source="../../etc/passwd", ranks="<script>", step="9" * 50)
+    assert not app.exception
+    assert {metric.label: metric.value for metric in app.metric}["Last step"] == "29"
+
+
+def test_missing_ranks_are_named(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """A run of which rank 3 has recorded nothing says so."""
+    shutil.rmtree(run_folder / "attempt-000" / "ranks" / "00003")
+    app = open_app("overview", run_folder)
+    assert any("1 ranks have recorded nothing: 3" in each.value for each in app.warning)
+
+
+def test_a_torn_file_is_named_and_hides_no_rank(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """A rank whose rank.json is damaged is an error that names the file; the others are drawn."""
+    torn = run_folder / "attempt-000" / "ranks" / "00001" / "rank.json"
+    torn.write_text("{")
+    app = open_app("overview", run_folder)
+    assert not app.exception
+    assert any("00001" in each.value for each in app.error)
+    assert {metric.label: metric.value for metric in app.metric}["Ranks recorded"] == "3 of 4"

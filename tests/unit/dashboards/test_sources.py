@@ -1,0 +1,82 @@
+"""What the server may show, and how links name it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dashboards.sources.catalogue import MAX_SOURCES, by_id, find_sources
+from scope.errors import InputError, LimitError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_run(folder: Path) -> Path:
+    """Make a folder that looks like a run."""
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    return folder
+
+
+def test_runs_traces_and_servers_are_told_apart(tmp_path: Path) -> None:
+    """A folder with run.json is a run, any other folder with traces is traces, an address is a server."""
+    make_run(tmp_path / "runs" / "first")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "rank0.json.gz").write_bytes(b"")
+    sources = find_sources([str(tmp_path), "http://localhost:9090/"])
+    assert {(source.kind, source.label) for source in sources} == {
+        ("run", "first"),
+        ("trace", "traces"),
+        ("prometheus", "localhost:9090"),
+    }
+
+
+def test_a_run_is_not_searched_for_traces(tmp_path: Path) -> None:
+    """The captured traces inside a run belong to it."""
+    captured = make_run(tmp_path / "run") / "attempt-000" / "ranks"
+    captured.mkdir(parents=True)
+    (captured / "window.json").write_text("{}")
+    assert [source.kind for source in find_sources([str(tmp_path)])] == ["run"]
+
+
+def test_ids_are_stable_and_tell_no_path(tmp_path: Path) -> None:
+    """A link carries a digest: the same for the same place, and nothing of its path."""
+    place = str(make_run(tmp_path / "secret-project"))
+    (first,), (second,) = find_sources([place]), find_sources([place])
+    assert first.source_id == second.source_id
+    assert first.source_id.isalnum()
+    assert by_id([first], first.source_id) == first
+    assert by_id([first], place) is None
+    assert by_id([first], None) is None
+
+
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
+    """A symbolic link in a given folder leads nowhere."""
+    make_run(tmp_path / "outside")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(tmp_path / "outside")
+    assert find_sources([str(inside)]) == ()
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    """The label of a server is its host and port."""
+    (source,) = find_sources(["https://user:secret@metrics.example:9090"])
+    assert source.label == "metrics.example:9090"
+
+
+@pytest.mark.parametrize("place", ["/nowhere/at/all", "http://"])
+def test_a_place_that_does_not_exist_is_a_clear_error(place: str) -> None:
+    """The message names the place."""
+    with pytest.raises(InputError, match=place):
+        find_sources([place])
+
+
+def test_a_folder_of_too_many_runs_is_refused(tmp_path: Path) -> None:
+    """The list is capped, and the message says what to do."""
+    for number in range(MAX_SOURCES + 1):
+        make_run(tmp_path / f"{number:05d}")
+    with pytest.raises(LimitError, match="name the ones to show"):
+        find_sources([str(tmp_path)])
