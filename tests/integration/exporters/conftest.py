@@ -1,0 +1,162 @@
+"""Real processes on loopback: the exporter over a fake NVML, Prometheus, Alertmanager."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scope.testing.fake_nvml.build import SCRIPT_VARIABLE, Script, build_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    """Return status and body of a page on loopback."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def wait_for(ready: Callable[[], Any], *, seconds: float = 30, what: str = "") -> Any:
+    """Return the first true answer; fail when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if answer := ready():
+                return answer
+        time.sleep(0.05)
+    pytest.fail(f"not within {seconds} s: {what}")
+
+
+class RunningExporter:
+    """An exporter process."""
+
+    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.port = port
+        self.process = process
+
+    def text(self) -> str:
+        """Return the answer of /metrics."""
+        status, text = fetch(self.port, "/metrics")
+        assert status == 200
+        return text
+
+    def samples(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """Return every sample by (name, labels)."""
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(self.text())
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the only sample with this name and these labels among its own; None when there is none."""
+        found = [value for (of, own), value in self.samples().items() if of == name and set(labels.items()) <= set(own)]
+        assert len(found) <= 1, (name, labels, found)
+        return found[0] if found else None
+
+
+Start = Callable[..., RunningExporter]
+
+
+@pytest.fixture(scope="session")
+def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fake NVML."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (make setup-system)")
+    return build_library(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def start_exporter(fake_library: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts exporters over a script and stops them at the end."""
+    running: list[RunningExporter] = []
+
+    def start(script: Script, *options: str) -> RunningExporter:
+        port = free_port()
+        environment = {**os.environ, SCRIPT_VARIABLE: str(script.path), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+        command = [sys.executable, "-m", "exporters", "--port", str(port), "--nvml-library", str(fake_library)]
+        process = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.DEVNULL)
+        exporter = RunningExporter(port, process)
+        running.append(exporter)
+        wait_for(lambda: fetch(port, "/healthz")[0] == 200, what="the exporter is healthy")
+        return exporter
+
+    yield start
+    for exporter in running:
+        exporter.process.terminate()
+    for exporter in running:
+        exporter.process.wait(10)
+
+
+class RunningPrometheus:
+    """A Prometheus process."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the vector of an expression."""
+        status, text = fetch(self.port, f"/api/v1/query?query={quote(expression)}")
+        return json.loads(text)["data"]["result"] if status == 200 else []
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return the alerts that are pending or firing."""
+        return json.loads(fetch(self.port, "/api/v1/alerts")[1])["data"]["alerts"]
+
+
+@pytest.fixture
+def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., RunningPrometheus]]:
+    """Starts Prometheus with a configuration and stops it at the end."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(config: str) -> RunningPrometheus:
+        folder = tmp_path / f"prometheus{len(processes)}"
+        folder.mkdir()
+        (folder / "prometheus.yml").write_text(config)
+        port = free_port()
+        command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+        with (folder / "log").open("wb") as log:
+            listen = f"--web.listen-address=127.0.0.1:{port}"
+            processes.append(subprocess.Popen([*command, listen], stdout=log, stderr=log))
+        wait_for(lambda: fetch(port, "/-/ready")[0] == 200, what="Prometheus is ready")
+        return RunningPrometheus(port)
+
+    yield start
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(10)
+
+
+def scrape_config(port: int, *, interval: str = "500ms", extra: str = "") -> str:
+    """Return a configuration that scrapes one exporter."""
+    return (
+        f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}, evaluation_interval: {interval}}}\n"
+        f"scrape_configs:\n- job_name: scope\n  static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n{extra}"
+    )

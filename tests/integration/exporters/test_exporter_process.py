@@ -1,0 +1,179 @@
+"""The exporter as it runs on a node, over a fake NVML: true rates, hangs, lost GPUs, clean names, orderly end."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scope.testing.fake_nvml.nodes import make_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.system("gcc")
+FAST = ("--interval", "200ms", "--slow-interval", "200ms", "--deadline", "1s")
+
+
+@pytest.mark.system("promtool")
+def test_names_pass_promtool(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """`promtool check metrics` finds nothing to say about any series, nor about another exporter's names."""
+    exporter = start_exporter(make_node(tmp_path / "nvml.txt", num_gpus=2), *FAST)
+    text = exporter.text()
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.system("prometheus")
+def test_rates_in_prometheus_equal_the_planted_ones(
+    start_exporter: Callable[..., Any], start_prometheus: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Links that carry 2,000,000 KiB/s give 2.048e9 bytes/s within 1 %, and PCIe's counter does so across wraps."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=2, link_rate=2_000_000)
+    now = int(time.time())
+    script.field(0, 197, f"+4200000000:300000000@{now}%4294967296")
+    script.write()
+    exporter = start_exporter(script, "--interval", "100ms", "--deadline", "5s")
+    prometheus = start_prometheus(scrape(exporter.port))
+    link = 'rate(scope_nvlink_transmit_bytes_total{gpu="1",link="17",layer="data"}[15s])'
+    pcie = 'rate(scope_pcie_transmit_bytes_total{gpu="0"}[15s])'
+    time.sleep(15)
+    # A busy test machine delays single scrapes, and rate() extrapolates over such a gap; the next window is free of it.
+    until(lambda: is_near(prometheus, link, 2_000_000 * 1024) and is_near(prometheus, pcie, 300_000_000), seconds=60)
+    assert prometheus.query("resets(scope_pcie_transmit_bytes_total[15s]) > 0") == []
+
+
+def is_near(prometheus: Any, expression: str, planted: float) -> bool:
+    """Return whether an expression's only value is within 1 % of the planted one."""
+    found = [float(item["value"][1]) for item in prometheus.query(expression)]
+    return len(found) == 1 and abs(found[0] / planted - 1) < 0.01
+
+
+def scrape(port: int) -> str:
+    """Return a configuration that scrapes one exporter every half second."""
+    return (
+        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
+        f"scrape_configs:\n- job_name: scope\n  static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
+    )
+
+
+def until(ready: Callable[[], bool], *, seconds: float = 20) -> None:
+    """Wait for a condition; fail when it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.05)
+
+
+def test_a_gpu_that_hangs_is_set_aside(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """A call that never returns costs its GPU, named in the metrics; scrapes and the other GPUs go on."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=3)
+    exporter = start_exporter(script, *FAST)
+    assert exporter.value("scope_gpu_up", gpu="1") == 1
+    script.hang(1, "nvmlDeviceGetTemperature.0")
+    script.write()
+    until(lambda: exporter.value("scope_gpu_up", gpu="1") == 0)
+    assert exporter.value("scope_gpu_up", gpu="0") == 1
+    assert exporter.value("scope_gpu_up", gpu="2") == 1
+    assert exporter.value("scope_gpu_power_watts", gpu="2") is not None
+    assert exporter.value("scope_gpu_power_watts", gpu="1") is None
+    assert exporter.value("scope_exporter_quarantined", subject="1", call="nvmlDeviceGetTemperature") == 1
+    assert exporter.value("scope_exporter_sampler_restarts_total", reason="hang") == 1
+    assert exporter.value("scope_collector_up", collector="gpu") == 1
+    # Its identity is known from before, although nobody may ask for it now.
+    assert exporter.value("scope_gpu_info", gpu="1", model="NVIDIA H100 80GB HBM3") == 1
+
+
+def test_a_library_that_hangs_at_its_start(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """When NVML itself hangs, its collectors go down and the others are served."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=1)
+    script.set("sys.nvmlInit", code="hang")
+    script.write()
+    exporter = start_exporter(script, *FAST)
+    until(lambda: exporter.value("scope_collector_up", collector="gpu") == 0)
+    until(lambda: exporter.value("scope_cpus") == os.cpu_count())
+    assert exporter.value("scope_exporter_quarantined", subject="gpu", call="nvmlInit") == 1
+
+
+def test_a_lost_gpu_is_zero_and_the_others_stay(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """GPU_IS_LOST gives up 0; ECC and power of the other GPU stay as they were."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=2)
+    exporter = start_exporter(script, *FAST)
+    script.lose(0)
+    script.write()
+    until(lambda: exporter.value("scope_gpu_up", gpu="0") == 0)
+    assert exporter.value("scope_gpu_power_watts", gpu="1") == pytest.approx(350.001)
+    assert exporter.value("scope_exporter_sample_errors_total", collector="gpu", error="gpu_is_lost") > 0
+
+
+def test_xids_exist_at_zero_and_count(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """The series of a paging XID is there before its first event, and the timestamp only after."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=1)
+    exporter = start_exporter(script, *FAST)
+    assert exporter.value("scope_gpu_xid_events_total", xid="79") == 0
+    assert exporter.value("scope_gpu_xid_last_timestamp_seconds", xid="79") is None
+    before = time.time()
+    script.add_xid(0, 79)
+    script.write()
+    until(lambda: exporter.value("scope_gpu_xid_events_total", xid="79") == 1)
+    assert before - 1 < exporter.value("scope_gpu_xid_last_timestamp_seconds", xid="79") < time.time() + 1
+
+
+def test_a_sampler_that_crashes_is_replaced(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """The last sample is served meanwhile, and sampling goes on."""
+    exporter = start_exporter(make_node(tmp_path / "nvml.txt", num_gpus=1), *FAST)
+    children = Path(f"/proc/{exporter.process.pid}/task/{exporter.process.pid}/children").read_text().split()
+    os.kill(int(children[0]), 9)
+    assert exporter.value("scope_gpu_up", gpu="0") == 1
+    samples = exporter.value("scope_exporter_samples_total")
+    until(lambda: exporter.value("scope_exporter_samples_total") > samples + 2)
+    assert exporter.value("scope_exporter_sampler_restarts_total", reason="exit") == 1
+
+
+def test_two_hundred_scrapes_at_once(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """All are answered in full, and sampling keeps its pace."""
+    exporter = start_exporter(make_node(tmp_path / "nvml.txt", num_gpus=8), "--interval", "200ms")
+    before = exporter.value("scope_exporter_samples_total")
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(200) as pool:
+        sizes = [text.count("\n") for text in pool.map(lambda _: exporter.text(), range(200))]
+    elapsed = time.monotonic() - started
+    assert min(sizes) > 1_500
+    taken = exporter.value("scope_exporter_samples_total") - before
+    # 5 a second are due; half of them leaves room for a busy test machine.
+    assert taken >= max(1, int(elapsed * 5 * 0.5))
+
+
+def test_the_end_is_orderly(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """On SIGTERM the exporter leaves with status 0 and no process behind."""
+    exporter = start_exporter(make_node(tmp_path / "nvml.txt", num_gpus=1), *FAST)
+    children = Path(f"/proc/{exporter.process.pid}/task/{exporter.process.pid}/children").read_text().split()
+    exporter.process.terminate()
+    assert exporter.process.wait(10) == 0
+    until(lambda: not Path(f"/proc/{children[0]}").exists())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["--listen", "nowhere"], 2, "HOST:PORT"),
+        (["--web-config", "/nonexistent.yml"], 3, "/nonexistent.yml"),
+        (["--listen", "203.0.113.1:9469"], 3, "cannot listen"),
+        (["targets", "n[1-"], 2, "bracket"),
+    ],
+)
+def test_mistakes_are_one_clear_line(arguments: list[str], code: int, part: str) -> None:
+    """No traceback, and the exit code of the error's kind."""
+    done = subprocess.run(
+        [sys.executable, "-m", "exporters", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith("scope: ")
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
