@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.cost import dtype_in_kernel_name, estimate_operator, has_model, is_matrix_operator
+from scope.cost import dtype_in_kernel_name, estimate_operator, has_model, has_part_models, is_matrix_operator
 from scope.trace.columns import Column, Table
 from scope.trace.schema import KERNEL_CLASSES, DeviceEvents, Ops
 
@@ -31,12 +31,12 @@ _HELPERS: Final = (
 
 _MOST_LEVELS: Final = 16
 """How far up the stack an operator with a model is looked for."""
-_MOST: Final = 2**62
+_MOST: Final = 2**53
 """Larger counts are nonsense of a broken shape, and would not fit their column."""
 # CUTLASS names the instruction of TF32 products without the word: s1688 with float32 operands is TF32.
 _TF32: Final = r"(?i)tf32|xf32|(?:^|[^a-z0-9])s1688(?:gemm|fprop|dgrad|wgrad)"
 
-_COST: Final = "cost_id"
+_PART: Final = "part"
 _IS_MATRIX_OP: Final = "is_matrix_operator"
 _IS_MATRIX_KERNEL: Final = "is_matrix_kernel"
 _HINT: Final = "list_dtype"
@@ -47,6 +47,8 @@ _TOTAL: Final = "total_weight"
 _SHARERS: Final = "num_sharers"
 _TAKES: Final = "takes_work"
 _ARGUMENTS: Final = (Ops.name, Ops.input_dims, Ops.input_types, Ops.input_strides, Ops.concrete_inputs)
+_KEYS: Final = (*_ARGUMENTS, _HINT, _PART)
+_SHARERS_OF: Final = (Ops.op_id, _PART)
 
 
 class KernelWork(Table):
@@ -144,21 +146,24 @@ def _with_costs(kernels: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     }
     hint = pl.col(KernelWork.kernel).cast(pl.String).replace_strict(hints, default=None, return_dtype=pl.String)
     kernels = kernels.with_columns(pl.when(pl.col(Ops.input_types).str.contains("TensorList")).then(hint).alias(_HINT))
-    calls = kernels.select(*_ARGUMENTS, _HINT).unique(maintain_order=True).with_row_index(_COST)
-    rows = [_cost_row(*row[1:]) for row in calls.iter_rows()]
+    parted = [name for name in kernels[Ops.name].drop_nulls().unique().to_list() if has_part_models(name)]
+    part = pl.when(pl.col(Ops.name).is_in(parted)).then(pl.col(KernelWork.kernel).cast(pl.String))
+    kernels = kernels.with_columns(part.alias(_PART))
+    calls = kernels.select(*_KEYS).unique(maintain_order=True)
+    rows = [_cost_row(*row) for row in calls.iter_rows()]
     costs = pl.DataFrame(rows, schema=_Costs.schema(), orient="row")
     matrix = [name for name in calls[Ops.name].drop_nulls().unique().to_list() if is_matrix_operator(name)]
     table = pl.concat([calls, costs], how="horizontal").with_columns(
         pl.col(Ops.name).is_in(matrix).fill_null(value=False).alias(_IS_MATRIX_OP)
     )
-    return kernels.join(table, on=[*_ARGUMENTS, _HINT], how="left", nulls_equal=True)
+    return kernels.join(table, on=_KEYS, how="left", nulls_equal=True)
 
 
 def _cost_row(*texts: str | None) -> tuple[int | None, int | None, str | None, str | None]:
-    name, *rest = texts
+    name, *rest, part = texts
     if name is None:
         return None, None, None, "no operator around its launch"
-    cost = estimate_operator(name, *rest)
+    cost = estimate_operator(name, *rest, part=part)
     flops, num_bytes = _sane(cost.flops), _sane(cost.num_bytes)
     if num_bytes is not None:
         return flops, num_bytes, cost.math_dtype, None
@@ -176,8 +181,9 @@ def _sane(count: int | None) -> int | None:
 def _shared_out(kernels: pl.DataFrame) -> pl.DataFrame:
     """Divide each operator's work among its kernels, exactly, and say why the others get none."""
     length = pl.col(KernelWork.end_ns) - pl.col(KernelWork.start_ns)
-    same_kernel = pl.col(KernelWork.kernel).n_unique().over(Ops.op_id) == 1
-    has_matrix_kernel = pl.col(_IS_MATRIX_KERNEL).any().over(Ops.op_id)
+    # A kernel with a model of its own shares with its namesakes alone.
+    same_kernel = (pl.col(KernelWork.kernel).n_unique().over(Ops.op_id) == 1) | pl.col(_PART).is_not_null()
+    has_matrix_kernel = pl.col(_IS_MATRIX_KERNEL).any().over(*_SHARERS_OF)
     takes = (
         pl.when(pl.col(Ops.op_id).is_null() | pl.col(_Costs.cost_reason).is_not_null())
         .then(pl.lit(value=False))
@@ -185,13 +191,13 @@ def _shared_out(kernels: pl.DataFrame) -> pl.DataFrame:
         .then(pl.col(_IS_MATRIX_KERNEL))
         .otherwise(same_kernel)
     )
-    by_blocks = ~pl.col(_IS_MATRIX_OP) & pl.col(DeviceEvents.num_blocks).is_not_null().all().over(Ops.op_id)
+    by_blocks = ~pl.col(_IS_MATRIX_OP) & pl.col(DeviceEvents.num_blocks).is_not_null().all().over(*_SHARERS_OF)
     weight = pl.when(by_blocks).then(pl.col(DeviceEvents.num_blocks)).otherwise(length).cast(pl.Float64)
     shared = kernels.with_columns(takes.alias(_TAKES)).with_columns(
         pl.when(pl.col(_TAKES)).then(weight).otherwise(0.0).alias(_WEIGHT)
     )
     shared = shared.with_columns(
-        pl.col(_WEIGHT).sum().over(Ops.op_id).alias(_TOTAL), pl.col(_TAKES).sum().over(Ops.op_id).alias(_SHARERS)
+        pl.col(_WEIGHT).sum().over(*_SHARERS_OF).alias(_TOTAL), pl.col(_TAKES).sum().over(Ops.op_id).alias(_SHARERS)
     )
     shared = shared.with_columns(
         _part(_Costs.flops).alias(KernelWork.flops), _part(_Costs.num_bytes).alias(KernelWork.num_bytes)
@@ -210,10 +216,10 @@ def _part(column: Column) -> pl.Expr:
     share = (pl.col(column) * (pl.col(_WEIGHT) / pl.col(_TOTAL))).fill_nan(0.0).floor().cast(pl.Int64)
     share = pl.when(alone).then(pl.col(column)).otherwise(share)
     share = pl.when(pl.col(_TAKES)).then(share)
-    rest = pl.col(column) - share.sum().over(Ops.op_id)
+    rest = pl.col(column) - share.sum().over(*_SHARERS_OF)
     last = pl.col(_TAKES) & (
         pl.col(DeviceEvents.event_id)
-        == pl.when(pl.col(_TAKES)).then(pl.col(DeviceEvents.event_id)).max().over(Ops.op_id)
+        == pl.when(pl.col(_TAKES)).then(pl.col(DeviceEvents.event_id)).max().over(*_SHARERS_OF)
     )
     return pl.when(last & ~alone).then(share + rest).otherwise(share)
 

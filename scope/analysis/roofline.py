@@ -32,6 +32,8 @@ BOUNDS: Final = ("compute", "memory", "latency")
 
 _LATENCY_CEILING_NS: Final = 2 * NS_PER_US
 _LATENCY_DURATION_NS: Final = 10 * NS_PER_US
+_MOST: Final = 2.0**62
+"""A larger sum is nonsense of broken shapes, and would not fit its column."""
 _PEAK: Final = "peak_flop_per_s"
 _BANDWIDTH: Final = "bandwidth_bytes_per_s"
 _CEILING: Final = "kernel_ceiling_ns"
@@ -236,7 +238,9 @@ def _points(work: pl.DataFrame) -> pl.DataFrame:
         pl.len().cast(pl.UInt32).alias(RooflinePoints.num_kernels),
         pl.col(_LENGTH).sum().alias(RooflinePoints.duration_ns),
         *(
-            pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum()).alias(name)
+            pl.when((pl.col(column).null_count() == 0) & (pl.col(column).cast(pl.Float64).sum() < _MOST))
+            .then(pl.col(column).sum())
+            .alias(name)
             for column, name in (
                 (KernelWork.flops, RooflinePoints.flops),
                 (KernelWork.num_bytes, RooflinePoints.num_bytes),

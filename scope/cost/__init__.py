@@ -13,6 +13,7 @@ from scope.cost.operators import (
     estimate_call,
     estimate_operator,
     has_model,
+    has_part_models,
     is_matrix_operator,
     modelled_operators,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "estimate_operator",
     "expected_time_ns",
     "has_model",
+    "has_part_models",
     "is_matrix_operator",
     "layout_problems",
     "least_gpus",

@@ -8,6 +8,7 @@ gradient), softmax and log softmax 5 (maximum, difference, exp, sum, quotient or
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 from scope.cost.dtypes import scalar_type
@@ -23,6 +24,8 @@ _NO_MASK: Final = "the trace does not hold which gradients are computed (Concret
 _NORM_FLOPS: Final = 7
 _RMS_FLOPS: Final = 4
 _BACKWARD_FLOPS: Final = 11
+_INPUT_PART: Final = re.compile(r"grad_input|ComputeGradInput", re.IGNORECASE)
+_WEIGHT_PART: Final = re.compile(r"GammaBetaBackward|ComputePartGradGammaBeta", re.IGNORECASE)
 _WEIGHT_POSITION: Final = {
     "aten::native_layer_norm_backward": 5,
     "aten::_fused_rms_norm_backward": 4,
@@ -83,6 +86,22 @@ def layer_norm_backward(call: OperatorCall) -> OperatorCost:
     return _backward(
         call, (3, 4, 5), mask=mask or (1, int(call.tensor(5) is not None), int(call.tensor(6) is not None))
     )
+
+
+def norm_backward_part(call: OperatorCall, kernel: str) -> OperatorCost | None:
+    """Return what one kernel of a layer or RMS norm's backward pass costs; None when the name does not tell its part.
+
+    Torch computes the input's gradient in one kernel and those of weight and bias in another; the second stage of a
+    sum in two stages (`cuComputeGradGammaBeta`) moves only partial sums, whose number is not recorded.
+    """
+    is_layer = call.name == "aten::native_layer_norm_backward"
+    statistics = (3, 4) if is_layer else (3,)
+    if _INPUT_PART.search(kernel):
+        return _backward(call, (*statistics, 5 if is_layer else 4), mask=(1,))
+    if _WEIGHT_PART.search(kernel):
+        gradients = sum(call.tensor(position) is not None for position in ((5, 6) if is_layer else (4,)))
+        return _backward(call, statistics, mask=(0, *[1] * gradients))
+    return None
 
 
 def rms_norm_backward(call: OperatorCall) -> OperatorCost:
@@ -226,4 +245,8 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::nll_loss2d_forward": nll_loss,
     "aten::nll_loss_backward": nll_loss_backward,
     "aten::nll_loss2d_backward": nll_loss_backward,
+}
+PART_MODELS: Final[dict[str, Callable[[OperatorCall, str], OperatorCost | None]]] = {
+    "aten::native_layer_norm_backward": norm_backward_part,
+    "aten::_fused_rms_norm_backward": norm_backward_part,
 }

@@ -60,16 +60,33 @@ def estimate_call(call: OperatorCall, *, list_dtype: str | None = None) -> Opera
     return model(call)
 
 
+def has_part_models(name: str) -> bool:
+    """Return whether each kernel of an operator has a model of its own, found by the kernel's name."""
+    return name in normalisation.PART_MODELS
+
+
 @lru_cache(maxsize=65_536)
-def estimate_operator(
+def estimate_operator(  # noqa: PLR0913 - the columns of a trace, which a cache wants flat
     name: str,
     input_dims: str | None,
     input_types: str | None = None,
     input_strides: str | None = None,
     concrete_inputs: str | None = None,
     list_dtype: str | None = None,
+    *,
+    part: str | None = None,
 ) -> OperatorCost:
     """Return what an operator costs, from the JSON texts of a trace; remembered, as a trace repeats its calls.
+
+    Args:
+        name: Name of the operator.
+        input_dims: `Input Dims`.
+        input_types: `Input type`.
+        input_strides: `Input Strides`.
+        concrete_inputs: `Concrete Inputs`.
+        list_dtype: Element type of its lists of tensors.
+        part: Name of one kernel of an operator with `has_part_models`: what that kernel costs, unknown when its name
+            does not tell its part.
 
     Examples:
         >>> estimate_operator("aten::mm", "[[4, 8], [8, 16]]", '["float", "float"]').flops
@@ -82,7 +99,11 @@ def estimate_operator(
         input_strides=input_strides,
         concrete_inputs=concrete_inputs,
     )
-    return estimate_call(call, list_dtype=list_dtype)
+    if part is None or not call.has_shapes:
+        return estimate_call(call, list_dtype=list_dtype)
+    return normalisation.PART_MODELS[name](call, part) or unknown(
+        "normalisation", f"one of several kernels of {name}, whose own share is not known"
+    )
 
 
 def _family(name: str) -> str:

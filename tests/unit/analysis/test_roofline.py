@@ -171,6 +171,24 @@ def test_different_kernels_of_one_operator_are_not_told_apart(make_trace: Callab
     assert result.coverage_ratio == 0
 
 
+def test_kernels_of_a_norms_backward_pass_are_told_apart(make_trace: Callable[..., RankTrace]) -> None:
+    """Input and weight gradients have kernels of their own; the second stage of a sum in two stages has no model."""
+    shapes: list[list[int]] = [[4, 8], [4, 8], [], [4, 1], [4, 1], [8], [8], []]
+    trace = make_trace(
+        devices=(H100,),
+        ops=[_op("aten::native_layer_norm_backward", shapes, dtype="float")],
+        device_events=[
+            _kernel(0, 0, 10, kernel_class="normalisation", name="layer_norm_grad_input_kernel_vectorized<float>"),
+            _kernel(0, 10, 20, kernel_class="normalisation", name="cuComputePartGradGammaBeta<float>"),
+            _kernel(0, 20, 30, kernel_class="normalisation", name="cuComputeGradGammaBeta<float>"),
+        ],
+    )
+    work = compute_kernel_work(trace)
+    # Gradient, input, mean, 1/std and weight in, gradient of the input out; then the same without the weight, two out.
+    assert work[KernelWork.num_bytes].to_list() == [4 * (32 + 32 + 4 + 4 + 8 + 32), 4 * (32 + 32 + 4 + 4 + 16), None]
+    assert "several kernels" in work[KernelWork.reason].to_list()[2]
+
+
 def test_a_matrix_operator_above_owns_kernels_below(make_trace: Callable[..., RankTrace]) -> None:
     """A product launched inside an operator without a model belongs to the matrix operator around it."""
     trace = make_trace(
