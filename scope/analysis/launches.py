@@ -149,7 +149,14 @@ def compute_part_queues(timeline: Timeline) -> dict[int, QueueDepth]:
         pl.col(Launched.first_start_ns).alias(Parts.end_ns),
         pl.lit(value=True).alias(_DEPTH),
     )
-    pieces = cut_at_parts(queued, timeline.parts, layers={_DEPTH: pl.col(_DEPTH)})
+    # A launch that never queued, its event starting with its call or before, still ends the time before it.
+    at_once = timeline.launched.filter(pl.col(Launched.first_start_ns) <= pl.col(Launched.call_ns)).select(
+        Launched.device,
+        pl.col(Launched.call_ns).alias(Parts.start_ns),
+        (pl.col(Launched.call_ns) + 1).alias(Parts.end_ns),
+        pl.lit(value=False).alias(_DEPTH),
+    )
+    pieces = cut_at_parts(pl.concat([queued, at_once]), timeline.parts, layers={_DEPTH: pl.col(_DEPTH)})
     depth = pl.col(_DEPTH)
     sums = pieces.group_by(Parts.part_id).agg(
         (spans.SPAN_NS * depth).sum().alias("waited_ns"),
