@@ -15,7 +15,7 @@ import polars as pl
 
 from scope.analysis.alignment import CallSeries, align
 from scope.analysis.collective_tables import MATCH_STATES, GroupRows, MatchedCalls
-from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches, Ops, Steps
+from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops, Steps
 
 if TYPE_CHECKING:
     from scope.trace.model import Job, RankTrace
@@ -104,6 +104,8 @@ def _window_start(trace: RankTrace) -> int | None:
         (trace.launches, Launches.start_ns),
         (trace.device_events, DeviceEvents.start_ns),
         (trace.collective_calls, CollectiveCalls.start_ns),
+        (trace.steps, Steps.start_ns),
+        (trace.annotations.filter(~pl.col(Annotations.on_device)), Annotations.start_ns),
     )
     starts = [frame[start].min() for frame, start in tables]
     return min((start for start in starts if isinstance(start, int)), default=None)

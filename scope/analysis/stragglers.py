@@ -33,7 +33,7 @@ NOISE_FLOOR_NS: Final = 10_000
 """Lateness below this is the jitter of launches."""
 
 _NOISE_SCALE: Final = 3
-"""Lateness counts above this many times the median distance of arrivals from their median."""
+"""Lateness counts above this many times the median distance of the ranks' own times from their median."""
 
 _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
@@ -257,7 +257,6 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
     calls = own.drop(MatchedCalls.clock_interval_ns).join(rows, on=MatchedCalls.collective_id)
     is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
     time = pl.col(_OWN)
-    arrival = pl.col(MatchedCalls.arrival_ns)
     begun = pl.col(MatchedCalls.window_start_ns).filter(is_last).first()
     found = calls.group_by(MatchedCalls.collective_id).agg(
         pl.col(CollectiveRows.group_id).first(),
@@ -269,7 +268,8 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
             pl.col(CollectiveRows.imposed_wait_ns).first(), pl.col(CollectiveRows.last_arrival_ns).first() - begun
         ).alias(CollectiveRows.imposed_wait_ns),
         (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
-        (arrival - arrival.median()).abs().median().alias(_FLOOR),
+        # Of two ranks neither shows what is usual.
+        pl.when(pl.len() > 2).then((time - time.median()).abs().median()).otherwise(0.0).alias(_FLOOR),
     )
     scatter = pl.col(_FLOOR).median().over(CollectiveRows.group_id)
     floor = (scatter * _NOISE_SCALE).ceil().cast(pl.Int64) + NOISE_FLOOR_NS
