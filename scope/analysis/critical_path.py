@@ -240,7 +240,8 @@ def _last_wait(walk: _Walk, thread: int, now: int, floor: int) -> tuple[Blocking
 
 def _pieces_table(timeline: Timeline, walk: _Walk) -> pl.DataFrame:
     """Return the table `PathPieces` of the walk."""
-    rows = pl.DataFrame(walk.pieces, schema=_PIECE_SCHEMA, orient="row")
+    on_host = pl.lit(None, dtype=Ops.op_id.dtype).alias(Ops.op_id)
+    rows = pl.DataFrame(walk.pieces, schema=_PIECE_SCHEMA, orient="row").with_columns(on_host)
     both = pl.concat([rows, *_host_rows(walk)], how="diagonal_relaxed").sort(PathPieces.start_ns)
     # Pieces of no length are dropped where they arise, so starts are distinct.
     events, trace = walk.device.frame, timeline.trace
