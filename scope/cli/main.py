@@ -14,6 +14,8 @@ import typer
 
 import scope
 from scope.cli.exporter import exporter
+from scope.cli.post_mortem import add_post_mortem_commands
+from scope.cli.run import run
 from scope.errors import ScopeError
 
 _INTERRUPTED: Final = 130
@@ -44,6 +46,9 @@ def _root(
 ) -> None:
     """Hold the options that stand before a command."""
 
+
+add_post_mortem_commands(app)
+app.command("run")(run)
 
 # The exporter has its own options and its own help.
 app.command(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from scope.record.session import Session
 
-REQUEST_FILE: Final = "capture.request"
 _HOOK: Final = "capture"
 _FIRST_COST_NS: Final = 2_000_000_000
 """What a window is taken to cost until one has been measured: the first scheduled one comes after 400 s at 0.5 %."""
@@ -147,7 +146,7 @@ class Captures:
         )
 
     def _look_for_file(self) -> None:
-        path = self._session.writer.folder / REQUEST_FILE
+        path = self._session.writer.folder / paths.REQUEST_FILE
         try:
             path.unlink()
         except OSError:

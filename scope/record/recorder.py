@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from scope.record.settings import CaptureSettings, Settings, read_capture
+from scope.record.settings import CaptureSettings, Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -157,10 +158,10 @@ class Recorder:
             self._session.tokens_per_step = self._tokens
 
     def _settings(self, folder: Path) -> Settings:
-        return Settings(
-            folder=folder,
-            capture=self._capture or read_capture(os.environ),
-            count_flops=os.environ.get("SCOPE_FLOPS", "on") != "off",
+        settings = read_settings(os.environ, folder)
+        return replace(
+            settings,
+            capture=self._capture or settings.capture,
             model_flop_per_token=self._flop_per_token,
             peak_flop_per_s=self._peak,
             count_tokens=self._tokens if callable(self._tokens) else None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scope.errors import UsageError
 from scope.run.writer import WriterBudget
+from scope.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,3 +90,18 @@ def read_capture(environment: Mapping[str, str]) -> CaptureSettings:
     except ValueError as error:
         message = f"SCOPE_CAPTURE_RANKS, _STEPS, _BUDGET and _SIGNAL must be numbers ({error})"
         raise UsageError(message) from error
+
+
+def read_settings(environment: Mapping[str, str], folder: Path) -> Settings:
+    """Return the settings that `scope run` put into the environment.
+
+    Raises:
+        UsageError: A variable makes no sense.
+    """
+    max_bytes = environment.get("SCOPE_MAX_RUN_BYTES", "")
+    return Settings(
+        folder=folder,
+        budget=WriterBudget(max_bytes=parse_size(max_bytes)) if max_bytes else WriterBudget(),
+        capture=read_capture(environment),
+        count_flops=environment.get("SCOPE_FLOPS", "on") != "off",
+    )

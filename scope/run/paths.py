@@ -21,6 +21,8 @@ EVENTS_FILE: Final = "events.jsonl"
 BLACK_BOX_FILE: Final = "blackbox.bin"
 CALLS_FOLDER: Final = "calls"
 TRACES_FOLDER: Final = "traces"
+REQUEST_FILE: Final = "capture.request"
+"""Made in a rank's folder, or in the run directory, it asks for a profiler window."""
 SEGMENT_SUFFIX: Final = ".bin"
 OPEN_SEGMENT_SUFFIX: Final = ".part"
 

@@ -1,0 +1,130 @@
+"""Who a run is: its id, its `run.json`, its attempts and folders, and the environment that carries them to ranks."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from scope.errors import RunError, UsageError
+from scope.run import paths
+from scope.run.files import FOLDER_MODE, replace_document
+from scope.run.schema import SCHEMA_VERSION, RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RUN_ID: Final = "SCOPE_RUN_ID"
+RUN_DIR: Final = "SCOPE_RUN_DIR"
+SPOOL_RUN: Final = "SCOPE_SPOOL_RUN"
+FIRST_ATTEMPT: Final = "SCOPE_FIRST_ATTEMPT"
+PARENT_PID: Final = "SCOPE_PARENT_PID"
+TAGS: Final = "SCOPE_TAGS"
+MAX_RUN_BYTES: Final = "SCOPE_MAX_RUN_BYTES"
+_MAX_CLAIMS: Final = 1000
+
+
+def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> tuple[str, str]:
+    """Return the run id and where it is from: `option`, `torchelastic`, `slurm` or `host`.
+
+    Raises:
+        UsageError: The wanted id cannot be the name of a folder.
+    """
+    if wanted:
+        return paths.check_run_id(wanted), "option"
+    for name, source in ((RUN_ID, "option"), ("TORCHELASTIC_RUN_ID", "torchelastic"), ("SLURM_JOB_ID", "slurm")):
+        value = environment.get(name)
+        # torchrun without --rdzv-id calls every run "none".
+        if value and value != "none":
+            return paths.check_run_id(value), source
+    host = socket.gethostname().partition(".")[0] or "host"
+    return f"{host}-{time.strftime('%Y%m%d-%H%M%S')}", "host"
+
+
+def write_run_info(run: Path, *, run_id: str, source: str, tags: Mapping[str, str] | None = None) -> None:
+    """Write `run.json` unless there is one; the first process of the run wins.
+
+    Raises:
+        OSError: The folder cannot be made or written.
+    """
+    run.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    path = run / paths.RUN_FILE
+    if path.exists():
+        return
+    info = RunInfo(
+        schema=SCHEMA_VERSION,
+        run_id=run_id,
+        run_id_source=source,
+        started_ns=time.time_ns(),
+        tags=dict(tags or {}),
+    )
+    replace_document(path, msgspec.json.encode(info))
+
+
+def choose_folder(environment: Mapping[str, str], run_dir: Path | None, run_id: str) -> tuple[Path, Path | None]:
+    """Return the folder with the layout of a run directory that this process writes to, and where it is published.
+
+    Under `scope run` it is the spool that the parent made. Otherwise a run directory on a local file system is written
+    directly; one on a network file system is never touched: the process writes to a spool that the node's exporter
+    publishes.
+    """
+    spool = environment.get(SPOOL_RUN)
+    if spool:
+        return Path(spool), Path(environment[RUN_DIR]) if environment.get(RUN_DIR) else None
+    target = run_dir if run_dir is not None else Path("runs") / run_id
+    if paths.is_network_path(target):
+        return paths.default_spool() / run_id, target
+    return target, None
+
+
+def claim_folder(run: Path, *, attempt: int, rank: int) -> tuple[int, Path]:
+    """Make the rank's folder in the first attempt, from `attempt` on, in which it does not exist.
+
+    Raises:
+        OSError: It cannot be made.
+        RunError: A thousand attempts are taken.
+    """
+    for number in range(attempt, attempt + _MAX_CLAIMS):
+        folder = paths.rank_folder(run, number, rank)
+        folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=FOLDER_MODE)
+        except FileExistsError:
+            continue
+        return number, folder
+    message = f"{run}: has {_MAX_CLAIMS} attempts of rank {rank}; name another run id"
+    raise RunError(message)
+
+
+def read_tags(text: str) -> dict[str, str]:
+    """Return `a=1,b=2` as a mapping.
+
+    Raises:
+        UsageError: A part has no `=`.
+    """
+    tags: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not name:
+            message = f"{part!r} is no tag: write name=value"
+            raise UsageError(message)
+        tags[name] = value
+    return tags
+
+
+def read_attempt(environment: Mapping[str, str]) -> int:
+    """Return the restart count of the launcher, counted from the first attempt that `scope run` chose."""
+    first = read_number(environment, FIRST_ATTEMPT) or 0
+    restarts = (
+        read_number(environment, "TORCHELASTIC_RESTART_COUNT") or read_number(environment, "SLURM_RESTART_COUNT") or 0
+    )
+    return first + restarts
+
+
+def read_number(environment: Mapping[str, str], name: str) -> int | None:
+    """Return a variable that holds a whole number; `None` when it is missing or no number."""
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None

@@ -1,0 +1,191 @@
+"""`scope run`: starts a command whose ranks record themselves, publishes beside it, and passes on its ending.
+
+The command keeps its terminal, its process group, its exit code and its signals. What the terminal sends (Ctrl-C)
+reaches the command by itself; what somebody sends to `scope run` alone is passed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scope.errors import RunError, UsageError
+from scope.run import identity, paths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PASSED_ON: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+)
+_FROM_KERNEL: Final = 0x80
+"""si_code of a signal that the terminal sent to the whole process group."""
+_PUBLISH_END_S: Final = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """What `scope run` was asked for.
+
+    Attributes:
+        command: The command and its arguments.
+        run_dir: Run directory; `runs/RUN_ID` when absent.
+        run_id: Name of the run.
+        spool: Folder for this node's spools; in memory when absent.
+        tags: Labels of the run.
+        max_run_bytes: Budget of a rank.
+        variables: Further variables for the ranks (`SCOPE_CAPTURE...`).
+    """
+
+    command: Sequence[str]
+    run_dir: Path | None = None
+    run_id: str | None = None
+    spool: Path | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    max_run_bytes: int = 256 * 2**20
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchResult:
+    """How it ended.
+
+    Attributes:
+        returncode: As `subprocess.Popen.returncode`: negative for a signal.
+        run_dir: The run directory.
+        num_ranks: Ranks of this launch that were recorded on this node.
+        unpublished: Spool that could not be published whole, or `None`.
+    """
+
+    returncode: int
+    run_dir: Path
+    num_ranks: int
+    unpublished: Path | None
+
+
+def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
+    """Run the command, and return when it has ended.
+
+    Raises:
+        UsageError: There is no command, or the run id cannot be the name of a folder.
+        RunError: The spool cannot be made, or the command cannot be started.
+    """
+    if not plan.command:
+        message = "there is no command; write it after two dashes: scope run -- torchrun train.py"
+        raise UsageError(message)
+    run_id, source = identity.choose_run_id(environment, plan.run_id)
+    run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
+    spool = (plan.spool or paths.default_spool(dict(environment))) / f"{run_id}-{os.getpid()}"
+    try:
+        identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags)
+    except OSError as error:
+        message = f"{spool}: cannot be written ({error.strerror}); name another folder with --spool"
+        raise RunError(message) from error
+    paths.register_spool(paths.Registration(run_id=run_id, spool=str(spool), run_dir=str(run_dir)))
+    with _Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
+        child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
+        returncode = _run_command(plan.command, child_environment)
+        num_ranks = sum(len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool))
+        published = publisher.finish()
+    return LaunchResult(
+        returncode=returncode,
+        run_dir=run_dir,
+        num_ranks=num_ranks,
+        unpublished=None if published else spool,
+    )
+
+
+def build_environment(
+    plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, spool: Path, run_dir: Path
+) -> dict[str, str]:
+    """Return the environment of the command: ours first on `PYTHONPATH`, the rest as it was."""
+    launcher = Path(__file__).parent.parent / "record" / "launcher"
+    inherited = environment.get("PYTHONPATH")
+    attempts = [] if paths.is_network_path(run_dir) else paths.list_attempts(run_dir)
+    return {
+        **environment,
+        **plan.variables,
+        "PYTHONPATH": f"{launcher}{os.pathsep}{inherited}" if inherited else str(launcher),
+        identity.RUN_ID: run_id,
+        identity.RUN_DIR: str(run_dir),
+        identity.SPOOL_RUN: str(spool),
+        identity.FIRST_ATTEMPT: str(attempts[-1] + 1 if attempts else 0),
+        identity.PARENT_PID: str(os.getpid()),
+        identity.MAX_RUN_BYTES: str(plan.max_run_bytes),
+    }
+
+
+def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    watched = {*_PASSED_ON, signal.SIGCHLD}
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        child = subprocess.Popen(
+            list(command),
+            env=dict(environment),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, old_mask),
+        )
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        message = f"{command[0]}: cannot be started ({error.strerror})"
+        raise RunError(message) from error
+    try:
+        while child.poll() is None:
+            info = signal.sigtimedwait(watched, 1.0)
+            if info is None or info.si_signo == signal.SIGCHLD:
+                continue
+            if info.si_code != _FROM_KERNEL:
+                with contextlib.suppress(ProcessLookupError):
+                    child.send_signal(info.si_signo)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+    return child.returncode
+
+
+class _Publisher:
+    """The publishing process; closing its standard input asks it for a last round."""
+
+    def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "scope.run.publish",
+                "--spool",
+                str(spool),
+                "--run-dir",
+                str(run_dir),
+                "--max-run-bytes",
+                str(max_run_bytes),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> _Publisher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def finish(self) -> bool:
+        """Wait for the last round; return whether everything was published. A process that hangs is left behind."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            return self._process.wait(timeout=_PUBLISH_END_S) == 0
+        except subprocess.TimeoutExpired:
+            return False

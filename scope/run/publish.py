@@ -1,0 +1,188 @@
+"""Copies what ranks wrote into their node-local spool to the shared run directory, so that ranks never touch it.
+
+`scope run` starts it as a process of its own (`python -m scope.run.publish`): a file system that hangs then hangs this
+process alone. The node's exporter may call `Publisher.publish` as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from scope.errors import RunError
+from scope.run import paths
+from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
+
+_GROWING: Final = (paths.STEPS_FILE, paths.EVENTS_FILE)
+_WHOLE: Final = (paths.RANK_FILE, paths.BLACK_BOX_FILE)
+_MAX_WHOLE_BYTES: Final = 64 * 2**20
+_COPY_BYTES: Final = 2**20
+_PERIOD_S: Final = 1.0
+
+
+@dataclass
+class Publisher:
+    """Mirrors one spool into one run directory.
+
+    Attributes:
+        spool: Folder with the layout of a run directory that ranks write to.
+        run: The run directory.
+        max_run_bytes: Budget of a rank: closed segments beyond three quarters of it are deleted, the oldest first
+            (steps are kept in budget by the rank itself).
+        problems: What could not be copied the last time, by file; tried again the next time.
+    """
+
+    spool: Path
+    run: Path
+    max_run_bytes: int = 256 * 2**20
+    problems: dict[str, str] = field(default_factory=dict[str, str])
+    _copied: dict[Path, tuple[int, int]] = field(default_factory=dict[Path, tuple[int, int]])
+
+    def publish(self) -> bool:
+        """Copy what is new; return whether all of it could be copied."""
+        self.problems.clear()
+        self._try(self.spool / paths.RUN_FILE, self._copy_once)
+        for attempt in paths.list_attempts(self.spool):
+            for rank in paths.list_ranks(self.spool, attempt):
+                self._publish_rank(paths.rank_folder(self.spool, attempt, rank))
+        self._pass_request()
+        return not self.problems
+
+    def remove_spool(self) -> None:
+        """Delete the spool; call it only after everything was published and every rank has ended."""
+        shutil.rmtree(self.spool, ignore_errors=True)
+
+    def _publish_rank(self, folder: Path) -> None:
+        for name in _GROWING:
+            self._try(folder / name, self._append_new)
+        for name in _WHOLE:
+            self._try(folder / name, self._copy_whole)
+        calls = sorted((folder / paths.CALLS_FOLDER).glob(f"*{paths.SEGMENT_SUFFIX}"))
+        for path in calls:
+            self._try(path, self._move)
+        if calls:
+            self._try(folder / paths.CALLS_FOLDER, self._keep_budget)
+        traces = folder / paths.TRACES_FOLDER
+        for description in sorted(traces.glob("*.capture.json")):
+            # The trace first: a reader lists a capture when its description is there.
+            for path in (*traces.glob(description.name.removesuffix(".capture.json") + ".json*"), description):
+                self._try(path, self._move)
+
+    def _try(self, path: Path, action: object) -> None:
+        assert callable(action)
+        try:
+            action(path)
+        except FileNotFoundError:
+            if not self.run.parent.is_dir():
+                self.problems[str(path)] = f"{self.run.parent} is gone"
+        except (OSError, RunError) as error:
+            self.problems[str(path)] = str(error)
+
+    def _target(self, path: Path) -> Path:
+        target = self.run / path.relative_to(self.spool)
+        target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        return target
+
+    def _copy_once(self, path: Path) -> None:
+        target = self._target(path)
+        if not target.exists():
+            replace_document(target, read_span(path, max_bytes=_MAX_WHOLE_BYTES))
+
+    def _copy_whole(self, path: Path) -> None:
+        status = path.stat()
+        stamp = (status.st_ino, status.st_mtime_ns)
+        target = self._target(path)
+        if self._copied.get(path) != stamp or not target.exists():
+            replace_document(target, read_span(path, max_bytes=_MAX_WHOLE_BYTES))
+            self._copied[path] = stamp
+
+    def _append_new(self, path: Path) -> None:
+        """Append what was appended; a file that was replaced (old steps folded) is copied whole."""
+        source = open_regular(path)
+        try:
+            inode = os.fstat(source).st_ino
+            target = self._target(path)
+            known, offset = self._copied.get(path, (-1, 0))
+            same = known == inode and target.exists() and target.stat().st_size == offset
+            if not same:
+                replace_document(target, b"")
+                offset = 0
+            offset = _append(source, target, offset)
+            self._copied[path] = (inode, offset)
+        finally:
+            os.close(source)
+
+    def _move(self, path: Path) -> None:
+        target = self._target(path)
+        part = target.with_name(f".{target.name}.part")
+        source = open_regular(path)
+        try:
+            part.unlink(missing_ok=True)
+            _append(source, part, 0)
+        finally:
+            os.close(source)
+        part.rename(target)
+        path.unlink()
+
+    def _keep_budget(self, folder: Path) -> None:
+        segments = sorted(self._target(folder).glob(f"*{paths.SEGMENT_SUFFIX}"))
+        surplus = sum(path.stat().st_size for path in segments) - self.max_run_bytes * 3 // 4
+        for path in segments:
+            if surplus <= 0:
+                return
+            surplus -= path.stat().st_size
+            path.unlink()
+
+    def _pass_request(self) -> None:
+        """Pass on a request for a capture that somebody left in the run directory."""
+        try:
+            (self.run / paths.REQUEST_FILE).unlink()
+        except OSError:
+            return
+        for attempt in paths.list_attempts(self.spool)[-1:]:
+            for rank in paths.list_ranks(self.spool, attempt):
+                with contextlib.suppress(OSError):
+                    (paths.rank_folder(self.spool, attempt, rank) / paths.REQUEST_FILE).touch()
+
+
+def _append(source: int, target: Path, offset: int) -> int:
+    """Append the bytes of `source` from `offset` on; return where they end."""
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+    try:
+        while chunk := os.pread(source, _COPY_BYTES, offset):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            offset += len(chunk)
+    finally:
+        os.close(descriptor)
+    return offset
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Publish every second until standard input is closed, then once more; exit 1 if something could not be copied."""
+    parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
+    parser.add_argument("--spool", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
+    options = parser.parse_args(arguments)
+    publisher = Publisher(options.spool, options.run_dir, options.max_run_bytes)
+    while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
+        publisher.publish()
+    if publisher.publish():
+        publisher.remove_spool()
+        return 0
+    for path, problem in list(publisher.problems.items())[:5]:
+        sys.stderr.write(f"scope: not published: {path}: {problem}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
