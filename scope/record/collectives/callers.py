@@ -1,0 +1,109 @@
+"""Who issued a call, told from the Python frames below the kernel and cached per code object.
+
+The dispatcher shows what was called, not by which API. The caller's frame does: an object collective is the same
+all-gather as the user's own, but `all_gather_object` stands below it; a bucket of DDP's reducer comes straight out of
+the autograd engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+USER: Final = 0
+"""Code that calls the process group itself."""
+API: Final = 1
+"""`torch.distributed`'s own functions."""
+API_OBJECT: Final = 2
+"""Those that send pickled objects."""
+API_BLOCKING_P2P: Final = 3
+"""`send` and `recv`, which wait."""
+WRAPPER: Final = 4
+"""Decorators between two functions of the API."""
+ENGINE: Final = 5
+"""The autograd engine, without Python between it and the call."""
+FUNCTIONAL: Final = 6
+"""An operator of `torch.ops`."""
+COMPILED: Final = 7
+"""Code that torch.compile made."""
+
+_MAX_CODES: Final = 10_000
+_MAX_FRAMES: Final = 12
+_FUNCTIONAL_FILES: Final = ("torch/_ops.py", "torch/distributed/_functional_collectives.py")
+_COMPILED_PARTS: Final = ("torchinductor", "torch/_inductor/", "torch/_functorch/", "torch/_dynamo/", "torch/fx/")
+
+
+class CallerTable:
+    """Remembers the kind of every code object that was seen below a call.
+
+    Attributes:
+        kinds: What is known so far.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: dict[CodeType, int] = {}
+
+    def kind(self, code: CodeType) -> int:
+        """Return the kind of a code object."""
+        found = self.kinds.get(code)
+        if found is not None:
+            return found
+        if len(self.kinds) >= _MAX_CODES:
+            # Every compiled graph makes code of its own; forgetting all costs one look at each again.
+            self.kinds.clear()
+        self.kinds[code] = kind = classify_code(code.co_filename, code.co_name)
+        return kind
+
+    def is_compiled(self, frame: FrameType | None) -> bool:
+        """Return whether the operator that `frame` runs was called by compiled code."""
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                return False
+            kind = self.kind(frame.f_code)
+            if kind != FUNCTIONAL:
+                return kind == COMPILED
+            frame = frame.f_back
+        return False
+
+    def walk_api(self, frame: FrameType | None) -> int:
+        """Return `API_OBJECT` or `API_BLOCKING_P2P` if such a function stands above the API's frames, else `API`."""
+        result = API
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                break
+            kind = self.kind(frame.f_code)
+            if kind == API_OBJECT:
+                return API_OBJECT
+            if kind == API_BLOCKING_P2P:
+                result = API_BLOCKING_P2P
+            elif kind not in (API, WRAPPER):
+                break
+            frame = frame.f_back
+        return result
+
+
+def classify_code(filename: str, name: str) -> int:
+    """Return the kind of a function by its file and name.
+
+    Examples:
+        >>> classify_code("/x/torch/distributed/distributed_c10d.py", "gather_object") == API_OBJECT
+        True
+        >>> classify_code("/home/me/train.py", "main") == USER
+        True
+    """
+    path = filename.replace("\\", "/")
+    if path.endswith("torch/distributed/distributed_c10d.py"):
+        if name.endswith(("_object", "_object_list")):
+            return API_OBJECT
+        return API_BLOCKING_P2P if name in {"send", "recv"} else API
+    if path.endswith("torch/distributed/c10d_logger.py"):
+        return WRAPPER
+    if name == "_engine_run_backward":
+        return ENGINE
+    if path.endswith(_FUNCTIONAL_FILES):
+        return FUNCTIONAL
+    if path.startswith("<eval_with_key>") or any(part in path for part in _COMPILED_PARTS):
+        return COMPILED
+    return USER

@@ -1,0 +1,209 @@
+"""Process groups: the number, ranks, backend and mesh axis of each that was used."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch.distributed as dist
+
+from scope.run.schema import GroupInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportAttributeAccessIssue=false
+
+_MESH_PREFIX: Final = "mesh_"
+_UNNAMED_MESH_PREFIX: Final = "mesh_dim_"
+
+
+class Group:
+    """A process group as the hooks know it.
+
+    Attributes:
+        number: Number within this rank, in order of appearance.
+        rank: This process's rank in the group.
+        name: torch's name of it.
+        ranks: Global ranks, in the order of the group's own ranks.
+        reference: Weak: a group that is destroyed must be free to go.
+        shapes: What is known of calls by their signature; `scope.record.collectives.shapes` fills it.
+    """
+
+    __slots__ = (
+        "backend",
+        "description",
+        "destroyed_ns",
+        "mesh_axis",
+        "name",
+        "number",
+        "rank",
+        "ranks",
+        "reference",
+        "shapes",
+    )
+
+    def __init__(self, number: int, process_group: Any) -> None:
+        self.number = number
+        self.reference = weakref.ref(process_group)
+        self.name: str = process_group.group_name
+        self.rank: int = process_group.rank()
+        self.ranks = _global_ranks(process_group)
+        self.backend = _backend(process_group)
+        self.description: str | None = getattr(process_group, "group_desc", None) or None
+        self.mesh_axis = _axis_of_description(self.description)
+        self.destroyed_ns: int | None = None
+        self.shapes: dict[Any, Any] = {}
+
+    def info(self) -> GroupInfo:
+        """Return the record of the run directory."""
+        return GroupInfo(
+            group=self.number,
+            name=self.name,
+            ranks=self.ranks,
+            backend=self.backend,
+            mesh_axis=self.mesh_axis,
+            description=self.description,
+            destroyed_ns=self.destroyed_ns,
+        )
+
+
+class GroupTable:
+    """Finds the group of a call in a fraction of a microsecond and tells of new ones.
+
+    Attributes:
+        by_id: Groups by the id of torch's object.
+    """
+
+    def __init__(self, added: Callable[[GroupInfo], None] | None = None, *, wall_offset_ns: int = 0) -> None:
+        """Start empty.
+
+        Args:
+            added: Told every group when it is first used.
+            wall_offset_ns: Added to the monotonic clock it gives nanoseconds since the epoch.
+        """
+        self._added = added
+        self._wall_offset_ns = wall_offset_ns
+        self.by_id: dict[int, Group] = {}
+        self._groups: list[Group] = []
+
+    def of(self, process_group: Any) -> Group:
+        """Return the group of a process group; it is added when it is new."""
+        group = self.by_id.get(id(process_group))
+        # An id may come back after its group was destroyed.
+        if group is not None and group.reference() is process_group:
+            return group
+        return self._add(process_group)
+
+    def infos(self) -> tuple[GroupInfo, ...]:
+        """Return the record of every group used so far, with the mesh axes known by now."""
+        self.mark_destroyed()
+        name_axes(self._groups)
+        return tuple(group.info() for group in self._groups)
+
+    def mark_destroyed(self) -> None:
+        """Note which groups are gone; call it about once a second."""
+        registered = _registered_groups()
+        for group in self._groups:
+            if group.destroyed_ns is None:
+                process_group = group.reference()
+                if process_group is None or (registered is not None and process_group not in registered):
+                    group.destroyed_ns = time.monotonic_ns() + self._wall_offset_ns
+
+    def _add(self, process_group: Any) -> Group:
+        for known in self._groups:
+            # The Python object of a group that torch made in C++ alone is a new one each time.
+            if known.reference() is None and known.destroyed_ns is None and known.name == process_group.group_name:
+                known.reference = weakref.ref(process_group)
+                self.by_id[id(process_group)] = known
+                return known
+        group = Group(len(self._groups), process_group)
+        self._groups.append(group)
+        self.by_id[id(process_group)] = group
+        if self._added is not None:
+            name_axes([group])
+            self._added(group.info())
+        return group
+
+
+def name_axes(groups: list[Group]) -> None:
+    """Give groups the names of the device mesh axes that they span, as far as a mesh is alive that says so."""
+    unnamed = {group.name: group for group in groups if group.mesh_axis is None}
+    if not unnamed:
+        return
+    for mesh in _live_meshes():
+        names = getattr(mesh, "mesh_dim_names", None) or ()
+        for axis, name in enumerate(names):
+            found = unnamed.get(_axis_group_name(mesh, axis) or "")
+            if found is not None and found.mesh_axis is None:
+                found.mesh_axis = name
+
+
+_meshes: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def watch_meshes() -> Callable[[], None] | None:
+    """Remember every device mesh from now on; a one-dimensional mesh takes the default group, which bears no axis.
+
+    Returns:
+        A function that undoes it, or None where this torch has no device meshes.
+    """
+    try:
+        from torch.distributed.device_mesh import DeviceMesh
+    except ImportError:
+        return None
+    original = DeviceMesh.__init__
+
+    def remembering(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _meshes[id(self)] = self
+
+    remembering.__wrapped__ = original  # type: ignore[attr-defined]
+    DeviceMesh.__init__ = remembering
+
+    def restore() -> None:
+        if DeviceMesh.__init__ is remembering:
+            DeviceMesh.__init__ = original
+
+    return restore
+
+
+def _live_meshes() -> list[Any]:
+    return list(_meshes.values())
+
+
+def _axis_group_name(mesh: Any, axis: int) -> str | None:
+    try:
+        return mesh.get_group(axis).group_name
+    except (RuntimeError, ValueError, KeyError, AttributeError, AssertionError, IndexError):
+        # A mesh made without groups, or whose group this rank is not in.
+        return None
+
+
+def _axis_of_description(description: str | None) -> str | None:
+    if description is None or not description.startswith(_MESH_PREFIX):
+        return None
+    return None if description.startswith(_UNNAMED_MESH_PREFIX) else description.removeprefix(_MESH_PREFIX)
+
+
+def _global_ranks(process_group: Any) -> tuple[int, ...]:
+    try:
+        return tuple(dist.get_process_group_ranks(process_group))
+    except (KeyError, ValueError, RuntimeError):
+        # Not registered with torch.distributed: the group's own numbering is all there is.
+        return tuple(range(process_group.size()))
+
+
+def _backend(process_group: Any) -> str | None:
+    try:
+        return str(dist.get_backend(process_group))
+    except (KeyError, ValueError, RuntimeError, AssertionError):
+        return None
+
+
+def _registered_groups() -> dict[Any, Any] | None:
+    world = getattr(dist.distributed_c10d, "_world", None)
+    return getattr(world, "pg_map", None)

@@ -1,0 +1,36 @@
+"""What the hooks need of whoever keeps the calls; `scope.run.calls.CallLog` is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from scope.run.calls import Call, CallShape
+
+
+class CallSink(Protocol):
+    """Takes calls while they happen. All methods may be called from several threads.
+
+    Instants are nanoseconds of the monotonic clock.
+    """
+
+    def issue(self, shape: CallShape, flags: int, issued_ns: int) -> Call:
+        """Take a call just before it is handed to torch.
+
+        Args:
+            shape: What its arguments say.
+            flags: `scope.run.layout.FLAG_...`, or-ed.
+            issued_ns: When it is issued.
+
+        Returns:
+            The object by which it is known from here on.
+        """
+        ...
+
+    def complete(self, call: Call, completed_ns: int) -> None:
+        """Take the completion of a call; a second one for the same call does nothing."""
+        ...
+
+    def add_wait(self, call: Call, blocked_ns: int) -> None:
+        """Take host time that a thread was blocked until the call had completed; several add up."""
+        ...

@@ -1,0 +1,288 @@
+"""Turns what the hooks see into calls: one `begin` before a call is handed to torch, one `end` after.
+
+All routes feed it: native hooks, dispatcher kernels, patched methods. It holds no tensor, and one Work at most: that of
+a thread's last asynchronous call, until the thread's next such call, its `wait`, or `release`. torch hands the caller
+the same Python object only while it lives, and by it a later `wait` is known to be this call's.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from scope.record.collectives import callers, operations
+from scope.record.collectives.callers import (
+    API,
+    API_BLOCKING_P2P,
+    API_OBJECT,
+    COMPILED,
+    ENGINE,
+    FUNCTIONAL,
+)
+from scope.record.collectives.shapes import find_shapes
+from scope.record.collectives.waits import BackwardWaits
+from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from scope.record.collectives.groups import GroupTable
+    from scope.record.collectives.guard import HookGuard
+    from scope.record.collectives.operations import OperationSpec
+    from scope.record.collectives.sink import CallSink
+    from scope.run.calls import Call
+
+# torch annotates only a part of itself; frames are private to the interpreter, and the cheapest way to see the caller.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false
+
+_MAX_REMEMBERED: Final = 4096
+_BY_STORAGE: Final = frozenset({FUNCTIONAL, COMPILED, ENGINE})
+_monotonic = time.monotonic_ns
+
+
+class ThreadState(threading.local):
+    """What a thread that calls collectives has open.
+
+    Attributes:
+        blocking: The call whose caller will wait for it at once.
+        last_work: See the module.
+        backward: Calls that came out of the autograd engine in the backward in progress.
+    """
+
+    def __init__(self) -> None:
+        self.blocking: Call | None = None
+        self.last_work: Any = None
+        self.backward: list[Call] | None = None
+        self.kind = ENGINE
+
+
+class CallTracker:
+    """Follows each call from its issue to its completion and to the place where somebody waits for it.
+
+    Attributes:
+        active: Hooks do nothing while it is False.
+        sink: Takes the calls.
+        works: By the id of a Work: a weak reference to it, and its call.
+        thread: What the calling thread has open.
+    """
+
+    def __init__(self, sink: CallSink, groups: GroupTable, guard: HookGuard) -> None:
+        """Start with nothing open.
+
+        Args:
+            sink: Takes the calls.
+            groups: Finds the group of a call.
+            guard: Told what a hook raised.
+        """
+        self.active = True
+        self.sink = sink
+        self.works: dict[int, tuple[weakref.ref[Any], Call]] = {}
+        self.thread = ThreadState()
+        self._groups = groups
+        self._guard = guard
+        self._issue = sink.issue
+        self._callers = callers.CallerTable()
+        self._storages: dict[int, Call] = {}
+        self._without_future: set[str] = set()
+        self._unbox_work = torch.distributed.Work.unbox
+        self._unbox_group = torch.distributed.ProcessGroup.unbox
+        self._backward = BackwardWaits(sink, guard, self.thread)
+
+    def starter(  # noqa: C901 - flat on purpose, see below
+        self, spec: OperationSpec, *, async_index: int | None
+    ) -> Callable[[Sequence[Any]], Call]:
+        """Return the function that takes a call of one operator of c10d just before it goes on to the backend.
+
+        The kernel itself must call it: the frame above the kernel is the caller.
+
+        Args:
+            spec: Which operator.
+            async_index: Place of `async_op` among its arguments; None where the operator does not say.
+        """
+        unbox, group_of, by_id = self._unbox_group, self._groups.of, self._groups.by_id
+        group_index, sign, blocking = spec.group_index, spec.signature, spec.blocking
+        kinds, table, thread, issue = self._callers.kinds, self._callers, self.thread, self._issue
+        monotonic, getframe = time.monotonic_ns, sys._getframe
+
+        # Flat, and its names bound above: what is looked up or called in here is paid by every collective.
+        def begin(args: Sequence[Any]) -> Call:
+            process_group = unbox(args[group_index])
+            group = by_id.get(id(process_group))
+            # An id may come back after its group was destroyed.
+            if group is None or group.reference() is not process_group:
+                group = group_of(process_group)
+            signature = sign(args)
+            shapes = group.shapes.get(signature) if signature is not None else None
+            if shapes is None:
+                shapes = find_shapes(spec, group, args, signature)
+            try:
+                frame = getframe(2)
+                kind = kinds.get(frame.f_code)
+                if kind is None:
+                    kind = table.kind(frame.f_code)
+            except ValueError:
+                # A thread of the autograd engine has no Python frame.
+                frame, kind = None, ENGINE
+            shape = shapes.plain
+            flags = 0
+            # Trailing arguments that have their default value are not passed: asynchronous is the default.
+            asynchronous = async_index is None or len(args) <= async_index or args[async_index]
+            if kind == API:
+                if shapes.may_be_control or async_index is None:
+                    kind = table.walk_api(frame)
+                    if kind == API_OBJECT:
+                        shape = shapes.objects
+                        flags = FLAG_CONTROL
+                    if async_index is None:
+                        asynchronous = kind != API_BLOCKING_P2P and _says_asynchronous(frame)
+            elif kind >= FUNCTIONAL:
+                shape = shapes.functional
+                if kind == COMPILED or table.is_compiled(frame):
+                    flags = FLAG_COMPILED
+            if asynchronous and not blocking:
+                thread.kind = kind
+                thread.blocking = None
+                return issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
+            # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
+            thread.blocking = call = issue(shape, flags, monotonic())
+            return call
+
+        return begin
+
+    def end(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], work: Any) -> None:
+        """Take the boxed Work of an asynchronous call that the backend has accepted.
+
+        Args:
+            call: What `begin` returned.
+            spec: Which operator.
+            tensors: The tensors that it writes.
+            work: The script object, or None.
+        """
+        thread = self.thread
+        kind = thread.kind
+        on_host = True
+        for tensor in tensors:
+            on_host = tensor.is_cpu
+            if kind not in _BY_STORAGE:
+                break
+            self._storages[tensor.data_ptr()] = call
+        if kind in _BY_STORAGE:
+            if len(self._storages) > _MAX_REMEMBERED:
+                self._forget_oldest_storages()
+            if kind == ENGINE:
+                self._backward.watch(call)
+        if work is None:
+            return
+        work = self._unbox_work(work)
+        if on_host and spec.name not in self._without_future:
+            try:
+                work.get_future().add_done_callback(Completion(self.sink, call, self._guard))
+            except RuntimeError:
+                # gloo's sends, among others, have no future; they are complete when somebody has waited for them.
+                self._without_future.add(spec.name)
+        if kind not in _BY_STORAGE:
+            self.remember_work(work, call)
+
+    def remember_work(self, work: Any, call: Call) -> None:
+        """Keep by which object a later `wait` is known to be a call's."""
+        self.thread.last_work = work
+        self.works[id(work)] = (weakref.ref(work), call)
+        if len(self.works) > _MAX_REMEMBERED:
+            self._forget_dead_works()
+
+    def claim(self, work: Any) -> Call | None:
+        """Return the call of a Work and forget it; None if the Work is not known."""
+        reference, call = self.works.pop(id(work), (None, None))
+        if reference is None or reference() is not work:
+            return None
+        if self.thread.last_work is work:
+            self.thread.last_work = None
+        return call
+
+    def end_inside(self, call: Call) -> None:
+        """Take the end of an operator that returned only when the operation was over."""
+        now = _monotonic()
+        self.sink.complete(call, now)
+        self.sink.add_wait(call, now - call.issued_ns)
+        self.thread.blocking = None
+
+    def waited_for_tensor(self, address: int, start_ns: int, end_ns: int, *, on_host: bool) -> None:
+        """Take a functional wait for the tensor at an address that blocked its thread in `[start_ns, end_ns)`."""
+        call = self._storages.pop(address, None)
+        if call is None:
+            return
+        shape = call.shape
+        if shape.variant == operations.PLAIN:
+            # The C++ backward of a functional collective looks like DDP's reducer until somebody waits for its tensor.
+            call.shape = shape._replace(variant=operations.FUNCTIONAL)
+        self.sink.add_wait(call, end_ns - start_ns)
+        if on_host:
+            self.sink.complete(call, end_ns)
+
+    def release(self) -> None:
+        """Let go of what is kept for the calling thread; the end of a step is the place for it."""
+        self.thread.last_work = None
+        self.thread.blocking = None
+
+    def close(self) -> None:
+        """Stop, and let go of everything."""
+        self.active = False
+        self.release()
+        self.works.clear()
+        self._storages.clear()
+
+    def _forget_oldest_storages(self) -> None:
+        for address in list(self._storages)[: _MAX_REMEMBERED // 2]:
+            self._storages.pop(address, None)
+
+    def _forget_dead_works(self) -> None:
+        for key, (reference, _) in list(self.works.items()):
+            if reference() is None:
+                self.works.pop(key, None)
+        if len(self.works) > _MAX_REMEMBERED:
+            self.works.clear()
+
+
+class Completion:
+    """Called by the backend's thread when a call is over. It holds what is known of the call, none of its tensors."""
+
+    __slots__ = ("_call", "_guard", "_sink")
+
+    def __init__(self, sink: CallSink, call: Call, guard: HookGuard) -> None:
+        self._sink = sink
+        self._call = call
+        self._guard = guard
+
+    def __call__(self, future: Any) -> None:
+        """Note the completion, unless the call failed."""
+        now = _monotonic()
+        try:
+            future.value()
+        except Exception:  # noqa: BLE001 - a call that failed has not completed; its waiter gets the error
+            return
+        try:
+            self._sink.complete(self._call, now)
+        except Exception as error:  # noqa: BLE001 - the one guard
+            self._guard.disable("completion", error)
+
+
+def written_tensors(args: Sequence[Any]) -> Iterable[Any]:
+    """Return the tensors that an operator of c10d writes: its first argument, or the second where that is empty."""
+    first = args[0]
+    if isinstance(first, torch.Tensor):
+        return (first,)
+    if first and isinstance(first[0], torch.Tensor):
+        return first
+    nested = [tensor for tensors in first for tensor in tensors]
+    return nested or args[1]
+
+
+def _says_asynchronous(frame: Any) -> bool:
+    """Return whether a function of torch.distributed was called with `async_op`, where the operator does not say."""
+    return bool(frame.f_locals.get("async_op", True)) if frame is not None else True

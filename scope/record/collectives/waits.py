@@ -1,0 +1,152 @@
+"""Wait sites: where a thread is blocked until a collective is over.
+
+`Work.wait` is patched on every class of Work. The end of a backward, where DDP's reducer waits for its buckets, is seen
+by callbacks of the autograd engine. Functional waits have a kernel of their own (`dispatcher`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from scope.run.layout import FLAG_COMPLETED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.record.collectives.guard import HookGuard
+    from scope.record.collectives.sink import CallSink
+    from scope.record.collectives.tracker import CallTracker, ThreadState
+    from scope.run.calls import Call
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
+
+_monotonic = time.monotonic_ns
+
+
+class WorkWaits:
+    """The patched `wait` methods, from `attach` to `detach`."""
+
+    def __init__(self, tracker: CallTracker, guard: HookGuard) -> None:
+        self._tracker = tracker
+        self._guard = guard
+        self._patched: list[tuple[Any, Any, Any]] = []
+
+    def attach(self) -> None:
+        """Patch `wait` of Work and of its subclasses that have their own."""
+        for owner in (dist.Work, *_subclasses(dist.Work)):
+            original = owner.__dict__.get("wait")
+            if original is None:
+                continue
+            patched = self._timed(original)
+            try:
+                owner.wait = patched
+            except TypeError:
+                # A class whose attributes cannot be set: its waits stay unseen, and the coverage says so.
+                continue
+            self._patched.append((owner, original, patched))
+
+    def detach(self) -> None:
+        """Put back every method that is still ours."""
+        for owner, original, patched in reversed(self._patched):
+            if owner.__dict__.get("wait") is patched:
+                owner.wait = original
+        self._patched.clear()
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        tracker, guard = self._tracker, self._guard
+        thread, works, claim = tracker.thread, tracker.works, tracker.claim
+        complete, add_wait = tracker.sink.complete, tracker.sink.add_wait
+
+        intact = True
+
+        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal intact
+            start = _monotonic()
+            completed = False
+            try:
+                result = original(self, *args, **kwargs) if args or kwargs else original(self)
+                completed = True
+            finally:
+                # A wait that raises (a time limit, a dead peer) blocked its thread all the same.
+                if intact and tracker.active:
+                    try:
+                        end = _monotonic()
+                        call = thread.blocking
+                        if works and id(self) in works:
+                            call = claim(self) or call
+                        if call is not None:
+                            thread.blocking = None
+                            add_wait(call, end - start)
+                            if completed:
+                                complete(call, end)
+                    except Exception as error:  # noqa: BLE001 - the one guard
+                        intact = False
+                        guard.disable("Work.wait", error)
+            return result
+
+        wait.__wrapped__ = original  # type: ignore[attr-defined]
+        return wait
+
+
+class BackwardWaits:
+    """The time from a backward's last gradient to its end, in which DDP's reducer waits for its buckets.
+
+    The reducer waits in a final callback of the backward, queued when its last bucket was issued. A callback of ours,
+    queued at its first bucket, runs before it and marks when the gradients are done; one that this one queues runs
+    after it. Between the two lies the wait.
+    """
+
+    def __init__(self, sink: CallSink, guard: HookGuard, thread: ThreadState) -> None:
+        self._sink = sink
+        self._guard = guard
+        self._thread = thread
+        self._queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+    def watch(self, call: Call) -> None:
+        """Take a call that came straight out of the autograd engine."""
+        thread = self._thread
+        if thread.backward is not None:
+            thread.backward.append(call)
+            return
+        calls = [call]
+        try:
+            self._queue_callback(lambda: self._computed(calls))
+        except RuntimeError:
+            # No backward is in progress: C++ code of another kind.
+            return
+        thread.backward = calls
+
+    def _computed(self, calls: list[Call]) -> None:
+        try:
+            self._thread.backward = None
+            start = _monotonic()
+            self._queue_callback(lambda: self._over(calls, start))
+        except Exception as error:  # noqa: BLE001 - the one guard
+            self._guard.disable("backward", error)
+
+    def _over(self, calls: list[Call], start_ns: int) -> None:
+        try:
+            end_ns = _monotonic()
+            for call in calls:
+                if call.blocked_ns >= 0:
+                    continue
+                # The reducer waits for one bucket after the other.
+                done = min(end_ns, call.completed_ns) if call.flags & FLAG_COMPLETED else end_ns
+                blocked_until = max(start_ns, done)
+                self._sink.add_wait(call, blocked_until - start_ns)
+                start_ns = blocked_until
+        except Exception as error:  # noqa: BLE001 - the one guard
+            self._guard.disable("backward", error)
+
+
+def _subclasses(owner: type) -> list[type]:
+    found: list[type] = []
+    for child in owner.__subclasses__():
+        found += [child, *_subclasses(child)]
+    return found
