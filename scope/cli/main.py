@@ -16,6 +16,8 @@ import scope
 from scope.cli.exporter import exporter
 from scope.cli.post_mortem import add_post_mortem_commands
 from scope.cli.run import run
+from scope.cli.runs import runs
+from scope.cli.show import show
 from scope.errors import ScopeError
 
 _INTERRUPTED: Final = 130
@@ -49,6 +51,8 @@ def _root(
 
 add_post_mortem_commands(app)
 app.command("run")(run)
+app.command("show")(show)
+app.add_typer(runs, name="runs")
 
 # The exporter has its own options and its own help.
 app.command(

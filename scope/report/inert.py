@@ -12,7 +12,7 @@ from typing import Final
 
 # Control characters, and those that are invisible or turn the direction of what follows. A lone surrogate cannot be
 # encoded at all.
-_UNPRINTABLE: Final = re.compile(
+UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "＝", "＋", "－", "＠")
@@ -26,7 +26,7 @@ def visible(text: str) -> str:
         >>> visible("a\x1b]0;title\x07")
         'a\\x1b]0;title\\x07'
     """
-    return _UNPRINTABLE.sub(lambda match: _written_out(match[0]), text)
+    return UNPRINTABLE.sub(lambda match: _written_out(match[0]), text)
 
 
 def csv_text(text: str) -> str:
@@ -75,6 +75,37 @@ def shortened(text: str, *, length: int) -> str:
         return text
     tail = (length - 1) // 2
     return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def kernel_title(name: str) -> str:
+    """Return a kernel's name without what all of them share: return type, arguments and usual namespaces.
+
+    Only for people; JSON and CSV hold the name as the trace has it.
+
+    Examples:
+        >>> kernel_title("void at::native::(anonymous namespace)::softmax<4, float>(float*, int)")
+        'softmax<4, float>'
+        >>> kernel_title("ncclDevKernel_AllReduce")
+        'ncclDevKernel_AllReduce'
+    """
+    if not name.startswith("void "):
+        return name
+    bare = name.removeprefix("void ")
+    if bare.endswith(")"):
+        bare = bare[: _opening(bare)].rstrip() or bare
+    for namespace in ("at::native::", "(anonymous namespace)::", "at::cuda::detail::"):
+        bare = bare.replace(namespace, "")
+    return bare
+
+
+def _opening(text: str) -> int:
+    """Return where the parenthesis opens that the last character closes; 0 when none does."""
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if depth == 0:
+            return place
+    return 0
 
 
 def _written_out(character: str) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scope.report.inert import shortened, visible
+from scope.report.inert import kernel_title, shortened, visible
 from scope.report.table import format_cell
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ def fitting_widths(columns: Sequence[ReportColumn], texts: Sequence[Sequence[str
 
 
 def _row_texts(columns: Sequence[ReportColumn], row: Sequence[Cell]) -> list[str]:
-    return [visible(format_cell(cell, column.unit)) for column, cell in zip(columns, row, strict=True)]
+    return [
+        visible(kernel_title(cell) if isinstance(cell, str) else format_cell(cell, column.unit))
+        for column, cell in zip(columns, row, strict=True)
+    ]
 
 
 def _rich_table(columns: Sequence[ReportColumn], texts: Sequence[Sequence[str]], widths: Sequence[int]) -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from scope.analysis.collective_tables import CollectiveRooflineRows
+from scope.analysis.collective_tables import CollectiveRooflineRows, CollectiveRows
 from scope.analysis.exposure import ExposedCollectives
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
@@ -15,6 +15,7 @@ from scope.units import format_bandwidth, format_bytes, format_duration, format_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scope.analysis.collectives import Collectives
     from scope.analysis.stragglers import Straggler
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
@@ -52,10 +53,15 @@ def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when exposed messages below 1 MB take at least 1 % of the time and are several a step."""
+    """Yield a finding when exposed messages below 1 MB take at least 1 % of the time and are several a step.
+
+    Where the collectives of several ranks were matched, their transfers count and not the waits for late ranks.
+    """
     size = pl.col(ExposedCollectives.message_bytes)
     rows = results.exposed.filter(size.is_not_null(), size < SMALL_BYTES)
     cost = int(rows[ExposedCollectives.exposed_ns].sum())
+    if results.collectives is not None and results.stragglers is not None:
+        cost = min(cost, _small_transfers_ns(results.collectives))
     num_calls = int(rows[ExposedCollectives.num_calls].sum())
     share = _share_of_window(results, cost)
     if share < SMALL_SHARE or num_calls < SMALL_CALLS_PER_PART * max(1, basis.num_parts):
@@ -70,7 +76,7 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
         ),
         where=Where(groups=tuple(operations)),
         evidence=(
-            Evidence(column("exposed_ns", "exposed", "Exposed time of messages below 1 MB."), cost),
+            Evidence(column("small_ns", "their time", "Exposed, without waits for late ranks where known."), cost),
             Evidence(column("num_calls", "calls", "Calls below 1 MB, all ranks."), num_calls),
             Evidence(
                 column("largest_bytes", "largest", "The largest of these messages."),
@@ -84,6 +90,12 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
             "coalesced all-gathers, flattened scalars), or let them overlap with compute."
         ),
     )
+
+
+def _small_transfers_ns(collectives: Collectives) -> int:
+    """Return the transfer time of messages below 1 MB, summed over the ranks that took part."""
+    rows = collectives.collectives.filter(pl.col(CollectiveRows.message_bytes) < SMALL_BYTES)
+    return int(rows.select((pl.col(CollectiveRows.transfer_ns) * pl.col(CollectiveRows.num_ranks_seen)).sum()).item())
 
 
 def slow_collective(results: Results, basis: Basis) -> Iterator[Finding]:

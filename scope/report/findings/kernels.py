@@ -11,7 +11,7 @@ import polars as pl
 
 from scope.analysis.roofline import RooflinePoints
 from scope.report.findings.model import Evidence, Finding, Where
-from scope.report.inert import shortened
+from scope.report.inert import kernel_title, shortened
 from scope.report.sections.base import column
 from scope.units import format_duration, format_ratio
 
@@ -109,7 +109,7 @@ def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
         kind="far_below_ceiling",
         title=(
             f"Kernels far below their ceiling: at it they would save {format_ratio(share)} of the time "
-            f"({format_duration(chosen.saving_ns)}), first {chosen.names[0]}"
+            f"({format_duration(chosen.saving_ns)}), first {_title(chosen.names[0])}"
         ),
         where=Where(kernels=chosen.names, calls=_operators(worst)),
         evidence=(
@@ -170,14 +170,16 @@ class _Chosen:
         order = by_kernel.sort(RooflinePoints.duration_ns, RooflinePoints.kernel, descending=[True, False])
         total = int(points[RooflinePoints.duration_ns].sum())
         return _Chosen(
-            names=tuple(
-                shortened(name, length=_NAME_LENGTH) for name in order[RooflinePoints.kernel].head(_MOST_NAMED)
-            ),
+            names=tuple(order[RooflinePoints.kernel].head(_MOST_NAMED)),
             num_kernels=int(points[RooflinePoints.num_kernels].sum()),
             total_ns=total,
             saving_ns=int(points[RooflinePoints.saving_ns].sum()),
             share=_share(results, total),
         )
+
+
+def _title(kernel: str) -> str:
+    return shortened(kernel_title(kernel), length=_NAME_LENGTH)
 
 
 def _unused(results: Results, points: pl.DataFrame, *, title: str, action: str) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scope.report.inert import shortened
+from scope.report.inert import kernel_title, shortened
 from scope.report.rows import record
 from scope.report.sections.quality import format_ranks
 from scope.report.table import format_cell
@@ -76,7 +76,7 @@ class Where:
         """Return it for people; empty when it is about everything."""
         numbers = (("ranks", self.ranks), ("steps", self.steps))
         parts = [f"{name if len(each) > 1 else name[:-1]} {format_ranks(each)}" for name, each in numbers if each]
-        names = (*self.groups, *self.calls, *(shortened(name, length=60) for name in self.kernels))
+        names = (*self.groups, *self.calls, *(shortened(kernel_title(name), length=60) for name in self.kernels))
         return "; ".join([*parts, *([", ".join(names)] if names else [])])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.comparison import Changes, ChangeSet
-from scope.report.sections.base import frame_column, frame_rows, whole_table
+from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
@@ -41,6 +41,20 @@ _TITLES: Final[dict[ChangeKind, str]] = {
     "operators": "Operators",
     "phases": "Phases",
 }
+
+
+STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("before_step_ns", "step before", "Median step of the first run on the host, over ranks and steps."),
+    column("after_step_ns", "step after", "The same of the second run."),
+    column("before_num_steps", "steps before", "Whole steps of the first run.", unit="count"),
+    column("after_num_steps", "steps after", "Whole steps of the second run.", unit="count"),
+)
+
+
+def comparison_table(comparison: Comparison) -> ReportTable:
+    """Return the median steps of both runs side by side."""
+    row = tuple(figure(comparison, each.key) for each in STEP_COLUMNS)
+    return whole_table("step", "Two runs", STEP_COLUMNS, [row], notes=comparison.warnings)
 
 
 def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:

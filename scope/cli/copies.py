@@ -1,0 +1,19 @@
+"""`scope copies`: copies and sets by direction: bytes, bandwidth, and what nothing hid."""
+
+from __future__ import annotations
+
+from scope.cli.options import JobOptions, OutputOptions, takes_options
+
+
+@takes_options
+def copies(job: JobOptions, output: OutputOptions) -> None:
+    """Copies and sets by direction.
+
+    Bytes, bandwidth, and what neither compute nor communication hid.
+
+    Example: scope copies trace.json.gz
+    """
+    from scope.cli.tables import print_section
+    from scope.report.sections.host import copies_table
+
+    print_section(job, output, lambda results: copies_table(results.analysis))

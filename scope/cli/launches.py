@@ -1,0 +1,19 @@
+"""`scope launches`: launching calls, and the delay from each call to the start of what it launched."""
+
+from __future__ import annotations
+
+from scope.cli.options import JobOptions, OutputOptions, takes_options
+
+
+@takes_options
+def launches(job: JobOptions, output: OutputOptions) -> None:
+    """Launching calls and their delay.
+
+    From the start of each call to the start of what it launched.
+
+    Example: scope launches trace.json.gz
+    """
+    from scope.cli.tables import print_section
+    from scope.report.sections.host import launches_table
+
+    print_section(job, output, lambda results: launches_table(results.analysis))

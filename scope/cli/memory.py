@@ -1,0 +1,28 @@
+"""`scope memory`: how much memory was in use at the peak, and by which operators."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scope.cli.options import JobOptions, OutputOptions, takes_options
+
+
+@takes_options
+def memory(
+    job: JobOptions,
+    output: OutputOptions,
+    holders: Annotated[bool, typer.Option("--holders", help="What was in use at the peak, by operator.")] = False,
+) -> None:
+    """Peak memory, and who held it.
+
+    Needs traces recorded with profile_memory=True.
+
+    Example: scope memory trace.json.gz --holders
+    """
+    from scope.cli.tables import print_section
+    from scope.report.sections.memory import holders_table, memory_table
+
+    table = holders_table if holders else memory_table
+    print_section(job, output, lambda results: table(results.analysis))

@@ -1,0 +1,28 @@
+"""`scope steps`: where the time of each step went."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scope.cli.options import JobOptions, OutputOptions, takes_options
+
+
+@takes_options
+def steps(
+    job: JobOptions,
+    output: OutputOptions,
+    by_rank: Annotated[bool, typer.Option("--by-rank", help="One row a rank, device and step.")] = False,
+) -> None:
+    """Where each step's time went.
+
+    On the devices, over all ranks or rank by rank.
+
+    Example: scope steps traces/ --by-rank --csv
+    """
+    from scope.cli.tables import print_section
+    from scope.report.sections.breakdown import rank_steps_table, steps_table
+
+    table = rank_steps_table if by_rank else steps_table
+    print_section(job, output, lambda results: table(results.analysis))

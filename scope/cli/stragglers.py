@@ -1,0 +1,34 @@
+"""`scope stragglers`: ranks that make others wait, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scope.cli.options import JobOptions, OutputOptions, takes_options
+
+if TYPE_CHECKING:
+    from scope.report.results import Results
+    from scope.report.table import ReportTable
+
+
+@takes_options
+def stragglers(job: JobOptions, output: OutputOptions) -> None:
+    """Ranks that make others wait, and why.
+
+    With what fixing each of them alone would save.
+
+    Example: scope stragglers traces/
+    """
+    from scope.cli.tables import print_section
+
+    print_section(job, output, _table, parts={"collectives"})
+
+
+def _table(results: Results) -> ReportTable:
+    from scope.errors import InputError
+    from scope.report.sections.stragglers import stragglers_table
+
+    if results.stragglers is None:
+        message = f"no stragglers can be told: {results.absent['stragglers']}"
+        raise InputError(message)
+    return stragglers_table(results.stragglers)

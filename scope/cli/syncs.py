@@ -1,0 +1,19 @@
+"""`scope syncs`: calls that make the host wait for the device, and the idle time that they leave behind."""
+
+from __future__ import annotations
+
+from scope.cli.options import JobOptions, OutputOptions, takes_options
+
+
+@takes_options
+def syncs(job: JobOptions, output: OutputOptions) -> None:
+    """Calls that block the host.
+
+    With the operators around them and the idle time that they leave on the device.
+
+    Example: scope syncs trace.json.gz
+    """
+    from scope.cli.tables import print_section
+    from scope.report.sections.host import syncs_table
+
+    print_section(job, output, lambda results: syncs_table(results.analysis))

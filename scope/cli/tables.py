@@ -1,0 +1,101 @@
+"""Prints one table as text, CSV or JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from scope.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from scope.cli.options import JobOptions, OutputOptions
+    from scope.report.build import Part
+    from scope.report.results import Results
+    from scope.report.table import ReportTable
+
+_ROWS_OF_TEXT: Final = 20
+
+
+def print_section(
+    job: JobOptions,
+    output: OutputOptions,
+    make: Callable[[Results], ReportTable],
+    *,
+    parts: Collection[Part] = (),
+) -> None:
+    """Analyse a job and print one table of it.
+
+    Args:
+        job: Which traces.
+        output: In which form.
+        make: Makes the table.
+        parts: Which analyses the table needs beside those of single ranks.
+    """
+    check_output(output)
+    from scope.cli.job import load_results
+
+    print_tables([make(load_results(job, parts=parts))], output)
+
+
+def check_output(output: OutputOptions) -> None:
+    """Raise `UsageError` when two forms are asked for at once."""
+    if output.json and output.csv:
+        message = "--json and --csv are two forms of one output; give one of them"
+        raise UsageError(message)
+
+
+def print_tables(tables: list[ReportTable], output: OutputOptions) -> None:
+    """Print tables in the form that the user wants; JSON and CSV take one table."""
+    check_output(output)
+    if output.json:
+        from scope.report.encoding import encode_json
+        from scope.report.rows import to_records
+
+        kept = [table.limited(output.limit or None) for table in tables]
+        write(encode_json(to_records(kept[0]) if len(kept) == 1 else {each.name: to_records(each) for each in kept}))
+        return
+    if output.csv:
+        from scope.report.rows import to_csv
+
+        write("\n".join(to_csv(table.limited(output.limit or None)) for table in tables))
+        return
+    from scope.report.text import make_console, print_table
+
+    console = make_console()
+    limit = _ROWS_OF_TEXT if output.limit is None else output.limit or None
+    for table in tables:
+        print_table(table.limited(limit), console)
+
+
+def write(text: str) -> None:
+    """Write text to stdout as UTF-8, whatever the locale."""
+    sys.stdout.buffer.write(text.encode("utf-8", errors="backslashreplace"))
+    sys.stdout.buffer.flush()
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Raise `UsageError` for a file that is there already, before long work is done for nothing."""
+    if path.exists() and not force:
+        message = f"{path} is there already; --force replaces it"
+        raise UsageError(message)
+
+
+def write_file(path: Path, text: str, *, force: bool) -> None:
+    """Write a file; one that is there is replaced only when the user says so.
+
+    Raises:
+        UsageError: The file is there and `force` is not given.
+        InputError: It cannot be written.
+    """
+    try:
+        with path.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except FileExistsError as error:
+        message = f"{path} is there already; --force replaces it"
+        raise UsageError(message) from error
+    except OSError as error:
+        message = f"{path}: cannot be written: {error.strerror or error}"
+        raise InputError(message) from error

@@ -1,0 +1,264 @@
+"""Which figures a report shows, made from its results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.collective_tables import CollectiveRooflineRows, CollectiveRows, MatchedCalls
+from scope.analysis.idle import IDLE_CAUSES
+from scope.analysis.kernels import KernelStats
+from scope.analysis.roofline import RooflinePoints
+from scope.report import figures
+from scope.trace.schema import DeviceEvents, Memory
+from scope.units import format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from scope.analysis.job import Analysis
+    from scope.hardware import Gpu
+    from scope.report.figures.style import Figure
+    from scope.report.results import Results
+    from scope.trace.model import RankTrace
+
+_PARTS: Final = ("compute", "exposed_communication", "exposed_memory", "idle")
+_MOST_LANES: Final = 64
+_MOST_BUBBLES: Final = 2_000
+
+
+def make_figures(results: Results) -> dict[str, Figure]:
+    """Return the figures of a report by name; one that has nothing to show is left out."""
+    return dict(_named(results))
+
+
+def _named(results: Results) -> Iterator[tuple[str, Figure]]:
+    analysis = results.analysis
+    if analysis.steps:
+        yield "steps", figures.step_breakdown(step_bars(analysis))
+    if any(rank.breakdown is not None for rank in analysis.ranks):
+        yield "ranks", figures.rank_breakdown(rank_bars(analysis))
+    if any(rank.idle is not None for rank in analysis.ranks):
+        yield "idle", figures.idle_causes(idle_bars(analysis))
+    if not analysis.kernels.by_name.is_empty():
+        yield "kernels", kernels_figure(analysis)
+    if results.rooflines:
+        yield "roofline", roofline_figure(results)
+    yield from _collective_figures(results)
+    if len({(step.number) for step in analysis.steps}) > 1 and len(analysis.ranks) > 1:
+        yield "rank-steps", rank_steps_figure(analysis)
+    spans = timeline_spans(results)
+    if not spans.is_empty():
+        start, end = spans[figures.TimelineSpans.start_ns].min(), spans[figures.TimelineSpans.end_ns].max()
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        yield "timeline", figures.timeline(spans, start_ns=start, end_ns=end)
+    samples = memory_samples(results)
+    if not samples.is_empty():
+        yield "memory", figures.memory_over_time(samples, capacities=_capacities(results))
+
+
+def step_bars(analysis: Analysis) -> figures.StackedTimes:
+    """Return the breakdown of each step, summed over devices."""
+    return figures.StackedTimes(
+        labels=[f"step {step.number}" for step in analysis.steps],
+        parts={part: [getattr(step.breakdown, f"{part}_ns") for step in analysis.steps] for part in _PARTS},
+    )
+
+
+def rank_bars(analysis: Analysis) -> figures.StackedTimes:
+    """Return the breakdown of each rank, summed over its devices; unknown where a rank has none."""
+    return figures.StackedTimes(
+        labels=[rank.label for rank in analysis.ranks],
+        parts={
+            part: [None if rank.breakdown is None else getattr(rank.breakdown, f"{part}_ns") for rank in analysis.ranks]
+            for part in _PARTS
+        },
+    )
+
+
+def idle_bars(analysis: Analysis) -> figures.StackedTimes:
+    """Return the idle time of each rank by cause."""
+    return figures.StackedTimes(
+        labels=[rank.label for rank in analysis.ranks],
+        parts={
+            cause: [None if rank.idle is None else getattr(rank.idle, f"{cause}_ns") for rank in analysis.ranks]
+            for cause in IDLE_CAUSES
+        },
+    )
+
+
+def kernels_figure(analysis: Analysis) -> Figure:
+    """Return the kernels of all ranks by time."""
+    rows = analysis.kernels.by_name.select(KernelStats.key, KernelStats.total_ns, KernelStats.kernel_class).rows()
+    names = [name or "without a name" for name, _, _ in rows]
+    return figures.kernels_by_time(names, [total for _, total, _ in rows], [each for _, _, each in rows])
+
+
+def roofline_figure(results: Results) -> Figure:
+    """Return the kernels with FLOPs under the roofs of the math paths that they use."""
+    points = pl.concat([roofline.points for roofline in results.rooflines.values()])
+    placed = points.filter(
+        pl.col(RooflinePoints.reason).is_null(), pl.col(RooflinePoints.flops) > 0, pl.col(RooflinePoints.num_bytes) > 0
+    ).sort(RooflinePoints.duration_ns, descending=True, maintain_order=True)
+    bubbles = [_bubble(row) for row in placed.head(_MOST_BUBBLES).iter_rows(named=True)]
+    compute = sum(each.compute_ns for each in results.rooflines.values())
+    covered = sum(each.placed_ns for each in results.rooflines.values())
+    note = f"{format_ratio(covered / compute)} of compute time is placed" if compute else ""
+    return figures.roofline(bubbles, list(_ceilings(results, placed)), note=note)
+
+
+def rank_steps_figure(analysis: Analysis) -> Figure:
+    """Return how long each rank was busy other than waiting in communication, step by step."""
+    numbers = [step.number for step in analysis.steps]
+    places = {number: place for place, number in enumerate(numbers)}
+    cells = [
+        (places[part.step.number], row, (part.breakdown.compute_ns + part.breakdown.exposed_memory_ns) / 1e6)
+        for row, rank in enumerate(analysis.ranks)
+        for device in rank.devices[:1]
+        for part in device.steps
+        if part.step is not None and part.breakdown is not None and part.step.number in places
+    ]
+    axes = figures.HeatAxes(
+        title="Compute and copies of each rank and step",
+        x_title="Step",
+        y_title="Rank",
+        x_labels=[str(number) for number in numbers],
+        y_labels=[rank.label for rank in analysis.ranks],
+        value_title="Time (ms)",
+        scale="diverging",
+    )
+    return figures.heat_map(pl.DataFrame(cells, schema=figures.HeatCells.schema(), orient="row"), axes)
+
+
+def timeline_spans(results: Results) -> pl.DataFrame:
+    """Return what ran on the first lanes of the job: one a rank, device and stream."""
+    frames: list[pl.DataFrame] = []
+    for trace in results.job.ranks:
+        if len(frames) >= _MOST_LANES:
+            break
+        if not trace.device_events.is_empty():
+            frames.append(_lanes(trace))
+    if not frames:
+        return figures.TimelineSpans.empty()
+    spans = pl.concat(frames)
+    lanes = spans[figures.TimelineSpans.lane].unique(maintain_order=True).head(_MOST_LANES)
+    return spans.filter(pl.col(figures.TimelineSpans.lane).is_in(lanes.implode()))
+
+
+def memory_samples(results: Results) -> pl.DataFrame:
+    """Return allocated and reserved memory of every device whose events were recorded."""
+    frames = [
+        _memory(trace, name, column)
+        for trace in results.job.ranks
+        for name, column in (("allocated", Memory.allocated_bytes), ("reserved", Memory.reserved_bytes))
+        if not trace.memory.is_empty()
+    ]
+    return pl.concat(frames) if frames else figures.Samples.empty()
+
+
+def _lanes(trace: RankTrace) -> pl.DataFrame:
+    events = trace.device_events.sort(DeviceEvents.device, DeviceEvents.stream, DeviceEvents.start_ns)
+    several = events[DeviceEvents.device].n_unique() > 1
+    stream = pl.format("stream {}", pl.col(DeviceEvents.stream))
+    lane = pl.format("device {} {}", pl.col(DeviceEvents.device), stream) if several else stream
+    return events.select(
+        pl.format("{} {}", pl.lit(trace.label), lane).alias(figures.TimelineSpans.lane),
+        pl.col(DeviceEvents.category).cast(pl.String).alias(figures.TimelineSpans.category),
+        pl.col(DeviceEvents.name).cast(pl.String).alias(figures.TimelineSpans.name),
+        pl.col(DeviceEvents.start_ns).alias(figures.TimelineSpans.start_ns),
+        pl.col(DeviceEvents.end_ns).alias(figures.TimelineSpans.end_ns),
+    )
+
+
+def _memory(trace: RankTrace, name: str, column: str) -> pl.DataFrame:
+    device = pl.col(Memory.device).fill_null(-1)
+    return trace.memory.filter(pl.col(column).is_not_null()).select(
+        pl.format("{} device {} " + name, pl.lit(trace.label), device).alias(figures.Samples.name),
+        pl.col(Memory.time_ns).alias(figures.Samples.time_ns),
+        pl.col(column).cast(pl.Float64).alias(figures.Samples.value),
+    )
+
+
+def _capacities(results: Results) -> dict[str, float]:
+    devices = [each for trace in results.job.ranks for each in trace.devices]
+    sizes = {each.total_memory_bytes for each in devices if each.total_memory_bytes}
+    return {f"memory of the device ({size / 1e9:.1f} GB)": float(size) for size in sorted(sizes)}
+
+
+def _bubble(row: Mapping[str, object]) -> figures.RooflineBubble:
+    shapes = "".join(str(row[RooflinePoints.shapes] or "shapes unknown").split())
+    return figures.RooflineBubble(
+        name=str(row[RooflinePoints.operator] or row[RooflinePoints.kernel]),
+        detail=f"{shapes} {row[RooflinePoints.path] or ''}",
+        kernel_class=str(row[RooflinePoints.kernel_class]),
+        flop_per_byte=_number(row[RooflinePoints.intensity_flop_per_byte]),
+        flop_per_s=_number(row[RooflinePoints.achieved_flop_per_s]),
+        attained_ratio=_number(row[RooflinePoints.attained_ratio]),
+        total_ns=int(_number(row[RooflinePoints.duration_ns])),
+        count=int(_number(row[RooflinePoints.num_kernels])),
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _ceilings(results: Results, placed: pl.DataFrame) -> Iterator[figures.RooflineCeiling]:
+    """Yield one roof for each GPU and math path in use."""
+    paths = placed[RooflinePoints.path].drop_nulls().unique().sort().to_list()
+    gpus: dict[str, Gpu] = {}
+    for roofline in results.rooflines.values():
+        gpus |= {match.usable.title: match.usable for match in roofline.devices if match.usable is not None}
+    for title, gpu in gpus.items():
+        for path in paths:
+            units, _, dtype = path.partition(" ")
+            peak = gpu.matrix_peak(dtype) if units == "matrix" else gpu.vector_peak(dtype)
+            if peak is not None and gpu.memory_bytes_per_s is not None:
+                yield figures.RooflineCeiling(
+                    name=f"{title}: {path}", peak_flop_per_s=peak.value, bytes_per_s=gpu.memory_bytes_per_s.value
+                )
+
+
+def _collective_figures(results: Results) -> Iterator[tuple[str, Figure]]:
+    links = results.collective_roofline
+    if links is not None and not links.points.is_empty():
+        bubbles = [
+            figures.CollectiveBubble(
+                operation=str(row[CollectiveRooflineRows.operation]),
+                detail=f"{row[CollectiveRooflineRows.num_ranks]} ranks {row[CollectiveRooflineRows.tier] or ''}",
+                message_bytes=row[CollectiveRooflineRows.message_bytes],
+                busbw_bytes_per_s=row[CollectiveRooflineRows.median_busbw_bytes_per_s],
+                total_ns=row[CollectiveRooflineRows.total_transfer_ns],
+                count=row[CollectiveRooflineRows.num_collectives],
+            )
+            for row in links.points.iter_rows(named=True)
+        ]
+        known = links.points.select(CollectiveRooflineRows.tier, CollectiveRooflineRows.ceiling_bytes_per_s).unique()
+        ceilings = [
+            figures.BandwidthCeiling(name=f"ceiling, {tier}", bytes_per_s=ceiling)
+            for tier, ceiling in known.drop_nulls().sort(known.columns).iter_rows()
+        ]
+        yield "collectives", figures.collective_bandwidth(bubbles, ceilings)
+    if results.collectives is not None and results.stragglers is not None:
+        yield "waits", figures.wait_and_transfer(wait_bars(results))
+
+
+def wait_bars(results: Results) -> figures.StackedTimes:
+    """Return what each rank waited in collectives, and how long they then moved data."""
+    assert results.collectives is not None
+    transfers = results.collectives.collectives.select(CollectiveRows.collective_id, CollectiveRows.transfer_ns)
+    by_rank = (
+        results.collectives.calls.join(transfers, on=MatchedCalls.collective_id)
+        .group_by(MatchedCalls.rank)
+        .agg(pl.col(MatchedCalls.wait_ns).sum(), pl.col(CollectiveRows.transfer_ns).sum())
+        .sort(MatchedCalls.rank)
+    )
+    return figures.StackedTimes(
+        labels=[f"rank {rank}" for rank in by_rank[MatchedCalls.rank].to_list()],
+        parts={
+            "wait": by_rank[MatchedCalls.wait_ns].to_list(),
+            "transfer": by_rank[CollectiveRows.transfer_ns].to_list(),
+        },
+    )

@@ -1,0 +1,206 @@
+"""The state of a recorded run in words and as a document: step, rate, phases, collectives, memory, MFU, slowest ranks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from scope.analysis.recorded import compute_rank_excess, summarize_collectives, summarize_run
+from scope.frames.schema import Events, RankSteps
+from scope.report.inert import visible
+from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scope.frames import Run
+    from scope.run.blackbox import BlackBoxState
+
+_NUM_SLOWEST: Final = 5
+_STALE_NS: Final = 10_000_000_000
+_NUM_COLLECTIVES: Final = 12
+
+
+def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
+    """Return the state of a run as a document of plain values; what is unknown is null, its reason under `absent`.
+
+    Args:
+        run: The run.
+        now_ns: Nanoseconds since the epoch that ages are counted from; now when absent.
+    """
+    now = time.time_ns() if now_ns is None else now_ns
+    steps = run.steps().lazy()
+    summary = summarize_run(run.ranks, steps, now_ns=now)
+    info = run.info
+    return {
+        "run_id": info.run_id,
+        "path": str(run.path),
+        "synthetic": info.synthetic,
+        "tags": info.tags,
+        "summary": asdict(summary),
+        "ranks": [_rank(state, now) for _, state in sorted(run.black_boxes().items())],
+        "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
+        "memory": _memory(steps),
+        "slowest_ranks": compute_rank_excess(steps).head(_NUM_SLOWEST).to_dicts(),
+        "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
+        "verdicts": [verdict.summary for verdict in run.verdicts()],
+    }
+
+
+def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
+    """Return one row a checkpoint over all ranks that wrote it in the same step: bytes, slowest rank, spread.
+
+    `spread_ns` is the longest less the shortest time of a rank; `bytes_per_s` all bytes / the longest.
+    """
+    detail = pl.col(Events.detail).str.json_decode(pl.Struct({"bytes": pl.Int64, "asynchronous": pl.Boolean}))
+    return (
+        events.filter(pl.col(Events.kind) == "checkpoint")
+        .with_columns(detail.struct.unnest())
+        .group_by(Events.attempt, Events.step, "asynchronous")
+        .agg(
+            pl.len().alias("num_ranks"),
+            pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()).alias("bytes"),
+            pl.col(Events.duration_ns).max().alias("longest_ns"),
+            (pl.col(Events.duration_ns).max() - pl.col(Events.duration_ns).min()).alias("spread_ns"),
+            pl.col(Events.rank).sort_by(Events.duration_ns).last().alias("slowest_rank"),
+        )
+        .with_columns((pl.col("bytes") * 1e9 / pl.col("longest_ns")).alias("bytes_per_s"))
+        .sort(Events.attempt, Events.step)
+    )
+
+
+def render_run(state: Mapping[str, Any]) -> str:
+    """Return the document of `describe_run` for people."""
+    return "\n".join(_lines(state)) + "\n"
+
+
+def _lines(state: Mapping[str, Any]) -> Iterator[str]:
+    summary = state["summary"]
+    yield f"run {visible(state['run_id'])}" + ("  (synthetic)" if state["synthetic"] else "")
+    yield f"  {_progress(summary)}"
+    yield f"  {_speed(summary['speed'])}"
+    if summary["missing_ranks"]:
+        yield f"  ranks that have recorded nothing: {', '.join(map(str, summary['missing_ranks'][:20]))}"
+    yield from _phases(summary)
+    yield from _collectives(state["collectives"])
+    yield from _memory_lines(state["memory"])
+    yield from _slowest(state["slowest_ranks"])
+    yield from _checkpoints(state["checkpoints"])
+    yield from _now(state["ranks"])
+    for verdict in state["verdicts"]:
+        yield f"verdict: {visible(verdict)}"
+    if summary["num_dropped"]:
+        yield f"{summary['num_dropped']} records were dropped (full disk or queue): the figures above are of the rest"
+
+
+def _progress(summary: Mapping[str, Any]) -> str:
+    last = "no step yet" if summary["last_step"] is None else f"last step {summary['last_step']}"
+    world = summary["world_size"] if summary["world_size"] is not None else "an unknown number"
+    return (
+        f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} ranks, {last}, {summary['num_steps']} steps"
+    )
+
+
+def _speed(speed: Mapping[str, Any]) -> str:
+    length = speed["step_time"]
+    if length is None:
+        return f"speed unknown: {speed['absent'].get('step_time', '')}"
+    parts = [f"step {format_duration(length['median_ns'])} (median of {speed['num_steps']})"]
+    if speed["tokens_per_s"] is not None:
+        parts.append(f"{speed['tokens_per_s']:,.0f} tokens/s")
+    for name, title in (("mfu_ratio", "MFU"), ("hfu_ratio", "HFU")):
+        value = speed[name]
+        parts.append(f"{title} {format_ratio(value)}" if value is not None else f"no {title}: {speed['absent'][name]}")
+    return ", ".join(parts)
+
+
+def _phases(summary: Mapping[str, Any]) -> Iterator[str]:
+    total = sum(summary["phases_ns"].values())
+    if not total:
+        return
+    yield "host time of all ranks by phase"
+    for name, length in sorted(summary["phases_ns"].items(), key=lambda item: -item[1]):
+        if length:
+            yield f"  {visible(name.removesuffix('_ns')):<16} {format_ratio(length / total):>7}  {format_duration(length)}"
+    wait = summary["communication_wait_ns"]
+    waited = format_duration(wait) if wait is not None else "unknown"
+    yield f"  of it waiting for communication: {waited}; garbage collection: {format_duration(summary['gc_ns'])}"
+    yield f"  recording itself took {format_duration(summary['recorder_ns'])}"
+
+
+def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "collectives"
+    for row in rows[:_NUM_COLLECTIVES]:
+        axis = visible(row["mesh_axis"] or "-")
+        message = format_bytes(row["message_bytes"]) if row["message_bytes"] is not None else "size unknown"
+        blocked = format_duration(row["blocked_ns"]) if row["blocked_ns"] is not None else "unknown"
+        busbw = row["busbw_at_least_bytes_per_s"]
+        speed = f", busbw at least {format_bandwidth(busbw)}" if busbw is not None else ""
+        name = f"{row['operation']} ({row['variant']})" if row["variant"] != "plain" else row["operation"]
+        yield f"  {name:<26} {axis:<10} {row['num_calls']:>9,} calls of {message}, blocked {blocked}{speed}"
+    if len(rows) > _NUM_COLLECTIVES:
+        yield f"  and {len(rows) - _NUM_COLLECTIVES} more kinds (--json has all)"
+
+
+def _memory(steps: pl.LazyFrame) -> dict[str, int | None]:
+    columns = (RankSteps.allocated_peak_bytes, RankSteps.reserved_peak_bytes, RankSteps.resident_peak_bytes)
+    return steps.select(pl.col(column).max() for column in columns).collect().row(0, named=True)
+
+
+def _memory_lines(memory: Mapping[str, int | None]) -> Iterator[str]:
+    known = [f"{name.split('_')[0]} {format_bytes(value)}" for name, value in memory.items() if value is not None]
+    if known:
+        yield f"largest memory of a rank: {', '.join(known)}"
+
+
+def _slowest(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if len(rows) < 2:
+        return
+    yield "slowest ranks, waiting not counted"
+    for row in rows:
+        reason = f", most in {row['phase'].removesuffix('_ns')}" if row["phase"] else ""
+        yield (
+            f"  rank {row['rank']}: {format_duration(row['busy_ns'])} a step, "
+            f"{format_duration(row['excess_ns'])} more than its peers{reason}"
+        )
+
+
+def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not rows:
+        return
+    last = rows[-1]
+    size = format_bytes(last["bytes"]) if last["bytes"] is not None else "size unknown"
+    rate = f" at {format_bandwidth(last['bytes_per_s'])}" if last["bytes_per_s"] is not None else ""
+    yield (
+        f"{len(rows)} checkpoints; the last in step {last['step']}: {size}{rate}, "
+        f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, spread {format_duration(last['spread_ns'])}"
+    )
+
+
+def _now(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for rank in ranks:
+        if rank["closed"] or rank["age_ns"] is None or rank["age_ns"] < _STALE_NS:
+            continue
+        where = f"step {rank['step']}, {visible(rank['phase'] or 'no phase')}"
+        yield f"rank {rank['rank']} gave no sign of life for {format_duration(rank['age_ns'])}; it was in {where}"
+
+
+def _rank(state: BlackBoxState, now: int) -> dict[str, Any]:
+    beats = [beat for beat in (state.beat_ns, state.pulse_ns) if beat is not None]
+    return {
+        "rank": state.identity.rank,
+        "step": state.step,
+        "phase": state.phase,
+        "in_phase_ns": now - state.phase_start_ns if state.phase_start_ns is not None and not state.closed else None,
+        "age_ns": max(0, now - max(beats)) if beats else None,
+        "closed": state.closed,
+        "groups": [
+            {"group": group.group, "operation": group.operation, "issued": group.enqueued, "completed": group.completed}
+            for group in state.groups
+        ],
+    }
