@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scope.errors import TraceError, UsageError
 from scope.trace.assemble import Identity, assemble
-from scope.trace.classes import Pattern
 from scope.trace.model import Job, RankTrace
 from scope.trace.ranks import rank_of_metadata, rank_of_name
 from scope.trace.reader import NotATraceError, read_trace
 from scope.trace.sources import Limits, Source
+
+if TYPE_CHECKING:
+    from scope.trace.classes import Pattern
 
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +27,8 @@ _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
 _TAIL_BYTES: Final = 64 << 10
 _LIST_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*')
+_MOST_LIST_KEYS: Final = 32
+"""Each is tried by decoding all that stands before it."""
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _WHITE: Final = b" \t\r\n"
 _EVENTS_KEY: Final = "traceEvents"
@@ -87,7 +91,7 @@ class _Reader:
                 return None, start[1:]
             if start and start[:1] != b"{":
                 self._refuse(start)
-            for match in _LIST_KEY.finditer(buffer, searched):
+            for match in islice(_LIST_KEY.finditer(buffer, searched), _MOST_LIST_KEYS):
                 if not _is_top_level(buffer[: match.start()]):
                     continue
                 rest = buffer[match.end() :]
@@ -258,14 +262,14 @@ _NEEDED_KEYS: Final = ("distributedInfo", "deviceProperties", "baseTimeNanosecon
 def _single_keys(text: bytes) -> dict[str, Any]:
     """Read the needed keys one by one from metadata that does not decode as a whole."""
     known: dict[str, Any] = {}
+    lenient = text.decode("utf-8", errors="replace")
+    decoder = json.JSONDecoder(strict=False)
     for key in _NEEDED_KEYS:
-        match = re.search(rb'"' + key.encode() + rb'"\s*:\s*', text)
+        match = re.search(rf'"{key}"\s*:\s*', lenient)
         if match is None:
             continue
-        for end in (m.end() for m in re.finditer(rb"[\]}\d\"](?=\s*[,}])", text[match.end() :])):
-            try:
-                known[key] = msgspec.json.decode(text[match.end() : match.end() + end])
-            except DECODE_ERRORS:
-                continue
-            break
+        try:
+            known[key], _ = decoder.raw_decode(lenient, match.end())
+        except (ValueError, RecursionError):
+            continue
     return known

@@ -32,6 +32,8 @@ _QUOTED_NAME: Final = re.compile(
     rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|pid|tid|ts|cat|dur|args|id|s)"\s*:)', re.DOTALL
 )
 _LONE_QUOTE: Final = re.compile(rb'(\\.)|"', re.DOTALL)
+_BETWEEN: Final = b" \t\r\n,"
+_TRUNCATED: Final = "truncated"
 _MOST_JOINED: Final = 64
 _LONGEST_REPAIR_BYTES: Final = 1 << 20
 
@@ -86,58 +88,86 @@ def salvage(text: bytes, *, is_last: bool) -> Salvaged:
 def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *, is_last: bool, found: Salvaged) -> int:
     """Read what begins at piece `index`; return how many pieces it took."""
     starts, ends = bounds
-    piece = text[starts[index] : ends[index]]
+    piece = text[starts[index] : ends[index]].rstrip(_BETWEEN)
+    if not piece:
+        return 1
     try:
         found.events.append(_exact_decoder.decode(piece))
     except DECODE_ERRORS as error:
-        if "truncated" in str(error):
-            joined = _read_joined(text, bounds, index, found)
+        if index == len(starts) - 1 and _read_before_the_end(text, starts[index], error, found):
+            return 1
+        if _is_unfinished(piece, error):
+            joined = _read_joined(text, bounds, index, is_last=is_last, found=found)
             if joined:
                 return joined
-        is_final = index == len(starts) - 1
-        if is_final and _read_before_the_end(piece, text, starts[index], error, found):
-            return 1
-        if is_final and not is_last and "truncated" in str(error):
-            found.unfinished = piece
-            return 1
         _repair(piece, found)
     return 1
 
 
-def _read_joined(text: bytes, bounds: tuple[list[int], list[int]], index: int, found: Salvaged) -> int:
+def _is_unfinished(piece: bytes, error: Exception) -> bool:
+    """Say whether an event goes on behind a piece, perhaps behind a damaged byte in it."""
+    if _TRUNCATED in str(error):
+        return True
+    try:
+        _exact_decoder.decode(_cleaned(piece))
+    except DECODE_ERRORS as other:
+        return _TRUNCATED in str(other)
+    return False
+
+
+def _read_joined(
+    text: bytes, bounds: tuple[list[int], list[int]], index: int, *, is_last: bool, found: Salvaged
+) -> int:
     """Join a piece with those behind it, since what separates events may stand inside one; 0 when that fails."""
     starts, ends = bounds
     for last in range(index + 1, min(index + _MOST_JOINED, len(starts))):
-        if _EVENT_START.match(text, starts[last]):
+        if _is_event(text[starts[last] : ends[last]]):
             return 0
+        joined = text[starts[index] : ends[last]].rstrip(_BETWEEN)
         try:
-            found.events.append(_exact_decoder.decode(text[starts[index] : ends[last]]))
-        except DECODE_ERRORS:
-            continue
+            found.events.append(_exact_decoder.decode(joined))
+        except DECODE_ERRORS as error:
+            if last == len(starts) - 1 and _read_before_the_end(text, starts[index], error, found):
+                return last - index + 1
+            event = _mended(joined)
+            if event is None:
+                continue
+            found.events.append(event)
+            found.repaired += 1
         return last - index + 1
+    if not is_last and len(starts) - index < _MOST_JOINED:
+        found.unfinished = text[starts[index] :]
+        return len(starts) - index
     return 0
 
 
-def _read_before_the_end(piece: bytes, text: bytes, start: int, error: Exception, found: Salvaged) -> bool:
+def _is_event(piece: bytes) -> bool:
+    """Say whether a piece is a whole event, not some other object inside one."""
+    try:
+        event = _exact_decoder.decode(piece)
+    except DECODE_ERRORS:
+        return False
+    return bool(getattr(event, "ts", b"")) or isinstance(event, Metadata)
+
+
+def _read_before_the_end(text: bytes, start: int, error: Exception, found: Salvaged) -> bool:
     """Read the last event of the list, behind which the bracket and other keys stand."""
     match = _TRAILING.search(str(error))
     if match is None:
         return False
-    end = piece.rfind(b"}", 0, int(match[1])) + 1
-    if not end or not piece[end:].lstrip().startswith(b"]"):
+    end = text.rfind(b"}", start, start + int(match[1])) + 1
+    if not end or not text[end:].lstrip().startswith(b"]"):
         return False
     try:
-        found.events.append(_exact_decoder.decode(piece[:end]))
+        found.events.append(_exact_decoder.decode(text[start:end]))
     except DECODE_ERRORS:
         return False
-    found.rest = text[text.index(b"]", start + end) + 1 :]
+    found.rest = text[text.index(b"]", end) + 1 :]
     return True
 
 
 def _repair(piece: bytes, found: Salvaged) -> None:
     """Mend one piece; where two events ran into each other, each for itself."""
-    if not piece.strip(b" \t\r\n,"):
-        return
     event = _mended(piece)
     if event is not None:
         found.events.append(event)
@@ -149,25 +179,22 @@ def _repair(piece: bytes, found: Salvaged) -> None:
         found.lost += 1
         return
     for start, end in zip([0, *inner], [*inner, len(piece)], strict=True):
-        part = piece[start:end].rstrip(b" \t\r\n,")
+        part = piece[start:end].rstrip(_BETWEEN)
+        if not part:
+            continue
         mended = _mended(part)
         if mended is None:
             found.lost += 1
         else:
             found.events.append(mended)
-            if end - start != len(piece) and part != piece[start:end].rstrip():
-                continue
-    return
+            found.repaired += 1
 
 
 def _mended(piece: bytes) -> Any:
     """Return the event of a piece after mending it, or None."""
     if len(piece) > _LONGEST_REPAIR_BYTES:
         return None
-    text = piece.decode("utf-8", errors="replace").encode()
-    text = _CONTROL.sub(b" ", text)
-    text = _STRAY_BACKSLASH.sub(lambda match: match[1] or b"\\\\", text)
-    text = _NOT_A_NUMBER.sub(rb"\1null", text)
+    text = _cleaned(piece)
     for candidate in (text, _QUOTED_NAME.sub(_escape_quotes, text)):
         try:
             return _exact_decoder.decode(candidate)
@@ -178,6 +205,14 @@ def _mended(piece: bytes) -> Any:
         except DECODE_ERRORS:
             continue
     return None
+
+
+def _cleaned(piece: bytes) -> bytes:
+    """Replace what JSON forbids: bad UTF-8, control characters, stray backslashes, `nan` and `inf`."""
+    text = piece.decode("utf-8", errors="replace").encode()
+    text = _CONTROL.sub(b" ", text)
+    text = _STRAY_BACKSLASH.sub(lambda match: match[1] or b"\\\\", text)
+    return _NOT_A_NUMBER.sub(rb"\1null", text)
 
 
 def _escape_quotes(match: re.Match[bytes]) -> bytes:

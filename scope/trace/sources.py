@@ -6,7 +6,6 @@ import os
 import queue
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from isal import isal_zlib
@@ -16,12 +15,13 @@ from scope.units import format_bytes, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 BLOCK_BYTES: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _GZIP_WINDOW: Final = 31
-_RATIO_FREE_BYTES: Final = 64 << 20
+_RATIO_FREE_BYTES: Final = 32 << 20
 _QUEUED_BLOCKS: Final = 4
 _COMPRESSED_READ_BYTES: Final = 128 << 10
 _MAX_BYTES_VARIABLE: Final = "SCOPE_MAX_TRACE_BYTES"
@@ -39,7 +39,7 @@ class Limits:
     max_bytes: int = _DEFAULT_MAX_BYTES
     """Uncompressed bytes of one file; the environment variable `SCOPE_MAX_TRACE_BYTES` sets it."""
     max_ratio: int = _DEFAULT_MAX_RATIO
-    """Uncompressed by compressed size, beyond the first 64 MiB; `SCOPE_MAX_TRACE_RATIO` sets it."""
+    """Uncompressed by compressed size, beyond the first 32 MiB; `SCOPE_MAX_TRACE_RATIO` sets it."""
 
     @staticmethod
     def from_environment() -> Limits:
@@ -104,7 +104,6 @@ class Source:
         while True:
             if not pending:
                 pending = file.read(_COMPRESSED_READ_BYTES)
-                self.compressed_bytes += len(pending)
                 if not pending:
                     self.is_cut = not decompressor.eof
                     return
@@ -114,6 +113,7 @@ class Source:
                 self.is_cut = True
                 return
             pending = decompressor.unconsumed_tail
+            self.compressed_bytes = file.tell() - len(pending)
             if block:
                 yield block
             if decompressor.eof:
