@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import re
+from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from scope.analysis import analyze
-from scope.analysis.options import Options
 from scope.trace import load_rank
 from scope.trace.model import Job
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.analysis.breakdown import Breakdown
+
+FIGURES = (
+    "compute_ns",
+    "exposed_communication_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "communication_ns",
+    "memory_ns",
+    "overlap_ns",
+)
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 COMMUNICATION = re.compile(r"nccl|rccl", re.IGNORECASE)
 FILES = [
@@ -40,7 +54,28 @@ FILES = [
     "tracelens/mi300_torch_compile_triton.json.gz",
 ]
 
-Event = tuple[int, int, str]
+STEP = re.compile(r"ProfilerStep#\d+")
+LAUNCHING = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that occupied a device."""
+
+    start: int
+    end: int
+    kind: str
+    stream: int
+    step: int | None
+    """Which step launched it, by the order of the steps."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What one file holds, read without Scope."""
+
+    devices: dict[int, list[Event]]
+    num_steps: int
 
 
 def nanoseconds(value: str | int) -> int:
@@ -48,47 +83,58 @@ def nanoseconds(value: str | int) -> int:
     return int(Decimal(value) * 1000)
 
 
-def read_devices(path: Path) -> dict[int, list[Event]]:
-    """Return start, end and kind of everything that occupied each device."""
+def read_raw(path: Path) -> Raw:
+    """Return what occupied each device, with the step that launched it by the correlation of its call."""
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str, strict=False)
-    records: list[dict[str, Any]] = document["traceEvents"] if isinstance(document, dict) else document
-    base = int(document.get("baseTimeNanoseconds", 0)) if isinstance(document, dict) else 0
+    base = int(document.get("baseTimeNanoseconds", 0))
+    records: dict[str, list[dict[str, Any]]] = {}
+    for record in document["traceEvents"]:
+        if record.get("ph") == "X":
+            records.setdefault(str(record.get("cat")).lower(), []).append(record)
+    spans = [
+        (base + nanoseconds(record["ts"]), base + nanoseconds(record["ts"]) + nanoseconds(record["dur"]))
+        for category in ("user_annotation", "operator", "cpu_op")
+        for record in records.get(category, [])
+        if STEP.fullmatch(record["name"])
+    ]
+    steps = sorted(spans)
+    calls: dict[int, int] = {}
+    for category in LAUNCHING:
+        for record in records.get(category, []):
+            if "correlation" in record.get("args", {}):
+                calls.setdefault(record["args"]["correlation"], base + nanoseconds(record["ts"]))
     devices: dict[int, list[Event]] = {}
-    for record in records:
-        category = str(record.get("cat", "")).lower()
-        if record.get("ph") != "X" or category not in DEVICE_CATEGORIES:
-            continue
-        start = base + nanoseconds(record["ts"])
-        length = max(nanoseconds(record["dur"]), 0)
-        kind = "memory" if "mem" in category else "compute"
-        if kind == "compute" and COMMUNICATION.search(record["name"]):
-            kind = "communication"
-        devices.setdefault(int(record["args"]["device"]), []).append((start, start + length, kind))
-    return devices
+    for category in DEVICE_CATEGORIES:
+        for record in records.get(category, []):
+            arguments = record["args"]
+            start = base + nanoseconds(record["ts"])
+            kind = "memory" if "mem" in category else "compute"
+            if kind == "compute" and COMMUNICATION.search(record["name"]):
+                kind = "communication"
+            call = calls.get(arguments.get("correlation"), -1)
+            event = Event(
+                start=start,
+                end=start + max(nanoseconds(record["dur"]), 0),
+                kind=kind,
+                stream=int(arguments["stream"]),
+                step=next((index for index, (begin, end) in enumerate(steps) if begin <= call < end), None),
+            )
+            devices.setdefault(int(arguments["device"]), []).append(event)
+    return Raw(devices=devices, num_steps=len(steps))
 
 
-def measure(events: list[Event]) -> dict[str, int]:
-    """Walk over all instants at which something begins or ends and count what runs between them."""
-    start, end = min(event[0] for event in events), max(event[1] for event in events)
-    changes: dict[int, list[tuple[str, int]]] = {}
-    for begin, finish, kind in events:
-        changes.setdefault(begin, []).append((kind, 1))
-        changes.setdefault(finish, []).append((kind, -1))
+def measure(events: list[Event], start: int, end: int) -> dict[str, int]:
+    """Walk over all instants of a window at which something begins or ends and count what runs between them."""
+    changes: dict[int, list[tuple[str, int]]] = {start: [], end: []}
+    for event in events:
+        begin, finish = max(event.start, start), min(event.end, end)
+        if begin < finish:
+            changes.setdefault(begin, []).append((event.kind, 1))
+            changes.setdefault(finish, []).append((event.kind, -1))
     running = dict.fromkeys(("compute", "communication", "memory"), 0)
-    found = dict.fromkeys(
-        (
-            "compute_ns",
-            "exposed_communication_ns",
-            "exposed_memory_ns",
-            "idle_ns",
-            "communication_ns",
-            "memory_ns",
-            "overlap_ns",
-        ),
-        0,
-    )
+    found = dict.fromkeys(FIGURES, 0)
     instants = sorted(changes)
-    for now, following in zip(instants, instants[1:], strict=False):
+    for now, following in itertools.pairwise(instants):
         for kind, change in changes[now]:
             running[kind] += change
         length = following - now
@@ -104,20 +150,61 @@ def measure(events: list[Event]) -> dict[str, int]:
             found["exposed_memory_ns"] += length
         else:
             found["idle_ns"] += length
-    return {"window_ns": end - start, **found}
+    return {**found, "window_ns": end - start}
+
+
+def window(events: list[Event]) -> tuple[int, int]:
+    """Return the first start and the largest end."""
+    return min(event.start for event in events), max(event.end for event in events)
+
+
+def covered(events: list[Event]) -> int:
+    """Return how many nanoseconds some event covers."""
+    total, reach = 0, 0
+    for event in sorted(events, key=lambda each: each.start):
+        total += max(event.end - max(event.start, reach), 0)
+        reach = max(reach, event.end)
+    return total
+
+
+def step_windows(events: list[Event], num_steps: int) -> dict[int, tuple[int, int]]:
+    """Return where each step's window lies that has one."""
+    compute = [event for event in events if event.kind == "compute"]
+    streams = sorted({event.stream for event in compute})
+    if not streams:
+        return {}
+    main = max(streams, key=lambda stream: (covered([e for e in compute if e.stream == stream]), -stream))
+    begins = {
+        step: min(event.start for event in compute if event.stream == main and event.step == step)
+        for step in range(num_steps)
+        if any(event.stream == main and event.step == step for event in compute)
+    }
+    order = sorted(begins, key=lambda step: (begins[step], step))
+    ends = [begins[step] for step in order[1:]]
+    if order:
+        ends.append(max(event.end for event in events if event.step == order[-1]))
+    return {step: (begins[step], end) for step, end in zip(order, ends, strict=True)}
+
+
+def figures_of(breakdown: Breakdown | None) -> dict[str, int] | None:
+    """Return the lengths that the brute force knows."""
+    return None if breakdown is None else {name: getattr(breakdown, name) for name in (*FIGURES, "window_ns")}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_breakdown_equals_brute_force_to_the_nanosecond(shared_traces: Path, name: str) -> None:
-    """Every part of every device's window, and the overlap, are those of a walk over the raw events."""
+    """Every part of every device's window and steps, and the overlap, are those of a walk over the raw events."""
     (path,) = shared_traces.glob(name)
-    expected = {device: measure(events) for device, events in read_devices(path).items()}
-    trace = load_rank(path)
-    assert expected
-    analysis = analyze(Job(ranks=(trace,), world_size=None), options=Options(critical_path=False)).check()
-    found = {each.device: each.whole.breakdown for each in analysis.ranks[0].devices}
-    assert found.keys() == expected.keys()
-    for device, figures in expected.items():
-        breakdown = found[device]
-        assert breakdown is not None
-        assert {name: getattr(breakdown, name) for name in figures} == figures
+    raw = read_raw(path)
+    analysis = analyze(Job(ranks=(load_rank(path),), world_size=None)).check()
+    (rank,) = analysis.ranks
+    assert {each.device for each in rank.devices} == raw.devices.keys()
+    for device in rank.devices:
+        events = raw.devices[device.device]
+        assert figures_of(device.whole.breakdown) == measure(events, *window(events))
+        windows = step_windows(events, raw.num_steps)
+        for step, part in enumerate(device.steps):
+            mine = [event for event in events if event.step == step]
+            assert figures_of(part.breakdown) == (measure(events, *windows[step]) if step in windows else None)
+            assert figures_of(part.launched) == (measure(mine, *window(mine)) if mine else None)
+        assert device.whole.idle is None or device.whole.idle.idle_ns == measure(events, *window(events))["idle_ns"]
