@@ -131,8 +131,8 @@ def measure(events: list[Event], start: int, end: int) -> dict[str, int]:
         if begin < finish:
             changes.setdefault(begin, []).append((event.kind, 1))
             changes.setdefault(finish, []).append((event.kind, -1))
-    running = dict.fromkeys(("compute", "communication", "memory"), 0)
-    found = dict.fromkeys(FIGURES, 0)
+    running: dict[str, int] = dict.fromkeys(("compute", "communication", "memory"), 0)
+    found: dict[str, int] = dict.fromkeys(FIGURES, 0)
     instants = sorted(changes)
     for now, following in itertools.pairwise(instants):
         for kind, change in changes[now]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scope.analysis.idle import IDLE_CAUSES, compute_part_idle_causes, find_idle_spans
 from scope.analysis.options import Options
@@ -170,3 +173,92 @@ def test_a_device_that_never_idles_has_no_cause(make_trace: MakeTrace, cause: st
         device_events=[{"start_ns": 0, "end_ns": 100}, {"start_ns": 100, "end_ns": 200}], annotations=[loader(0, 200)]
     )
     assert cause not in causes(trace)
+
+
+_KINDS = ("sync", "allocation", "input", "profiler", "gc")
+_host = st.lists(
+    st.tuples(st.sampled_from(_KINDS), st.integers(0, 90), st.integers(1, 40), st.integers(1, 2)), max_size=8
+)
+_kernels = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.integers(0, 90),
+        st.integers(0, 12),
+        st.one_of(st.none(), st.integers(0, 30)),
+        st.integers(1, 2),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+@given(_host, _kernels)
+def test_causes_equal_a_look_at_every_instant(
+    make_trace: MakeTrace, host: list[tuple[str, int, int, int]], kernels: list[tuple[int, int, int, int | None, int]]
+) -> None:
+    """Whatever runs where, every idle nanosecond has the cause that the definition gives when read literally."""
+    unit = 1_000  # spans of whole microseconds, so that gaps lie on both sides of the 10 us that tell two causes apart
+    tables: dict[str, list[dict[str, Any]]] = {"launches": [], "annotations": [], "python_calls": []}
+    for kind, start, length, thread in host:
+        span = {"start_ns": start * unit, "end_ns": (start + length) * unit, "thread": thread}
+        if kind in ("sync", "allocation"):
+            tables["launches"].append({"kind": kind, "name": kind, **span})
+        elif kind == "gc":
+            tables["python_calls"].append({"name": "Python GC", **span})
+        else:
+            name = "DataLoader" if kind == "input" else "Buffer Flush"
+            category = "user_annotation" if kind == "input" else "overhead"
+            tables["annotations"].append({"name": name, "category": category, **span})
+    events: list[dict[str, Any]] = []
+    calls: dict[int, tuple[int, int]] = {}
+    for device, start, length, ahead, thread in sorted(kernels, key=lambda each: each[1]):
+        event = {"device": device, "start_ns": start * unit, "end_ns": (start + length) * unit}
+        if ahead is not None:
+            event["launch_id"] = len(tables["launches"])
+            calls[event["launch_id"]] = ((start - ahead) * unit, thread)
+            begin = (start - ahead) * unit
+            tables["launches"].append({"start_ns": begin, "end_ns": begin, "thread": thread, "num_device_events": 1})
+        events.append(event)
+    launching = {row["thread"] for row in tables["launches"]}
+    expected: dict[str, int] = {}
+    for device in {event["device"] for event in events}:
+        mine = [event for event in events if event["device"] == device]
+        edges = sorted({edge for event in mine for edge in (event["start_ns"], event["end_ns"])})
+        for gap_start, gap_end in itertools.pairwise(edges):
+            if any(event["start_ns"] <= gap_start < event["end_ns"] for event in mine):
+                continue
+            enders = [event.get("launch_id") for event in mine if event["start_ns"] == gap_end]
+            known = sorted(calls[each] for each in enders if each is not None)
+            if len({thread for start, thread in known if start == known[0][0]}) > 1:
+                return  # two threads launched at one instant: either may be taken
+            for now in range(gap_start, gap_end, unit):
+                cause = _literal_cause(now, (gap_start, gap_end), known[0] if known else None, host, launching)
+                expected[cause] = expected.get(cause, 0) + unit
+    trace = make_trace(device_events=events, **tables)
+    timeline = build_timeline(trace, options=Options())
+    found = compute_part_idle_causes(timeline, find_idle_spans(timeline)).values()
+    totals = {cause: sum(getattr(each.check(), f"{cause}_ns") for each in found) for cause in IDLE_CAUSES}
+    assert {cause: ns for cause, ns in totals.items() if ns} == expected
+
+
+def _literal_cause(
+    now: int,
+    gap: tuple[int, int],
+    call: tuple[int, int] | None,
+    host: list[tuple[str, int, int, int]],
+    launching: set[int],
+) -> str:
+    """Return the cause of one idle microsecond as the definition says."""
+    if call is None:
+        return "unknown"
+    if call[0] <= gap[0]:
+        return "back_to_back" if gap[1] - gap[0] < 10_000 else "blocked"
+    if now >= call[0]:
+        return "launch_latency"
+    active = set()
+    for kind, start, length, thread in host:
+        begin, end = start * 1_000, (start + length) * 1_000
+        shared = kind == "profiler" and thread not in launching
+        if begin <= now < end and (thread == call[1] or shared) and (kind != "sync" or begin < gap[0]):
+            active.add(kind)
+    return next((kind for kind in ("input", "sync", "allocation", "profiler", "gc") if kind in active), "host")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scope.analysis import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Pairs = list[tuple[int, int]]
 
@@ -72,17 +78,16 @@ def test_sweep_counts_each_layer_on_each_piece(rows: list[tuple[int, int, int]])
         solid = [(s, e) for each, s, e in rows if each == lane and e > s]
         mine = pieces.filter(pl.col("lane") == lane)
         edges = sorted({edge for span in solid for edge in span})
-        assert mine.select("start_ns", "end_ns").rows() == list(zip(edges, edges[1:], strict=False))
+        assert mine.select("start_ns", "end_ns").rows() == list(itertools.pairwise(edges))
         for _, start, _, num_odd, num_even in mine.iter_rows():
             over = [s for s, e in solid if s <= start < e]
             assert (num_odd, num_even) == (sum(s % 2 for s in over), sum(1 - s % 2 for s in over))
 
 
 @pytest.mark.parametrize("operation", [spans.intersect, spans.subtract])
-def test_no_spans_give_no_spans(operation: object) -> None:
+def test_no_spans_give_no_spans(operation: Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]) -> None:
     """Empty sets are ordinary input."""
     empty = frame([])
-    assert callable(operation)
     assert operation(empty, empty).is_empty()
     assert spans.length(empty) == 0
     assert spans.sweep(empty, layers={"any": pl.lit(value=True)}).is_empty()

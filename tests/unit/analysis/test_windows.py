@@ -88,9 +88,7 @@ def test_a_step_begins_on_the_stream_with_most_compute(make_trace: MakeTrace) ->
 
 def test_steps_that_overlap_on_one_stream_split_at_the_later_ones_start(make_trace: MakeTrace) -> None:
     """A kernel of the first step that overruns into the second counts for each side of the boundary."""
-    trace = make_trace(
-        steps=TWO_STEPS, device_events=[kernel(0, 80, 0, clipped_end_ns=50), kernel(50, 100, 1)]
-    )
+    trace = make_trace(steps=TWO_STEPS, device_events=[kernel(0, 80, 0, clipped_end_ns=50), kernel(50, 100, 1)])
     timeline = timeline_of(trace)
     assert spans_of(timeline.devices[0]) == [(0, 0), (0, 50), (50, 100), (100, 100)]
     assert [each.compute_ns for each in compute_part_breakdowns(timeline).values()] == [0, 50, 50, 0]
