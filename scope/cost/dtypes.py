@@ -77,6 +77,10 @@ _IN_KERNEL_NAME: Final = (
 )
 
 
+# A copy between lists of two types: neither is the type of both.
+_CAST: Final = re.compile(r"Copy(?:Functor)?<\s*([\w:]+)\s*,\s*([a-zA-Z][\w:]*)")
+
+
 def normalise_dtype(text: str | None) -> str | None:
     """Return torch's name of an element type as traces spell it (`c10::BFloat16`, `long int`); None when unknown.
 
@@ -139,10 +143,13 @@ def dtype_in_kernel_name(name: str) -> str | None:
     """Return the element type that a kernel's template arguments show first; None when they show none.
 
     Traces do not say what a list of tensors holds, while the names of torch's own kernels do. An `OpaqueType<2>` tells
-    the size alone: any type of that size serves.
+    the size alone: any type of that size serves. A copy that casts has two types, so none.
     """
     _, bracket, arguments = name.partition("<")
     if not bracket:
+        return None
+    cast = _CAST.search(name)
+    if cast is not None and normalise_dtype(cast[1]) != normalise_dtype(cast[2]):
         return None
     first = [(match.start(), dtype) for pattern, dtype in _IN_KERNEL_NAME if (match := pattern.search(arguments))]
     return min(first)[1] if first else None

@@ -278,9 +278,9 @@ def _base_name(name: str) -> str:
     return short if short.endswith("__") else short.rstrip("_")
 
 
-_BOTH: Final = ("", "_")
 MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
-    **{f"aten::{name}{end}": elementwise for name in (*_ARITHMETIC, *_MOVES) for end in _BOTH},
+    **{f"aten::{name}": elementwise for name in (*_ARITHMETIC, *_MOVES)},
+    **{f"aten::{name}_": elementwise for name in (*_ARITHMETIC, *_MOVES) if not name.endswith("_")},
     **{f"aten::{name}": fill for name in _FILLS},
     **{f"aten::{name}": reduction for name in _REDUCTIONS},
     "aten::copy_": copy_into,
@@ -294,6 +294,4 @@ LIST_MODELS: Final[dict[str, Callable[[OperatorCall, str | None], OperatorCost]]
     "aten::cat": concatenate,
     "aten::_cat": concatenate,
     "aten::stack": concatenate,
-    "aten::_chunk_cat": concatenate,
-    "fsdp::chunk_cat": concatenate,
 }

@@ -321,6 +321,8 @@ def test_parsed_call() -> None:
         ("void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 2>", "float16"),
         ("multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<c10::BFloat16>>", "bfloat16"),
         ("ampere_sgemm_128x64_nn", None),
+        ("multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float, c10::BFloat16, 2, 1, 1>>", None),
+        ("multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float, float, 2, 1, 1>>", "float32"),
     ],
 )  # fmt: skip
 def test_dtype_in_a_kernel_name(name: str, dtype: str | None) -> None:
