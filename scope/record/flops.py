@@ -50,17 +50,22 @@ class FlopMeter:
         self._open = False
         self._counted_step: int | None = None
         self.info = self._from_user()
+        self._session.writer.update_info(flops=self.info)
 
     def on_step(self, step: int) -> None:
-        """A step begins: start counting at the chosen one; tell what is known at the first."""
-        if step == 0:
-            self._session.writer.update_info(flops=self.info)
+        """A step begins: start counting at the chosen one."""
         wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
         self._active = wanted and step == self._settings.flops_step
 
     def begin_region(self, backward: bool) -> FlopCounter | None:
         """Enter the counter around a forward or backward of the counted step; `None` in all others."""
         if not self._active or self._open or not self._session.clock.is_own_thread():
+            return None
+        if self._session.hooks.is_compiled():
+            # Under a dispatch mode torch would compile once more, or not at all.
+            self._active = False
+            self.info = FlopsInfo(absent={"mfu": "the model is compiled, so its operators cannot be counted"})
+            self._session.writer.update_info(flops=self.info)
             return None
         counter = FlopCounter(backward=backward)
         counter.__enter__()

@@ -86,6 +86,16 @@ class TrainingHooks:
             self._hooked.add(kind)
             self._patches.replace(kind, "__call__", self._wrap_root)
 
+    def is_compiled(self) -> bool:
+        """Whether a model, or a part of one, runs through torch.compile."""
+        roots = (reference() for reference in self._roots.values())
+        return any(
+            hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+            for root in roots
+            if root is not None
+            for module in root.modules()
+        )
+
     def on_step(self, step: int) -> None:
         """A step begins: after the first one, only the classes of outermost modules stay hooked."""
         if step == 1 and self._roots:

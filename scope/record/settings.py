@@ -49,7 +49,7 @@ class Settings:
         budget: What it may write.
         capture: When profiler windows are taken.
         count_flops: Count the FLOPs of one step (`flops_step`).
-        flops_step: The step that is counted.
+        flops_step: The step that is counted; the first one is slower than others in any case.
         model_flop_per_token: The user's own figure, instead of counting.
         peak_flop_per_s: The user's own peak, instead of the catalogue's.
         count_tokens: Gives the tokens of a batch, instead of what its shapes look like.
@@ -59,7 +59,7 @@ class Settings:
     budget: WriterBudget = field(default_factory=WriterBudget)
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     count_flops: bool = True
-    flops_step: int = 2
+    flops_step: int = 0
     model_flop_per_token: float | None = None
     peak_flop_per_s: float | None = None
     count_tokens: Callable[[Any], int] | None = None

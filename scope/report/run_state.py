@@ -1,4 +1,4 @@
-"""The state of a recorded run in words and as a document: step, rate, phases, collectives, memory, MFU, slowest ranks."""
+"""The state of a recorded run in words and as a document: step, rate, phases, collectives, memory, slowest ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
     now = time.time_ns() if now_ns is None else now_ns
     steps = run.steps().lazy()
     summary = summarize_run(run.ranks, steps, now_ns=now)
-    info = run.info
+    info = run.info()
     return {
         "run_id": info.run_id,
         "path": str(run.path),
@@ -124,7 +124,8 @@ def _phases(summary: Mapping[str, Any]) -> Iterator[str]:
     yield "host time of all ranks by phase"
     for name, length in sorted(summary["phases_ns"].items(), key=lambda item: -item[1]):
         if length:
-            yield f"  {visible(name.removesuffix('_ns')):<16} {format_ratio(length / total):>7}  {format_duration(length)}"
+            title = visible(name.removesuffix("_ns"))
+            yield f"  {title:<16} {format_ratio(length / total):>7}  {format_duration(length)}"
     wait = summary["communication_wait_ns"]
     waited = format_duration(wait) if wait is not None else "unknown"
     yield f"  of it waiting for communication: {waited}; garbage collection: {format_duration(summary['gc_ns'])}"
@@ -178,7 +179,8 @@ def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rate = f" at {format_bandwidth(last['bytes_per_s'])}" if last["bytes_per_s"] is not None else ""
     yield (
         f"{len(rows)} checkpoints; the last in step {last['step']}: {size}{rate}, "
-        f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, spread {format_duration(last['spread_ns'])}"
+        f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, "
+        f"spread {format_duration(last['spread_ns'])}"
     )
 
 

@@ -1,0 +1,139 @@
+"""Runs in a folder: listed, labelled, deleted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scope.errors import RunError, UsageError
+from scope.run import paths
+from scope.run.files import replace_document
+from scope.run.reader import RankReader, RunReader, read_run_info
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.run.blackbox import BlackBoxState
+    from scope.run.schema import RunInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """One run directory.
+
+    Attributes:
+        path: The folder.
+        info: What `run.json` says.
+        attempts: Number of attempts.
+        ranks: Ranks of the last attempt that have recorded anything.
+        last_step: Largest step in progress over the black boxes of the last attempt; absent without one.
+        ended: Every rank of the last attempt closed its recording in order.
+        num_bytes: Size of all files.
+    """
+
+    path: Path
+    info: RunInfo
+    attempts: int
+    ranks: int
+    last_step: int | None
+    ended: bool
+    num_bytes: int
+
+
+def list_runs(folder: Path) -> tuple[list[RunEntry], list[str]]:
+    """Return the runs below a folder (or the folder itself), the latest last, and what could not be read.
+
+    Raises:
+        RunError: There is no such folder.
+    """
+    if not folder.is_dir():
+        message = f"{folder}: there is no such folder"
+        raise RunError(message)
+    found: list[RunEntry] = []
+    problems: list[str] = []
+    candidates = [folder] if (folder / paths.RUN_FILE).exists() else sorted(folder.iterdir())
+    for path in candidates:
+        if not (path / paths.RUN_FILE).is_file():
+            continue
+        try:
+            found.append(_describe(path))
+        except RunError as error:
+            problems.append(str(error))
+    return sorted(found, key=lambda entry: entry.info.started_ns), problems
+
+
+def tag_run(run: Path, tags: dict[str, str]) -> RunInfo:
+    """Add tags to a run (an empty value removes one) and return what `run.json` says now.
+
+    Raises:
+        RunError: It is no run directory, or cannot be written.
+    """
+    info = read_run_info(run)
+    kept = {name: value for name, value in {**info.tags, **tags}.items() if value}
+    info = msgspec.structs.replace(info, tags=kept)
+    try:
+        replace_document(run / paths.RUN_FILE, msgspec.json.encode(info))
+    except OSError as error:
+        message = f"{run / paths.RUN_FILE}: cannot be written ({error.strerror})"
+        raise RunError(message) from error
+    return info
+
+
+def delete_run(run: Path, *, force: bool = False) -> int:
+    """Delete a run directory and return its size in bytes.
+
+    Raises:
+        RunError: It is no run directory, is a link, or cannot be deleted.
+        UsageError: A rank of it has not ended, and `force` was not given.
+    """
+    if run.is_symlink():
+        message = f"{run}: is a link; name the run directory itself"
+        raise RunError(message)
+    entry = _describe(run)
+    if entry.ranks and not entry.ended and not force:
+        message = f"{run}: has ranks that have not ended (or were killed); stop the run, or delete it with --force"
+        raise UsageError(message)
+    try:
+        shutil.rmtree(run)
+    except OSError as error:
+        message = f"{run}: cannot be deleted ({error.strerror})"
+        raise RunError(message) from error
+    return entry.num_bytes
+
+
+def _describe(path: Path) -> RunEntry:
+    info = read_run_info(path)
+    reader = RunReader(path)
+    ranks = reader.ranks()
+    states = [state for rank in ranks if (state := _state(rank)) is not None]
+    return RunEntry(
+        path=path,
+        info=info,
+        attempts=len(reader.attempts()),
+        ranks=len(ranks),
+        last_step=max((state.step for state in states if state.step is not None), default=None),
+        ended=bool(states) and len(states) == len(ranks) and all(state.closed for state in states),
+        num_bytes=_size(path),
+    )
+
+
+def _state(rank: RankReader) -> BlackBoxState | None:
+    try:
+        return rank.state()
+    except RunError:
+        return None
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118
+            except OSError:
+                continue
+    return total
