@@ -10,7 +10,7 @@ import polars as pl
 from scope.analysis import spans
 from scope.analysis.host_activity import ACTIVITIES, HostSpans, overlap_with_host
 from scope.analysis.result import Result
-from scope.analysis.windows import Parts, cut_at_parts
+from scope.analysis.windows import Parts, split_at_parts
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches
 
@@ -128,13 +128,12 @@ def compute_part_idle_causes(timeline: Timeline, idle: pl.DataFrame) -> dict[int
         timeline: One rank's events.
         idle: What `find_idle_spans` returned for it.
     """
-    layers = {cause: pl.col(IdleSpans.cause) == cause for cause in IDLE_CAUSES}
-    pieces = cut_at_parts(idle.drop(IdleSpans.thread), timeline.parts, layers=layers)
-    sums = pieces.group_by(Parts.part_id).agg(
-        spans.SPAN_NS.filter(pl.col(cause) > 0).sum().alias(cause) for cause in IDLE_CAUSES
-    )
-    whole = timeline.parts.select(Parts.part_id).join(sums, on=Parts.part_id, how="left").fill_null(0)
-    return {row.pop(Parts.part_id): _idle_causes(row) for row in whole.iter_rows(named=True)}
+    lengths: dict[int, dict[str, int]] = {part: dict.fromkeys(IDLE_CAUSES, 0) for part in timeline.parts[Parts.part_id]}
+    pieces = split_at_parts(idle.drop(IdleSpans.thread), timeline.parts)
+    sums = pieces.group_by(Parts.part_id, IdleSpans.cause).agg(spans.SPAN_NS.sum())
+    for part, cause, length_ns in sums.iter_rows():
+        lengths[part][cause] = length_ns
+    return {part: _idle_causes(by_cause) for part, by_cause in lengths.items()}
 
 
 def _find_gaps(timeline: Timeline) -> pl.DataFrame:

@@ -37,6 +37,7 @@ PLACES: Final[tuple[Place, ...]] = ("before", "step", "after", "whole")
 
 _LANE: Final = "lane"
 _BUSY: Final = "busy_ns"
+_PART_START: Final = "part_start_ns"
 _PART_END: Final = "part_end_ns"
 _STEP_COLUMNS: Final = (Steps.step_id, Steps.number, Steps.start_ns, Steps.end_ns, Steps.is_cut)
 
@@ -293,3 +294,39 @@ def cut_at_parts(
         owners.sort(Parts.start_ns), on=Parts.start_ns, by=by, check_sortedness=False
     )
     return joined.filter(pl.col(Parts.end_ns) <= pl.col(_PART_END)).drop(_PART_END)
+
+
+def split_at_parts(disjoint: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
+    """Give spans the part that they lie in; a span across an edge becomes one row a part.
+
+    Args:
+        disjoint: Spans with the column `device`, those of one device disjoint.
+        parts: The table `Parts`.
+
+    Returns:
+        The rows of `disjoint` with `part_id`, cut to the part, in no order; what lies in no part is left out.
+    """
+    owners = parts.filter(spans.SPAN_NS > 0).select(
+        Parts.device,
+        Parts.part_id,
+        Parts.start_ns,
+        pl.col(Parts.start_ns).alias(_PART_START),
+        pl.col(Parts.end_ns).alias(_PART_END),
+    )
+    placed = disjoint.sort(Parts.start_ns).join_asof(
+        owners.sort(Parts.start_ns), on=Parts.start_ns, by=Parts.device, check_sortedness=False
+    )
+    is_inside = (pl.col(Parts.end_ns) <= pl.col(_PART_END)).fill_null(value=False)
+    inside = placed.filter(is_inside)
+    # Disjoint spans across an edge are no more than the edges, so pairing them with every part is cheap.
+    across = placed.filter(~is_inside).select(disjoint.columns)
+    cut = (
+        across.join(owners.drop(Parts.start_ns), on=Parts.device)
+        .with_columns(
+            pl.max_horizontal(Parts.start_ns, _PART_START).alias(Parts.start_ns),
+            pl.min_horizontal(Parts.end_ns, _PART_END).alias(Parts.end_ns),
+        )
+        .filter(spans.SPAN_NS > 0)
+    )
+    columns = [*disjoint.columns, Parts.part_id]
+    return pl.concat([inside.select(columns), cut.select(columns)])
