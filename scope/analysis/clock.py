@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.collective_tables import MatchedCalls
+from scope.analysis.collective_tables import GroupRows, MatchedCalls
 from scope.analysis.matching import IS_SYMMETRIC, PAIRS
 from scope.analysis.result import Result
 from scope.trace.schema import CollectiveCalls
@@ -202,6 +202,7 @@ def _bounding(calls: pl.DataFrame) -> pl.DataFrame:
             MatchedCalls.rank,
             end.alias(_TIME),
             (pl.col(IS_SYMMETRIC) & ~has_zero).alias(IS_SYMMETRIC),
+            GroupRows.is_pair,
             pl.when(holds_up).then(start).alias(_ARRIVAL),
             pl.when(shows).then(end + slack).alias(_END),
         )
@@ -214,15 +215,20 @@ def _middle(usable: pl.DataFrame) -> int:
 
 
 def _estimate(usable: pl.DataFrame, ranks: Sequence[int], middle_ns: int) -> dict[int, _Estimate]:
-    """Spread from the lowest rank of each component over the collectives in common, the symmetric ones first."""
+    """Spread from the lowest rank of each component over the collectives in common, the symmetric ones first.
+
+    Ranks leave rooted operations when they please, so that those bound clocks but say nothing of where between.
+    """
     estimates: dict[int, _Estimate] = {}
-    symmetric = usable.filter(pl.col(IS_SYMMETRIC))
+    symmetric, pairs = usable.filter(pl.col(IS_SYMMETRIC)), usable.filter(pl.col(GroupRows.is_pair))
     for rank in ranks:
         if rank in estimates:
             continue
         estimates[rank] = _Estimate(reference_rank=rank, offset_ns=0, drift=0.0, residual_ns=None, num_collectives=0)
-        while found := _neighbours(symmetric, estimates, rank, middle_ns) or _neighbours(
-            usable, estimates, rank, middle_ns
+        while found := (
+            _neighbours(symmetric, estimates, rank, middle_ns)
+            or _neighbours(pairs, estimates, rank, middle_ns)
+            or _joined(usable, estimates, rank)
         ):
             estimates |= found
     return estimates
@@ -238,7 +244,8 @@ def _neighbours(
         _with_estimates(inside, estimates)
         .with_columns((pl.col(_TIME) - pl.col(_OFFSET)).alias(_TIME))
         .group_by(MatchedCalls.collective_id)
-        .agg((pl.col(_TIME) - _drifted(pl.col(_TIME), middle_ns)).median().round().cast(pl.Int64).alias(_KNOWN))
+        # An instant doesn't fit into a float, so the median (the lower of two) is picked by its place.
+        .agg((pl.col(_TIME) - _drifted(pl.col(_TIME), middle_ns)).sort().get((pl.len() - 1) // 2).alias(_KNOWN))
     )
     gaps = usable.filter(~pl.col(MatchedCalls.rank).is_in(list(estimates))).join(ends, on=MatchedCalls.collective_id)
     gaps = gaps.with_columns((pl.col(_TIME) - pl.col(_KNOWN)).alias(_GAP))
@@ -246,6 +253,21 @@ def _neighbours(
     for (rank,), group in gaps.partition_by(MatchedCalls.rank, as_dict=True).items():
         found[int(rank)] = _fit(group.sort(_KNOWN), reference, middle_ns)
     return found
+
+
+def _joined(usable: pl.DataFrame, estimates: Mapping[int, _Estimate], reference: int) -> dict[int, _Estimate]:
+    """Return the clocks of ranks that only rooted operations join to the component: taken as the reference's."""
+    known = [rank for rank, each in estimates.items() if each.reference_rank == reference]
+    shared = usable.filter(pl.col(MatchedCalls.rank).is_in(known))[MatchedCalls.collective_id].unique()
+    joined = usable.filter(
+        pl.col(MatchedCalls.collective_id).is_in(shared.implode()), ~pl.col(MatchedCalls.rank).is_in(list(estimates))
+    )
+    return {
+        int(rank): _Estimate(
+            reference_rank=reference, offset_ns=0, drift=0.0, residual_ns=None, num_collectives=int(count)
+        )
+        for rank, count in joined.group_by(MatchedCalls.rank).len().sort(MatchedCalls.rank).iter_rows()
+    }
 
 
 def _fit(gaps: pl.DataFrame, reference: int, middle_ns: int) -> _Estimate:
@@ -379,7 +401,9 @@ def _offset(rank: int, component: int, estimate: _Estimate, bounds: _Bounds) -> 
     )
     absent = {name: reason for name, bound in (("low_ns", low), ("high_ns", high)) if bound is None}
     if estimate.residual_ns is None:
-        absent["residual_ns"] = "the reference of its component"
+        absent["residual_ns"] = (
+            "the reference of its component" if rank == reference else "no symmetric collective or pair in common"
+        )
     return ClockOffset(
         rank=rank,
         reference_rank=reference,

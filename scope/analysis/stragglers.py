@@ -207,7 +207,10 @@ def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.Data
     calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
     since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
     waited = pl.col(ACTIVITIES[1])
-    return since.with_columns((pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(0) - waited).alias(_OWN))
+    begin = pl.col(MatchedCalls.arrival_ns).min().over(MatchedCalls.collective_id)
+    return since.with_columns(
+        (pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(begin) - waited).alias(_OWN)
+    )
 
 
 def _common_arrivals(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:

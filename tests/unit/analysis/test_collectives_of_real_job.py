@@ -1,0 +1,120 @@
+"""The one complete multi-rank job at hand, against a script that shares no code with the product."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scope.analysis.collectives import Collectives, compute_collectives
+from scope.analysis.stragglers import compute_stragglers
+from scope.trace import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.trace.model import Job
+
+Span = tuple[int, int]
+
+
+def _brute_force(folder: Path) -> list[dict[int, Span]]:
+    """Return start and end in ns of the k-th NCCL kernel of every rank, in the order of time."""
+    kernels: dict[int, list[Span]] = {}
+    for file in folder.iterdir():
+        with gzip.open(file) as stream:
+            trace: dict[str, Any] = json.load(stream)
+        found = [
+            (event["ts"] * 1000, (event["ts"] + event["dur"]) * 1000)
+            for event in trace["traceEvents"]
+            if event.get("cat") == "kernel" and event["name"].startswith("nccl")
+        ]
+        kernels[trace["distributedInfo"]["rank"]] = sorted(found)
+    assert {len(found) for found in kernels.values()} == {8}
+    return [{rank: found[place] for rank, found in kernels.items()} for place in range(8)]
+
+
+@pytest.fixture(scope="module")
+def folder(shared_traces: Path) -> Path:
+    """Folder of the eight ranks."""
+    return shared_traces / "param" / "dlrm_v100_8ranks"
+
+
+@pytest.fixture(scope="module")
+def job(folder: Path) -> Job:
+    """The job of eight ranks."""
+    return load([str(folder)])
+
+
+@pytest.fixture(scope="module")
+def result(job: Job) -> Collectives:
+    """Its collectives."""
+    return compute_collectives(job).check()
+
+
+def test_wait_and_transfer_equal_brute_force(folder: Path, result: Collectives) -> None:
+    """Arrival, wait of each rank, transfer, skew and last rank of all collectives equal the oracle's to the ns."""
+    true = _brute_force(folder)
+    assert result.collectives.height == len(true)
+    for row, spans in zip(result.collectives.iter_rows(named=True), true, strict=True):
+        starts = {rank: start for rank, (start, _) in spans.items()}
+        last = max(starts.values())
+        second = sorted(starts.values())[-2]
+        calls = result.calls.filter(result.calls["collective_id"] == row["collective_id"])
+        assert dict(calls.select("rank", "arrival_ns").iter_rows()) == starts
+        assert dict(calls.select("rank", "wait_ns").iter_rows()) == {rank: last - at for rank, at in starts.items()}
+        assert row["transfer_ns"] == max(end for _, end in spans.values()) - last
+        assert row["skew_ns"] == last - min(starts.values())
+        assert row["imposed_wait_ns"] == last - second
+        assert starts[row["last_rank"]] == last
+        assert row["is_complete"]
+
+
+def test_rank_waits_equal_brute_force(folder: Path, result: Collectives) -> None:
+    """What each rank waited in all is the sum over its collectives."""
+    totals = dict.fromkeys(range(8), 0)
+    for spans in _brute_force(folder):
+        last = max(start for start, _ in spans.values())
+        for rank, (start, _) in spans.items():
+            totals[rank] += last - start
+    assert dict(result.rank_waits.select("rank", "wait_ns").iter_rows()) == totals
+
+
+def test_clocks_of_one_host_are_left_alone(folder: Path, result: Collectives) -> None:
+    """The ranks share a host, so no instant is moved, and every bound that a pair of calls gives holds."""
+    assert not result.clock.is_corrected
+    assert result.clock.components == (tuple(range(8)),)
+    for offset in result.clock.offsets[1:]:
+        low = max(spans[offset.rank][0] - spans[0][1] for spans in _brute_force(folder))
+        high = min(spans[offset.rank][1] - spans[0][0] for spans in _brute_force(folder))
+        assert offset.low_ns is not None
+        assert offset.high_ns is not None
+        assert low <= 0 <= high
+        assert max(low, -10_000) - 2_000 <= offset.low_ns <= offset.high_ns <= min(high, 10_000) + 2_000
+
+
+def test_straggler_is_the_rank_that_imposes_most(folder: Path, job: Job, result: Collectives) -> None:
+    """The named rank is the one that the oracle finds to impose the most, and it is named alone."""
+    imposed = dict.fromkeys(range(8), 0)
+    for spans in _brute_force(folder):
+        order = sorted(spans, key=lambda rank: spans[rank][0])
+        imposed[order[-1]] += spans[order[-1]][0] - spans[order[-2]][0]
+    found = compute_stragglers(job, result).check()
+    assert [each.rank for each in found.stragglers] == [max(imposed, key=lambda rank: imposed[rank])]
+    assert 0 < found.stragglers[0].imposed_wait_ns <= imposed[found.stragglers[0].rank]
+    assert found.stragglers[0].reason == "host"
+
+
+def test_two_of_128_ranks_give_bounds(shared_traces: Path) -> None:
+    """Of a sampled job only calls that end together are matched, nothing is complete, and nobody is named."""
+    job = load([str(shared_traces / "hta" / f"sampled_rank-{rank}.json.gz") for rank in (0, 1)])
+    result = compute_collectives(job).check()
+    assert result.collectives["is_complete"].sum() == 0
+    pairs = result.collectives.filter(result.collectives["num_ranks_seen"] == 2)
+    # Five kernels of each rank end within 0.4 ms of one of the other's; found by eye in the two files.
+    ends = [1_682_725_898_000_000_000 + 1000 * us for us in (187_835, 307_389, 628_149, 1_182_493, 1_249_534)]
+    assert pairs["end_ns"].to_list() == ends
+    assert pairs["num_ranks"].to_list() == [128] * 5
+    assert compute_stragglers(job, result).stragglers == ()
