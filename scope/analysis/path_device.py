@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -20,9 +20,8 @@ _INFERRED_NS: Final = 10_000
 """A wait shorter than this is what a device needs between two events, and no sign of a dependency."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Predecessor:
-    """What an event waited for last."""
+class Predecessor(NamedTuple):
+    """What an event waited for last; a tuple, since a path has one for every event on it."""
 
     ready_ns: int
     """When it was done, no later than the start of the event that waited."""
@@ -60,18 +59,17 @@ class DeviceSide:
         Of several that were ready at the same instant, the stream's order wins over a wait for an event, and that over
         the launch.
         """
-        start = self.starts[event]
-        before = [self.previous[event], *self.waits.get(event, ())]
-        found = [
-            Predecessor(ready_ns=min(self.ends[each], start), event=each)
-            for each in before
-            if each is not None and each < event
-        ]
-        call = self.calls[event]
-        if call is not None:
-            found.append(Predecessor(ready_ns=min(call, start), event=None))
-        # max keeps the first of equals, and the list is in the order of the tie rule.
-        best = max(found, key=lambda each: each.ready_ns, default=None)
+        start, best = self.starts[event], None
+        previous, call = self.previous[event], self.calls[event]
+        # A later candidate must have been ready strictly later, which makes this order the tie rule.
+        if previous is not None:
+            best = Predecessor(min(self.ends[previous], start), previous)
+        for source in self.waits.get(event, ()):
+            ready = min(self.ends[source], start)
+            if source < event and (best is None or ready > best.ready_ns):
+                best = Predecessor(ready, source)
+        if call is not None and (best is None or min(call, start) > best.ready_ns):
+            best = Predecessor(min(call, start), None)
         if best is None or self.has_waits or start - best.ready_ns < _INFERRED_NS:
             return best
         return self._inferred(event, best)
@@ -89,7 +87,7 @@ class DeviceSide:
             if end <= best.ready_ns:
                 break
             if self.streams[other] != self.streams[event] and other < event:
-                return Predecessor(ready_ns=end, event=other, is_inferred=True)
+                return Predecessor(end, other, is_inferred=True)
         return best
 
     def last_done(self, *, launched_before_ns: int, done_by_ns: int, stream: int | None) -> int | None:
