@@ -181,12 +181,12 @@ class Phase:
     def __enter__(self) -> None:
         """Begin the phase."""
         if self._session is not None:
-            self._opened = self._session.clock.push(self._name, automatic=False)
+            self._opened = self._session.begin_own_phase(self._name)
 
     def __exit__(self, *error: object) -> None:
         """End the phase."""
         if self._opened and self._session is not None:
-            self._session.clock.pop(self._name)
+            self._session.end_phase(self._name)
             self._opened = False
 
 

@@ -148,6 +148,7 @@ class Session:
         """A batch is asked of a loader; return whether `end_phase` has to follow."""
         if self._is_training_thread() and not self._absorbed() and (self.boundary.on_input() or self.clock.step < 0):
             self.next_step()
+        self.boundary.on_work()
         return self.clock.push("input")
 
     def note_batch(self, batch: Any) -> None:
@@ -207,6 +208,15 @@ class Session:
                 self.next_step()
             self.boundary.on_optimizer(optimizer, skipped=skipped)
 
+    def begin_own_phase(self, name: str) -> bool:
+        """A phase of the user's own begins; return whether `end_phase` has to follow."""
+        if self._is_training_thread() and not self._absorbed():
+            begins = self.boundary.on_own_phase(name)
+            if begins or self.clock.step < 0:
+                self.next_step()
+                self.boundary.on_own_phase(name)
+        return self.clock.push(name, automatic=False)
+
     def end_phase(self, name: str) -> None:
         """End a phase that a hook began."""
         self.clock.pop(name)
@@ -234,6 +244,8 @@ class Session:
     def _begin_compute(self) -> None:
         if self._is_training_thread() and not self._absorbed() and (self.boundary.on_compute() or self.clock.step < 0):
             self.next_step()
+
+        self.boundary.on_work()
 
     def _is_training_thread(self) -> bool:
         return self.clock.is_own_thread()

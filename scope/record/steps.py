@@ -1,7 +1,8 @@
 """Where a step ends: one step is one optimizer update, whatever the loop around it looks like.
 
 A step that has had its update ends when the work for the next one begins: at the next batch asked of a loader where
-the loop has one, else at the next forward or backward once every optimizer of the loop has stepped.
+the loop has one, else at the next forward or backward once every optimizer of the loop has stepped, or at a phase of
+the user's own that leads every step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class StepBoundary:
         self.num_microbatches = 0
         self._loop_has_input = False
         self._input_since_update = False
+        self._began_work = False
+        self._leading: set[str] = set()
         self._stepped: set[int] = set()
         self._known: set[int] = set()
 
@@ -43,6 +46,22 @@ class StepBoundary:
     def on_compute(self) -> bool:
         """A forward or backward of training begins; return whether that begins a new step."""
         return self.updated and not self._loop_has_input and self._stepped >= self._known
+
+    def on_own_phase(self, name: str) -> bool:
+        """A phase of the user's own begins; return whether that begins a new step.
+
+        It does after the update when the same phase has come before all other work of an earlier step, such as the
+        rollout of reinforcement learning.
+        """
+        if self.updated:
+            return name in self._leading
+        if not self._began_work:
+            self._leading.add(name)
+        return False
+
+    def on_work(self) -> None:
+        """An input, forward or backward of the step in progress has begun."""
+        self._began_work = True
 
     def on_backward(self) -> None:
         """A backward pass has ended."""
@@ -68,4 +87,5 @@ class StepBoundary:
         if self._stepped:
             self._known = self._stepped
         self._stepped = set()
+        self._began_work = False
         self.num_optimizer_steps = self.num_skipped = self.num_microbatches = 0

@@ -1,0 +1,398 @@
+"""`Recorder` in this process: steps, phases, tokens, FLOPs and safety on real torch training loops."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from scope.record import Recorder, session
+from scope.record.settings import CaptureSettings
+from scope.run.reader import RankReader, read_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from scope.run.schema import StepRecord
+
+NO_CAPTURE = CaptureSettings(reasons=frozenset())
+PATCHED = (
+    (nn.Module, "__call__"),
+    (nn.Module, "train"),
+    (torch, "save"),
+    (torch.autograd, "backward"),
+    (torch.autograd, "grad"),
+    (torch.amp.GradScaler, "step"),
+    (dataloader._BaseDataLoaderIter, "__next__"),
+    (torch.autograd.profiler.profile, "_prepare_trace"),
+)
+
+
+def make_loader(samples: list[torch.Tensor], **options: Any) -> DataLoader[torch.Tensor]:
+    """A loader over samples that stand in a list."""
+    return DataLoader(cast("torch.utils.data.Dataset[torch.Tensor]", samples), **options)
+
+
+def snapshot() -> list[Any]:
+    """Everything that a recording may replace, by identity."""
+    hooks = [dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)]
+    return [*[owner.__dict__.get(name) for owner, name in PATCHED], *hooks, list(gc.callbacks), sys.excepthook]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """After every test all hooks are gone."""
+    before = snapshot()
+    yield
+    assert session.current is None
+    assert snapshot() == before
+
+
+def make_model() -> nn.Module:
+    """A model whose FLOPs are easy: 8 x 16 and 16 x 4."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def record(folder: Path, train: Callable[[Recorder], None], **options: Any) -> list[StepRecord]:
+    """Record a loop and return its steps, each checked to sum up exactly."""
+    with Recorder(run_dir=folder, run_id="r", capture=NO_CAPTURE, **options) as recorder:
+        rank = recorder.folder
+        train(recorder)
+    assert rank is not None
+    steps = read_steps(rank)
+    for step in steps:
+        assert sum(step.phases.values()) == step.end_ns - step.start_ns
+    for one, other in itertools.pairwise(steps):
+        assert one.end_ns == other.start_ns
+    return steps
+
+
+def test_a_loop_that_knows_nothing(tmp_path: Path) -> None:
+    """A plain loop gives a step an update, with each phase's planted sleep in it and in no other."""
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.03)
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.05)
+            return gradients[0]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return Slow.apply(self.layer(batch))
+
+    class Data(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.01)
+            return torch.zeros(8)
+
+    def train(recorder: Recorder) -> None:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_pre_hook(lambda *_: time.sleep(0.02))
+        for batch in DataLoader(Data(), batch_size=2):
+            loss = model(batch).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    steps = record(tmp_path, train)
+    assert [step.step for step in steps] == [0, 1, 2]
+    for step in steps[1:]:
+        phases = {name: length / 1e6 for name, length in step.phases.items()}
+        assert 20 <= phases["input"] < 120
+        assert 30 <= phases["forward"] < 130
+        assert 50 <= phases["backward"] < 150
+        assert phases["optimizer"] < 120
+        assert step.input_bytes == 2 * 8 * 4
+        assert step.samples == 2
+        assert step.tokens is None
+        assert step.num_microbatches == 1
+
+
+def test_accumulation_scaler_and_evaluation(tmp_path: Path) -> None:
+    """Four micro-batches are one step; an evaluation is one phase, its batches not counted; a skipped step is one."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0, enabled=True)
+        loader = make_loader([torch.ones(8)] * 16, batch_size=2)
+        for number, batch in enumerate(loader):
+            loss = model(batch).mean() * (float("inf") if number == 7 else 1.0)
+            scaler.scale(loss).backward()
+            if number % 4 == 3:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                if number == 3:
+                    model.eval()
+                    with torch.no_grad():
+                        for held_out in make_loader([torch.ones(8)] * 4, batch_size=2):
+                            model(held_out)
+                            time.sleep(0.01)
+                    model.train()
+
+    steps = record(tmp_path, train)
+    assert [step.num_microbatches for step in steps] == [4, 4]
+    assert [step.samples for step in steps] == [8, 8]
+    assert [step.num_skipped_optimizer_steps for step in steps] == [0, 1]
+    assert steps[0].phases["evaluation"] >= 20e6
+    assert "evaluation" not in steps[1].phases
+
+
+def test_two_optimizers_without_a_loader(tmp_path: Path) -> None:
+    """A loop with two optimizers and no loader has one step a round, once both have been seen or were named."""
+
+    def train(recorder: Recorder) -> None:
+        for _ in range(4):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    models = [make_model(), make_model()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    steps = record(tmp_path, train, optimizer=optimizers)
+    assert [(step.num_optimizer_steps, step.num_microbatches) for step in steps] == [(2, 2)] * 4
+
+
+def test_own_phases_nest_and_a_raise_closes_them(tmp_path: Path) -> None:
+    """The innermost phase owns the time, an exception closes both, and a phase that leads the step begins it."""
+
+    def raise_inside(recorder: Recorder) -> None:
+        with recorder.phase("rollout"):
+            time.sleep(0.01)
+            with recorder.phase("reward"):
+                time.sleep(0.02)
+                raise KeyError
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            with pytest.raises(KeyError):
+                raise_inside(recorder)
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        recorder.end_step()
+
+    steps = record(tmp_path, train)
+    for step in steps[:2]:
+        assert 10e6 <= step.phases["rollout"] < 60e6
+        assert 20e6 <= step.phases["reward"] < 80e6
+
+
+def test_steps_of_any_iterable_and_users_tokens(tmp_path: Path) -> None:
+    """`steps` times a generator as input, ends a step every n batches, and counts tokens as the user does."""
+
+    def batches() -> Iterator[dict[str, torch.Tensor]]:
+        for _ in range(6):
+            time.sleep(0.01)
+            yield {"input_ids": torch.zeros(2, 5, dtype=torch.int64)}
+
+    def train(recorder: Recorder) -> None:
+        for batch in recorder.steps(batches(), microbatches=2):
+            assert batch["input_ids"].shape == (2, 5)
+        recorder.end_step()
+
+    steps = record(tmp_path / "shape", train)
+    assert [step.tokens for step in steps[:3]] == [20, 20, 20]
+    assert all(step.phases["input"] >= 20e6 for step in steps[:3])
+    steps = record(tmp_path / "own", train, tokens=lambda batch: 3)
+    assert [step.tokens for step in steps[:3]] == [6, 6, 6]
+
+
+def test_flops_of_a_step_by_hand(tmp_path: Path) -> None:
+    """Forward 2mnk a layer; backward twice that, less the input gradient of the first layer that nobody needs."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in make_loader([torch.ones(8)] * 6, batch_size=2):
+            model(batch).sum().backward()
+            optimizer.step()
+
+    steps = record(tmp_path, train, peak_flop_per_s=1e9)
+    first, second = 2 * 2 * 8 * 16, 2 * 2 * 16 * 4
+    assert {step.model_flop for step in steps} == {3 * first + 3 * second - first}
+    length = steps[1].end_ns - steps[1].start_ns
+    assert steps[1].mfu_ratio == pytest.approx((2 * first + 3 * second) / length)
+    assert [step.disturbed for step in steps] == ["flops_counted", None, None]
+
+
+def test_a_hook_that_raises_is_switched_off(tmp_path: Path) -> None:
+    """A hook made to raise costs its own figures and an event; the loop and the other phases go on."""
+
+    def train(recorder: Recorder) -> None:
+        assert recorder.session is not None
+        recorder.session.begin_backward = explode  # type: ignore[method-assign]
+        recorder.session.note_batch = explode  # type: ignore[method-assign]
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in make_loader([torch.ones(8)] * 6, batch_size=2):
+            model(batch).sum().backward()
+            optimizer.step()
+        assert recorder.session.guard.num_failures == 2
+
+    def explode(*_: Any) -> bool:
+        raise ZeroDivisionError
+
+    steps = record(tmp_path, train)
+    assert len(steps) == 3
+    assert all("forward" in step.phases and "backward" not in step.phases for step in steps)
+    rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
+    disabled = [event.detail["hook"] for event in RankReader(rank).new_events() if event.kind == "hook_disabled"]
+    assert sorted(map(str, disabled)) == ["backward", "batch"]
+
+
+def test_checkpoints_say_bytes_and_time(tmp_path: Path) -> None:
+    """`torch.save` to a path and to a buffer gives events with the bytes that were written."""
+    import io
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+        torch.save(model.state_dict(), buffer)
+
+    buffer = io.BytesIO()
+    record(tmp_path / "run", train)
+    rank = next((tmp_path / "run" / "attempt-000" / "ranks").iterdir())
+    events = [event for event in RankReader(rank).new_events() if event.kind == "checkpoint"]
+    assert [event.detail["bytes"] for event in events] == [
+        (tmp_path / "model.pt").stat().st_size,
+        len(buffer.getvalue()),
+    ]
+    assert events[0].detail["path"] == str(tmp_path / "model.pt")
+    assert all((event.duration_ns or 0) > 0 for event in events)
+
+
+def test_a_second_recorder_joins_and_a_second_run_is_an_attempt(tmp_path: Path) -> None:
+    """An inner recorder leaves the outer one running; the same run recorded again is a new attempt beside the old."""
+    for _ in range(2):
+        with Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE) as outer:
+            with Recorder() as inner:
+                assert inner.folder == outer.folder
+            assert session.current is not None
+    assert sorted(path.name for path in tmp_path.glob("attempt-*")) == ["attempt-000", "attempt-001"]
+
+
+def test_the_users_exception_passes_and_is_noted(tmp_path: Path) -> None:
+    """What the program raises leaves the block unchanged; the run says how it ended."""
+
+    def fail(recorder: Recorder) -> None:
+        msg = "mine"
+        raise ValueError(msg)
+
+    with pytest.raises(ValueError, match="mine"):
+        record(tmp_path, fail)
+    rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
+    reader = RankReader(rank)
+    assert reader.info().exit_reason == "exception"
+    assert "ValueError: mine" in [event.message for event in reader.new_events()]
+    state = reader.state()
+    assert state is not None
+    assert state.exception
+
+
+def test_a_folder_that_cannot_be_written_lets_training_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a place to write to, the loop runs unrecorded and one line says why."""
+    (tmp_path / "file").write_text("")
+    with Recorder(run_dir=tmp_path / "file" / "run", run_id="r") as recorder:
+        assert recorder.folder is None
+        assert list(recorder.steps([1, 2])) == [1, 2]
+        with recorder.phase("x"):
+            pass
+    assert "unrecorded" in capsys.readouterr().err
+
+
+def test_capture_on_request_and_never_beside_another_profiler(tmp_path: Path) -> None:
+    """A requested window holds two marked steps; one that the program's own profiler meets gives way at once."""
+
+    def loop(steps: int) -> None:
+        for _ in range(steps):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = CaptureSettings(reasons=frozenset(("file",)))
+    with Recorder(run_dir=tmp_path, run_id="r", capture=settings) as recorder:
+        rank = recorder.folder
+        assert rank is not None
+        loop(2)
+        recorder.capture()
+        loop(5)
+        (trace,) = RankReader(rank).traces()
+        recorder.capture()
+        loop(2)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+            recorder.capture()
+            loop(3)
+    assert trace.info.num_steps == 2
+    assert trace.info.reason == "user"
+    text = trace.path.read_text()
+    assert all(f"ProfilerStep#{trace.info.first_step + number}" in text for number in (0, 1))
+    assert own.events()
+    assert len(RankReader(rank).traces()) == 1
+    disturbed = [step.step for step in read_steps(rank) if step.disturbed == "capture"]
+    assert disturbed[:2] == [trace.info.first_step, trace.info.first_step + 1]
+
+
+def test_a_forked_worker_is_not_recorded(tmp_path: Path) -> None:
+    """A loader with a forked worker works, and a forked child finds no session."""
+
+    def train(recorder: Recorder) -> None:
+        loader = make_loader([torch.ones(8)] * 4, batch_size=2, num_workers=1, multiprocessing_context="fork")
+        assert len([*recorder.steps(loader, microbatches=1)]) == 2
+        child = os.fork()
+        if child == 0:
+            os._exit(3 if session.current is not None else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert len(record(tmp_path, train)) >= 1
+
+
+def test_parameters_are_bit_identical(tmp_path: Path) -> None:
+    """Fifty steps with dropout, recorded and not, end in the same bits."""
+
+    def run() -> list[torch.Tensor]:
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.2), nn.GELU(), nn.Linear(32, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(50):
+            model(torch.randn(4, 8)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    plain = run()
+    with Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE):
+        recorded = run()
+    assert all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
