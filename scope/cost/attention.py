@@ -181,12 +181,18 @@ def _window(call: OperatorCall, layout: _Layout) -> tuple[int | None, int | None
 def _pairs_in_window(problem: _Problem, *, left: int | None, right: int | None) -> int:
     """Pairs that a sliding window leaves in one head; it slides along the bottom-right diagonal (flash-attn 2.1)."""
     shift = problem.keys - problem.queries
-    total = 0
-    for query in range(problem.queries):
-        first = 0 if left is None else max(0, query + shift - left)
-        last = problem.keys - 1 if right is None else min(problem.keys - 1, query + shift + right)
-        total += max(0, last - first + 1)
-    return total
+    seen = problem.queries * problem.keys if right is None else _pairs_up_to(problem, shift + right)
+    return seen if left is None else seen - _pairs_up_to(problem, shift - left - 1)
+
+
+def _pairs_up_to(problem: _Problem, offset: int) -> int:
+    """Pairs whose key is at most `offset` after the query: the sum of clamp(query + offset + 1, 0, keys)."""
+
+    def ramp(end: int) -> int:
+        inside = min(max(end, 0), problem.keys)
+        return inside * (inside + 1) // 2 + max(0, end - problem.keys) * problem.keys
+
+    return ramp(problem.queries + offset) - ramp(offset)
 
 
 def _mask(call: OperatorCall, layout: _Layout) -> tuple[bool | None, bool]:
