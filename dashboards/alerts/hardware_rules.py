@@ -14,9 +14,9 @@ GPU_ALERTS: Final = (
         "0s",
         "critical",
         "XID {{ $labels.xid }} on GPU {{ $labels.gpu }} of {{ $labels.instance }}",
-        "The driver reported an XID that asks for: {{ $labels.action }}. It was seen {{ $value | humanizeDuration }} ago.",
+        "An XID that asks for {{ $labels.action }} was seen {{ $value | humanizeDuration }} ago.",
         "The driver logged an error that the GPU does not recover from by itself. Jobs on it have failed or will.",
-        "Drain the node. reset_gpu: nvidia-smi --gpu-reset once nothing runs on it; reboot_node: reboot, and if it comes "
+        "Drain the node. reset_gpu: nvidia-smi --gpu-reset once nothing runs; reboot_node: reboot, and if it comes "
         "back, replace the board. For XID 48 look at ECC and row remaps (XID 63, 64, 94, 95) beside it.",
     ),
     Alert(
@@ -27,8 +27,8 @@ GPU_ALERTS: Final = (
         "warning",
         "NVLink XID {{ $labels.xid }} on GPU {{ $labels.gpu }} of {{ $labels.instance }}",
         "The driver reported an NVLink error {{ $value | humanizeDuration }} ago.",
-        "A link of the GPU, its peer or the switch had an error. One may be noise; repeats on one link are a cable, seat or board.",
-        "Look at scope_nvlink_errors_total for the link and its far end (scope_nvlink_info). Repeats: drain and reseat.",
+        "A link of the GPU, its peer or the switch had an error. One may be noise; repeats are a cable, seat or board.",
+        "scope_nvlink_errors_total has the link, scope_nvlink_info its far end. Repeats: drain and reseat.",
     ),
     Alert(
         "ScopeRecoveryActionNeeded",
@@ -206,7 +206,8 @@ LINK_ALERTS: Final = (
         "ScopeNvlinkAsymmetry",
         "scope-links",
         'min by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
-        '< $nvlink_asymmetry * avg by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
+        "< $nvlink_asymmetry * "
+        'avg by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
         'and avg by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) > $nvlink_busy',
         "5m",
         "warning",
@@ -266,7 +267,8 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeRdmaPortFlaps",
         "scope-network",
-        'increase(scope_rdma_port_events_total{counter="link_downed"}[3h]) > $link_flaps',
+        'increase(scope_rdma_port_events_total{counter="link_downed"}[3h]) > $link_flaps '
+        "and on (instance, device, port) scope_rdma_port_state",
         "1m",
         "warning",
         "Port {{ $labels.port }} of {{ $labels.device }} of {{ $labels.instance }} flaps",

@@ -70,7 +70,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeRankSilent",
         "scope-training",
-        'scope_train_heartbeat_age_seconds{thread="recorder"} > $heartbeat and scope_train_active == 1',
+        'scope_train_heartbeat_age_seconds{thread="recorder"} > $heartbeat '
+        "and on (instance, run, rank) scope_train_active == 1",
         "1m",
         "critical",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} gives no sign of life",

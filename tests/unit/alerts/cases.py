@@ -1,0 +1,676 @@
+"""For each alert: series on which it must fire, and neighbours on which it must stay quiet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+STEP_S = 15
+LENGTH = 800
+"""Samples a series: 800 of 15 s are 200 minutes."""
+
+N = 'instance="n1"'
+GPU = f'{N},gpu="0",uuid="G"'
+GPU1 = f'{N},gpu="1",uuid="H"'
+PORT = f'{N},device="mlx5_0",port="1"'
+RANK = f'{N},run="r",rank="0"'
+RANK1 = f'{N},run="r",rank="1"'
+RANK2 = f'{N},run="r",rank="2"'
+
+
+def hold(value: float, samples: int = LENGTH) -> str:
+    """A gauge that stays."""
+    return f"{value:g}x{samples}"
+
+
+def grow(per_second: float, samples: int = LENGTH, start: float = 0) -> str:
+    """A counter that grows."""
+    return f"{start:g}+{per_second * STEP_S:g}x{samples}"
+
+
+def clock(lag_s: float = 0) -> str:
+    """A timestamp that follows the clock, so many seconds behind."""
+    return f"{-lag_s:g}+{STEP_S}x{LENGTH}"
+
+
+def restarted_clock(lag_s: float) -> str:
+    """A timestamp that follows the clock, with twenty samples missing."""
+    return f"{-lag_s:g}+{STEP_S}x100 _x20 {121 * STEP_S - lag_s:g}+{STEP_S}x{LENGTH}"
+
+
+def change(first: float, second: float, *, after: int) -> str:
+    """A value that changes after so many samples."""
+    return f"{first:g}x{after - 1} {second:g}x{LENGTH}"
+
+
+def jump(size: float, *, after: int) -> str:
+    """A counter that jumps once."""
+    return f"0x{after - 1} {size:g}x{LENGTH}"
+
+
+Series = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one alert is tested with.
+
+    Attributes:
+        alert: Its name.
+        fires: Series by name and labels on which it must fire.
+        at_minute: When it must be firing.
+        quiet: Sets of series on which it must not.
+        reset: Series with counters that fall to 0; None uses the first quiet set with a gap in it.
+        count: How many instances fire.
+        always_stale: Fires, rather than resolves, once the exporter is dead.
+    """
+
+    alert: str
+    fires: Series
+    at_minute: int
+    quiet: list[Series] = field(default_factory=list)
+    reset: Series | None = None
+    count: int = 1
+
+
+def counter_reset(name: str) -> Series:
+    """A counter that grew long ago and begins again at 0."""
+    return {name: f"1000x{LENGTH // 4} 0x{LENGTH}"}
+
+
+XID = f"scope_gpu_xid_last_timestamp_seconds{{{GPU}"
+HARDWARE = [
+    Case(
+        "ScopeXidCritical",
+        {f'{XID},xid="79",action="reboot_node"}}': hold(300)},
+        8,
+        [
+            {f'{XID},xid="13",action="application_bug"}}': hold(300)},
+            {f'{XID},xid="79",action="reboot_node"}}': hold(-600)},
+        ],
+    ),
+    Case(
+        "ScopeXidNvlink",
+        {f'{XID},xid="74",action="check_nvlink"}}': hold(300)},
+        8,
+        [{f'{XID},xid="79",action="reboot_node"}}': hold(300)}],
+    ),
+    Case(
+        "ScopeRecoveryActionNeeded",
+        {
+            f'scope_gpu_recovery_action{{{GPU},action="none"}}': hold(0),
+            f'scope_gpu_recovery_action{{{GPU},action="reset_gpu"}}': hold(1),
+        },
+        2,
+        [
+            {
+                f'scope_gpu_recovery_action{{{GPU},action="none"}}': hold(1),
+                f'scope_gpu_recovery_action{{{GPU},action="reset_gpu"}}': hold(0),
+            }
+        ],
+    ),
+    Case(
+        "ScopeGpuMissing",
+        {
+            f"scope_gpu_info{{{GPU}}}": hold(1),
+            f"scope_gpu_info{{{GPU1}}}": f"1x100 stale _x{LENGTH}",
+            f'scope_collector_up{{{N},collector="gpu"}}': hold(1),
+        },
+        45,
+        [
+            # The whole exporter is gone: another alert's business.
+            {
+                f"scope_gpu_info{{{GPU}}}": f"1x100 stale _x{LENGTH}",
+                f"scope_gpu_info{{{GPU1}}}": f"1x100 stale _x{LENGTH}",
+                f'scope_collector_up{{{N},collector="gpu"}}': f"1x100 stale _x{LENGTH}",
+            },
+            # GPUs were added.
+            {
+                f"scope_gpu_info{{{GPU}}}": hold(1),
+                f"scope_gpu_info{{{GPU1}}}": f"_x100 1x{LENGTH}",
+                f'scope_collector_up{{{N},collector="gpu"}}': hold(1),
+            },
+        ],
+    ),
+    Case(
+        "ScopeGpuLost",
+        {f"scope_gpu_up{{{GPU}}}": hold(0), f"scope_gpu_up{{{GPU1}}}": hold(1)},
+        3,
+        [{f"scope_gpu_up{{{GPU}}}": hold(1)}],
+    ),
+    Case(
+        "ScopeEccUncorrected",
+        {f'scope_gpu_ecc_errors_total{{{GPU},type="uncorrected",scope="volatile",location="all"}}': jump(1, after=40)},
+        12,
+        [
+            {
+                f'scope_gpu_ecc_errors_total{{{GPU},type="corrected",scope="volatile",location="all"}}': jump(
+                    9, after=40
+                )
+            },
+            {f'scope_gpu_ecc_errors_total{{{GPU},type="uncorrected",scope="volatile",location="all"}}': hold(5)},
+        ],
+        counter_reset(f'scope_gpu_ecc_errors_total{{{GPU},type="uncorrected",scope="volatile",location="all"}}'),
+    ),
+    Case(
+        "ScopeRowRemapFailure",
+        {f"scope_gpu_row_remap_failure{{{GPU}}}": hold(1)},
+        2,
+        [{f"scope_gpu_row_remap_failure{{{GPU}}}": hold(0)}],
+    ),
+    Case(
+        "ScopeRowRemapPending",
+        {f"scope_gpu_row_remap_pending{{{GPU}}}": hold(1)},
+        2,
+        [{f"scope_gpu_row_remap_pending{{{GPU}}}": hold(0)}],
+    ),
+    Case(
+        "ScopeRowRemapMany",
+        {f'scope_gpu_remapped_rows_total{{{GPU},cause="uncorrected"}}': hold(512)},
+        2,
+        [
+            {f'scope_gpu_remapped_rows_total{{{GPU},cause="uncorrected"}}': hold(511)},
+            {f'scope_gpu_remapped_rows_total{{{GPU},cause="corrected"}}': hold(9_000)},
+        ],
+        {f'scope_gpu_remapped_rows_total{{{GPU},cause="uncorrected"}}': f"511x99 0x{LENGTH}"},
+    ),
+    Case(
+        "ScopeHardwareThrottle",
+        {f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}': grow(0.2)},
+        15,
+        [
+            {f'scope_gpu_throttle_seconds_total{{{GPU},reason="sw_power_cap"}}': grow(0.9)},
+            {f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}': grow(0.01)},
+        ],
+        counter_reset(f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}'),
+    ),
+    Case(
+        "ScopeGpuHot",
+        {
+            f'scope_gpu_temperature_celsius{{{GPU},sensor="margin"}}': hold(1),
+            f'scope_gpu_temperature_celsius{{{GPU},sensor="core"}}': hold(88),
+            f'scope_gpu_temperature_celsius{{{GPU1},sensor="core"}}': hold(86),
+        },
+        15,
+        [
+            {
+                f'scope_gpu_temperature_celsius{{{GPU},sensor="margin"}}': hold(10),
+                f'scope_gpu_temperature_celsius{{{GPU},sensor="core"}}': hold(88),
+            },
+            {f'scope_gpu_temperature_celsius{{{GPU},sensor="core"}}': hold(84)},
+        ],
+        count=2,
+    ),
+    Case(
+        "ScopeGpuTooHot",
+        {f'scope_gpu_temperature_celsius{{{GPU},sensor="core"}}': hold(95)},
+        15,
+        [{f'scope_gpu_temperature_celsius{{{GPU},sensor="core"}}': hold(94)}],
+    ),
+    Case(
+        "ScopeMemoryHot",
+        {f'scope_gpu_temperature_celsius{{{GPU},sensor="memory"}}': hold(96)},
+        15,
+        [{f'scope_gpu_temperature_celsius{{{GPU},sensor="core"}}': hold(94)}],
+    ),
+    Case(
+        "ScopeNvlinkDown",
+        {f'scope_nvlink_up{{{GPU},link="3"}}': change(1, 0, after=40), f'scope_nvlink_up{{{GPU},link="4"}}': hold(1)},
+        15,
+        [{f'scope_nvlink_up{{{GPU},link="3"}}': hold(0)}, {f'scope_nvlink_up{{{GPU},link="3"}}': hold(1)}],
+    ),
+    Case(
+        "ScopeNvlinkErrors",
+        {f'scope_nvlink_gpu_errors_total{{{GPU},type="replay"}}': jump(2, after=40)},
+        12,
+        [
+            {f'scope_nvlink_gpu_errors_total{{{GPU},type="crc_flit"}}': jump(2, after=40)},
+            {f'scope_nvlink_gpu_errors_total{{{GPU},type="replay"}}': hold(7)},
+        ],
+        counter_reset(f'scope_nvlink_gpu_errors_total{{{GPU},type="replay"}}'),
+    ),
+    Case(
+        "ScopeNvlinkCrc",
+        {f'scope_nvlink_gpu_errors_total{{{GPU},type="crc_flit"}}': grow(150)},
+        8,
+        [{f'scope_nvlink_gpu_errors_total{{{GPU},type="crc_flit"}}': grow(50)}],
+        counter_reset(f'scope_nvlink_gpu_errors_total{{{GPU},type="crc_flit"}}'),
+    ),
+    Case(
+        "ScopeNvlinkSlow",
+        {
+            f'scope_nvlink_speed_bytes_per_second{{{GPU},link="0"}}': hold(26_562_000_000),
+            f'scope_nvlink_speed_bytes_per_second{{{GPU},link="1"}}': hold(20_000_000_000),
+        },
+        8,
+        [
+            {
+                f'scope_nvlink_speed_bytes_per_second{{{GPU},link="0"}}': hold(26_562_000_000),
+                f'scope_nvlink_speed_bytes_per_second{{{GPU},link="1"}}': hold(26_562_000_000),
+            }
+        ],
+    ),
+    Case(
+        "ScopeNvlinkAsymmetry",
+        {
+            **{
+                f'scope_nvlink_transmit_bytes_total{{{GPU},link="{link}",layer="data"}}': grow(5e9) for link in range(3)
+            },
+            f'scope_nvlink_transmit_bytes_total{{{GPU},link="3",layer="data"}}': grow(1e9),
+        },
+        15,
+        [
+            # Idle: the links carry too little to compare.
+            {
+                f'scope_nvlink_transmit_bytes_total{{{GPU},link="0",layer="data"}}': grow(1e6),
+                f'scope_nvlink_transmit_bytes_total{{{GPU},link="1",layer="data"}}': grow(0),
+            },
+            {
+                f'scope_nvlink_transmit_bytes_total{{{GPU},link="{link}",layer="data"}}': grow(5e9 - link * 1e8)
+                for link in range(4)
+            },
+        ],
+        {
+            f'scope_nvlink_transmit_bytes_total{{{GPU},link="{link}",layer="data"}}': f"0+75e9x200 0+75e9x{LENGTH}"
+            for link in range(4)
+        },
+    ),
+    Case(
+        "ScopePcieWidth",
+        {f"scope_pcie_link_width{{{GPU}}}": hold(8), f"scope_pcie_link_width_max{{{GPU}}}": hold(16)},
+        15,
+        [{f"scope_pcie_link_width{{{GPU}}}": hold(16), f"scope_pcie_link_width_max{{{GPU}}}": hold(16)}],
+    ),
+    Case(
+        "ScopePcieGeneration",
+        {
+            f"scope_pcie_link_generation{{{GPU}}}": hold(3),
+            f"scope_pcie_link_generation_max{{{GPU}}}": hold(5),
+            f"scope_gpu_utilization_ratio{{{GPU}}}": hold(0.9),
+        },
+        15,
+        [
+            {
+                f"scope_pcie_link_generation{{{GPU}}}": hold(1),
+                f"scope_pcie_link_generation_max{{{GPU}}}": hold(5),
+                f"scope_gpu_utilization_ratio{{{GPU}}}": hold(0),
+            }
+        ],
+    ),
+    Case(
+        # Generation 5 with 16 lanes allows ceil(16 * 0.06 * 32) = 31 a minute.
+        "ScopePcieReplays",
+        {
+            f"scope_pcie_replays_total{{{GPU}}}": grow(32 / 60),
+            f"scope_pcie_link_width{{{GPU}}}": hold(16),
+            f"scope_pcie_link_generation{{{GPU}}}": hold(5),
+        },
+        15,
+        [
+            {
+                f"scope_pcie_replays_total{{{GPU}}}": grow(30 / 60),
+                f"scope_pcie_link_width{{{GPU}}}": hold(16),
+                f"scope_pcie_link_generation{{{GPU}}}": hold(5),
+            }
+        ],
+        {
+            **counter_reset(f"scope_pcie_replays_total{{{GPU}}}"),
+            f"scope_pcie_link_width{{{GPU}}}": hold(16),
+            f"scope_pcie_link_generation{{{GPU}}}": hold(5),
+        },
+    ),
+]
+
+
+def events(kind: str, counter: str) -> str:
+    """Name of an RDMA event counter."""
+    return f'scope_rdma_{kind}_events_total{{{PORT},counter="{counter}"}}'
+
+
+NETWORK = [
+    Case(
+        "ScopeRdmaPortDown",
+        {f"scope_rdma_port_state{{{PORT}}}": change(4, 1, after=40)},
+        13,
+        [{f"scope_rdma_port_state{{{PORT}}}": hold(1)}, {f"scope_rdma_port_state{{{PORT}}}": hold(4)}],
+    ),
+    Case(
+        "ScopeRdmaPortFlaps",
+        {events("port", "link_downed"): grow(0.001), f"scope_rdma_port_state{{{PORT}}}": hold(4)},
+        100,
+        [{events("port", "link_downed"): jump(2, after=40), f"scope_rdma_port_state{{{PORT}}}": hold(4)}],
+        {**counter_reset(events("port", "link_downed")), f"scope_rdma_port_state{{{PORT}}}": hold(4)},
+    ),
+    Case(
+        "ScopeRdmaLinkErrors",
+        {events("port", "link_error_recovery"): jump(5, after=40), events("port", "symbol_error"): jump(20, after=40)},
+        13,
+        [{events("port", "link_error_recovery"): jump(2, after=40), events("port", "symbol_error"): jump(5, after=40)}],
+        counter_reset(events("port", "symbol_error")),
+        count=2,
+    ),
+    Case(
+        "ScopeRdmaCongestion",
+        {
+            events("hardware", "np_ecn_marked_roce_packets"): grow(200),
+            f"scope_rdma_receive_packets_total{{{PORT}}}": grow(10_000),
+        },
+        15,
+        [
+            {
+                events("hardware", "np_ecn_marked_roce_packets"): grow(50),
+                f"scope_rdma_receive_packets_total{{{PORT}}}": grow(10_000),
+            }
+        ],
+        {
+            **counter_reset(events("hardware", "np_ecn_marked_roce_packets")),
+            f"scope_rdma_receive_packets_total{{{PORT}}}": grow(10_000),
+        },
+    ),
+    Case(
+        "ScopeRdmaRetries",
+        {events("hardware", "out_of_sequence"): grow(1)},
+        15,
+        [{events("hardware", "out_of_sequence"): hold(77)}],
+        counter_reset(events("hardware", "packet_seq_err")),
+    ),
+    Case(
+        "ScopeRdmaTimeouts",
+        {events("hardware", "local_ack_timeout_err"): grow(0.5)},
+        15,
+        [{events("hardware", "np_cnp_sent"): grow(10)}],
+        counter_reset(events("hardware", "local_ack_timeout_err")),
+    ),
+    Case(
+        "ScopePfcStorm",
+        {f'scope_net_pfc_pause_seconds_total{{{N},device="eth2",priority="3",direction="rx"}}': grow(0.3)},
+        6,
+        [
+            {f'scope_net_pfc_pause_seconds_total{{{N},device="eth2",priority="3",direction="tx"}}': grow(0.3)},
+            {f'scope_net_pfc_pause_seconds_total{{{N},device="eth2",priority="3",direction="rx"}}': grow(0.05)},
+        ],
+        counter_reset(f'scope_net_pfc_pause_seconds_total{{{N},device="eth2",priority="3",direction="rx"}}'),
+    ),
+    Case(
+        "ScopeNicUnderspeed",
+        {f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(25e9), f"scope_rdma_port_state{{{PORT}}}": hold(4)},
+        8,
+        [
+            {
+                f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(50e9),
+                f"scope_rdma_port_state{{{PORT}}}": hold(4),
+            },
+            {
+                f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(25e9),
+                f"scope_rdma_port_state{{{PORT}}}": hold(1),
+            },
+        ],
+    ),
+    Case(
+        "ScopeTrainingOnSockets",
+        {
+            f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': grow(1e9),
+            f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(0),
+            f"scope_train_active{{{RANK}}}": hold(1),
+        },
+        15,
+        [
+            {
+                f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': grow(1e9),
+                f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(1e9),
+                f"scope_train_active{{{RANK}}}": hold(1),
+            },
+            {
+                f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': grow(1e9),
+                f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(0),
+                f"scope_train_active{{{RANK}}}": hold(0),
+            },
+        ],
+        {
+            f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': f"1000x100 0x{LENGTH}",
+            f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(0),
+            f"scope_train_active{{{RANK}}}": hold(1),
+        },
+    ),
+    Case(
+        "ScopeNfsQueue",
+        {
+            f'scope_nfs_queue_seconds_total{{{N},mount="/m",operation="WRITE"}}': grow(20),
+            f'scope_nfs_operations_total{{{N},mount="/m",operation="WRITE"}}': grow(100),
+        },
+        15,
+        [
+            {
+                f'scope_nfs_queue_seconds_total{{{N},mount="/m",operation="WRITE"}}': grow(1),
+                f'scope_nfs_operations_total{{{N},mount="/m",operation="WRITE"}}': grow(100),
+            },
+            {
+                f'scope_nfs_queue_seconds_total{{{N},mount="/m",operation="WRITE"}}': hold(5),
+                f'scope_nfs_operations_total{{{N},mount="/m",operation="WRITE"}}': hold(5),
+            },
+        ],
+        {
+            **counter_reset(f'scope_nfs_queue_seconds_total{{{N},mount="/m",operation="WRITE"}}'),
+            f'scope_nfs_operations_total{{{N},mount="/m",operation="WRITE"}}': grow(1),
+        },
+    ),
+    Case(
+        "ScopeNfsBacklog",
+        {
+            f'scope_nfs_backlog_requests_total{{{N},mount="/m"}}': grow(500),
+            f'scope_nfs_rpc_requests_total{{{N},mount="/m"}}': grow(100),
+        },
+        15,
+        [
+            {
+                f'scope_nfs_backlog_requests_total{{{N},mount="/m"}}': grow(50),
+                f'scope_nfs_rpc_requests_total{{{N},mount="/m"}}': grow(100),
+            }
+        ],
+        {
+            **counter_reset(f'scope_nfs_backlog_requests_total{{{N},mount="/m"}}'),
+            f'scope_nfs_rpc_requests_total{{{N},mount="/m"}}': grow(100),
+        },
+    ),
+    Case(
+        "ScopeMemoryPressure",
+        {f'scope_pressure_stalled_seconds_total{{{N},resource="memory",extent="full"}}': grow(0.2)},
+        15,
+        [
+            {f'scope_pressure_stalled_seconds_total{{{N},resource="io",extent="full"}}': grow(0.9)},
+            {f'scope_pressure_stalled_seconds_total{{{N},resource="memory",extent="some"}}': grow(0.9)},
+        ],
+        counter_reset(f'scope_pressure_stalled_seconds_total{{{N},resource="memory",extent="full"}}'),
+    ),
+    Case(
+        "ScopeOomKill",
+        {f"scope_oom_kills_total{{{N}}}": jump(1, after=40)},
+        12,
+        [{f"scope_oom_kills_total{{{N}}}": hold(4)}],
+        counter_reset(f"scope_oom_kills_total{{{N}}}"),
+    ),
+]
+
+EXPORTER = [
+    Case(
+        "ScopeExporterStale",
+        {f"scope_exporter_sample_timestamp_seconds{{{N}}}": hold(0)},
+        5,
+        [{f"scope_exporter_sample_timestamp_seconds{{{N}}}": clock(2)}],
+        {f"scope_exporter_sample_timestamp_seconds{{{N}}}": restarted_clock(2)},
+    ),
+    Case(
+        "ScopeExporterDown",
+        {f'up{{{N},job="scope"}}': hold(0)},
+        8,
+        [{f'up{{{N},job="scope"}}': hold(1)}, {f'up{{{N},job="other"}}': hold(0)}],
+    ),
+    Case(
+        "ScopeCollectorDown",
+        {f'scope_collector_up{{{N},collector="rdma"}}': hold(0)},
+        15,
+        [{f'scope_collector_up{{{N},collector="rdma"}}': hold(1)}],
+    ),
+    Case(
+        "ScopeSampleSlow",
+        {
+            f'scope_exporter_sample_duration_seconds{{{N},collector="gpu"}}': hold(4),
+            f'scope_exporter_sample_duration_seconds{{{N},collector="rdma"}}': hold(2),
+        },
+        15,
+        [{f'scope_exporter_sample_duration_seconds{{{N},collector="gpu"}}': hold(4)}],
+    ),
+]
+
+
+def ranks(name: str, *values: str) -> Series:
+    """One series a rank."""
+    return {f"{name}{{{labels}}}": value for labels, value in zip((RANK, RANK1, RANK2), values, strict=False)}
+
+
+TRAINING = [
+    Case(
+        "ScopeStepStalled",
+        {
+            f"scope_train_last_step_timestamp_seconds{{{RANK}}}": hold(10),
+            f"scope_train_step_median_seconds{{{RANK}}}": hold(2),
+            f"scope_train_active{{{RANK}}}": hold(1),
+        },
+        9,
+        [
+            # Steps of a minute: ten of them have not passed.
+            {
+                f"scope_train_last_step_timestamp_seconds{{{RANK}}}": clock(400),
+                f"scope_train_step_median_seconds{{{RANK}}}": hold(60),
+                f"scope_train_active{{{RANK}}}": hold(1),
+            },
+            # The run is over.
+            {
+                f"scope_train_last_step_timestamp_seconds{{{RANK}}}": hold(10),
+                f"scope_train_step_median_seconds{{{RANK}}}": hold(2),
+                f"scope_train_active{{{RANK}}}": hold(0),
+            },
+        ],
+        {
+            f"scope_train_last_step_timestamp_seconds{{{RANK}}}": restarted_clock(2),
+            f"scope_train_step_median_seconds{{{RANK}}}": hold(2),
+            f"scope_train_active{{{RANK}}}": hold(1),
+        },
+    ),
+    Case(
+        "ScopeRankSilent",
+        {
+            f'scope_train_heartbeat_age_seconds{{{RANK},thread="recorder"}}': hold(90),
+            f"scope_train_active{{{RANK}}}": hold(1),
+        },
+        3,
+        [
+            {
+                f'scope_train_heartbeat_age_seconds{{{RANK},thread="training"}}': hold(90),
+                f'scope_train_heartbeat_age_seconds{{{RANK},thread="recorder"}}': hold(1),
+                f"scope_train_active{{{RANK}}}": hold(1),
+            }
+        ],
+    ),
+    Case(
+        "ScopeStepRegression",
+        {f"scope_train_step_median_seconds{{{RANK}}}": change(1, 2, after=240)},
+        80,
+        [{f"scope_train_step_median_seconds{{{RANK}}}": change(1, 1.1, after=240)}],
+    ),
+    Case(
+        "ScopeStragglerRank",
+        {
+            **ranks("scope_train_step_seconds_total", grow(1), grow(1), grow(1)),
+            **ranks("scope_train_communication_wait_seconds_total", grow(0.5), grow(0.5), grow(0.1)),
+        },
+        20,
+        [
+            {
+                **ranks("scope_train_step_seconds_total", grow(1), grow(1), grow(1)),
+                **ranks("scope_train_communication_wait_seconds_total", grow(0.5), grow(0.48), grow(0.46)),
+            }
+        ],
+        {
+            **ranks("scope_train_step_seconds_total", *[f"0+15x200 0+15x{LENGTH}"] * 3),
+            **ranks("scope_train_communication_wait_seconds_total", *[f"0+7.5x200 0+7.5x{LENGTH}"] * 3),
+        },
+    ),
+    Case(
+        "ScopeImposedWait",
+        {f"scope_train_imposed_wait_ratio{{{RANK}}}": hold(0.2)},
+        15,
+        [{f"scope_train_imposed_wait_ratio{{{RANK}}}": hold(0.02)}],
+    ),
+    Case(
+        "ScopeVerdict",
+        {f'scope_train_verdict{{{N},run="r",rank="3",kind="hang",severity="critical"}}': hold(1)},
+        2,
+        [{f'scope_train_verdict{{{N},run="r",rank="3",kind="straggler",severity="warning"}}': hold(1)}],
+    ),
+    Case(
+        "ScopeCommunicationBusyWait",
+        {
+            f"scope_gpu_utilization_ratio{{{GPU}}}": hold(1),
+            f"scope_gpu_power_watts{{{GPU}}}": hold(150),
+            f"scope_gpu_power_limit_watts{{{GPU}}}": hold(700),
+        },
+        8,
+        [
+            {
+                f"scope_gpu_utilization_ratio{{{GPU}}}": hold(1),
+                f"scope_gpu_power_watts{{{GPU}}}": hold(650),
+                f"scope_gpu_power_limit_watts{{{GPU}}}": hold(700),
+            },
+            {
+                f"scope_gpu_utilization_ratio{{{GPU}}}": hold(0),
+                f"scope_gpu_power_watts{{{GPU}}}": hold(90),
+                f"scope_gpu_power_limit_watts{{{GPU}}}": hold(700),
+            },
+        ],
+    ),
+    Case(
+        "ScopeIdleAllocated",
+        {
+            f'scope_gpu_sm_active_ratio{{{GPU},mig=""}}': hold(0.01),
+            f'scope_gpu_job_info{{{GPU},job_id="7"}}': hold(1),
+        },
+        40,
+        [
+            {f'scope_gpu_sm_active_ratio{{{GPU},mig=""}}': hold(0.01)},
+            {
+                f'scope_gpu_sm_active_ratio{{{GPU},mig=""}}': hold(0.4),
+                f'scope_gpu_job_info{{{GPU},job_id="7"}}': hold(1),
+            },
+        ],
+    ),
+    Case(
+        "ScopeDataloaderBound",
+        {
+            f'scope_train_phase_seconds_total{{{RANK},phase="input"}}': grow(0.4),
+            f"scope_train_step_seconds_total{{{RANK}}}": grow(1),
+        },
+        25,
+        [
+            {
+                f'scope_train_phase_seconds_total{{{RANK},phase="input"}}': grow(0.05),
+                f'scope_train_phase_seconds_total{{{RANK},phase="forward"}}': grow(0.9),
+                f"scope_train_step_seconds_total{{{RANK}}}": grow(1),
+            }
+        ],
+        {
+            **counter_reset(f'scope_train_phase_seconds_total{{{RANK},phase="input"}}'),
+            f"scope_train_step_seconds_total{{{RANK}}}": grow(1),
+        },
+    ),
+    Case(
+        "ScopeGoodputLow",
+        {f"scope_train_goodput_ratio{{{RANK}}}": hold(0.7), f"scope_train_active{{{RANK}}}": hold(1)},
+        70,
+        [
+            {f"scope_train_goodput_ratio{{{RANK}}}": hold(0.95), f"scope_train_active{{{RANK}}}": hold(1)},
+            {f"scope_train_goodput_ratio{{{RANK}}}": hold(0.7), f"scope_train_active{{{RANK}}}": hold(0)},
+        ],
+    ),
+]
+
+CASES = HARDWARE + NETWORK + EXPORTER + TRAINING

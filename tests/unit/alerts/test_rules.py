@@ -1,0 +1,193 @@
+"""Every rule by promtool: it fires, stays quiet, and copes with absent, reset and stale series."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.alerts.generate import (
+    ALERTS,
+    build_groups,
+    find_setting_names,
+    render_manifest,
+    render_rules,
+    render_runbook,
+)
+from dashboards.alerts.model import choose_values
+from dashboards.alerts.settings import SETTINGS
+from exporters import metrics, training_series
+from exporters.series import Metric
+from scope.errors import UsageError
+
+
+def load_cases() -> Any:
+    """Load the table of cases, which lies beside this file."""
+    specification = importlib.util.spec_from_file_location("alert_cases", Path(__file__).with_name("cases.py"))
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["alert_cases"] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+cases = load_cases()
+FOLDER = Path(metrics.__file__).parent.parent / "dashboards" / "alerts"
+DEFAULTS = choose_values(SETTINGS, [])
+
+
+def count_firing(alert: str, minute: int, expected: int) -> dict[str, Any]:
+    """Return a promtool test: so many instances of an alert fire at a time."""
+    samples = [{"labels": "{}", "value": expected}] if expected else []
+    expression = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    return {"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples}
+
+
+def make_test(name: str, series: dict[str, str], checks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one promtool test group."""
+    return {
+        "name": name,
+        "interval": f"{cases.STEP_S}s",
+        "input_series": [{"series": key, "values": values} for key, values in series.items()],
+        "promql_expr_test": checks,
+    }
+
+
+def die(values: str, minute: int) -> str:
+    """Return the series up to a time, and then nothing: the exporter is dead."""
+    kept = minute * 60 // cases.STEP_S
+    head = values.split(" ")[0]
+    number = re.fullmatch(r"(.+)x\d+", head)
+    assert number is not None
+    rest = " ".join(values.split(" ")[1:])
+    if rest:
+        match = re.fullmatch(r"(.+)x(\d+)", head)
+        assert match is not None
+        first = int(match[2]) + 1
+        second = rest.split(" ")[-1].rpartition("x")[0]
+        middle = rest.split(" ")[:-1]
+        left = max(1, kept - first - len(middle))
+        return " ".join([head, *middle, f"{second}x{left}", "stale", f"_x{cases.LENGTH}"])
+    return f"{number[1]}x{kept} stale _x{cases.LENGTH}"
+
+
+def with_gap(values: str) -> str:
+    """Return a series with twenty samples missing at its beginning, as after a restart of the exporter."""
+    return f"_x20 {values}"
+
+
+def make_tests(case: Any) -> list[dict[str, Any]]:
+    """Return the five kinds of tests of one alert."""
+    late = case.at_minute + 20
+    fire = make_test("fire", case.fires, [count_firing(case.alert, case.at_minute, case.count)])
+    absent = make_test("absent", {}, [count_firing(case.alert, case.at_minute, 0)])
+    quiet = [
+        make_test(f"quiet {number}", series, [count_firing(case.alert, minute, 0) for minute in (case.at_minute, late)])
+        for number, series in enumerate(case.quiet)
+    ]
+    reset = case.reset or {key: with_gap(values) for key, values in case.quiet[0].items()}
+    calm = make_test("reset", reset, [count_firing(case.alert, minute, 0) for minute in range(40, 80, 2)])
+    dead = {key: die(values, case.at_minute + 5) for key, values in case.fires.items()}
+    stale = make_test("stale", dead, [count_firing(case.alert, late, 0)])
+    return [fire, absent, *quiet, calm, stale]
+
+
+def test_every_alert_has_its_case() -> None:
+    """No alert goes untested, and none is tested that does not exist."""
+    assert sorted(case.alert for case in cases.CASES) == sorted(alert.name for alert in ALERTS)
+    assert all(case.quiet for case in cases.CASES)
+
+
+def groups_for(alert: str) -> list[dict[str, Any]]:
+    """Return the recording rules and one alert: promtool evaluates every rule of its file at every step."""
+    recordings, *others = build_groups(DEFAULTS, interval=f"{cases.STEP_S}s")
+    rules = [rule for group in others for rule in group["rules"] if rule["alert"] == alert]
+    wanted = [rule for rule in recordings["rules"] if any(rule["record"] in other["expr"] for other in rules)]
+    return [{**recordings, "rules": [*wanted, *rules]}]
+
+
+@pytest.mark.system("promtool")
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.alert)
+def test_fire_quiet_absent_reset_stale(case: Any, tmp_path: Path) -> None:
+    """The alert fires on its fault and on nothing else."""
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": groups_for(case.alert)}))
+    plan = {"rule_files": ["rules.yml"], "evaluation_interval": f"{cases.STEP_S}s", "tests": make_tests(case)}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(plan))
+    done = subprocess.run(
+        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.system("promtool")
+def test_the_committed_files_are_the_table(tmp_path: Path) -> None:
+    """Rule file, manifest and runbook are what the table gives, and promtool accepts the rules."""
+    assert (FOLDER / "scope.rules.yml").read_text() == render_rules(DEFAULTS)
+    assert (FOLDER / "scope.prometheusrule.yaml").read_text() == render_manifest(DEFAULTS)
+    assert (FOLDER / "RUNBOOK.md").read_text() == render_runbook()
+    for scale in (1, 60):
+        path = tmp_path / f"{scale}.yml"
+        path.write_text(render_rules(choose_values(SETTINGS, [], scale=scale)))
+        done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_manifest_holds_the_same_groups() -> None:
+    """The operator gets exactly the rules of the file."""
+    manifest = yaml.safe_load(render_manifest(DEFAULTS))
+    assert manifest["kind"] == "PrometheusRule"
+    assert manifest["spec"]["groups"] == yaml.safe_load(render_rules(DEFAULTS))["groups"] == build_groups(DEFAULTS)
+
+
+def test_every_alert_says_what_it_is() -> None:
+    """Severity, summary, description and a runbook section that exists."""
+    runbook = (FOLDER / "RUNBOOK.md").read_text()
+    anchors = {line[3:].strip().lower() for line in runbook.splitlines() if line.startswith("## ")}
+    for group in build_groups(DEFAULTS):
+        for rule in group["rules"]:
+            if "alert" not in rule:
+                continue
+            assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+            assert all(rule["annotations"][name] for name in ("summary", "description"))
+            assert rule["annotations"]["runbook_url"].rpartition("#")[2] in anchors
+
+
+def test_every_setting_is_used_and_every_use_is_a_setting() -> None:
+    """No dead threshold, no unknown one."""
+    assert find_setting_names(alert.expression for alert in ALERTS) == {setting.name for setting in SETTINGS}
+
+
+def test_rules_speak_of_metrics_that_exist() -> None:
+    """A metric that was renamed breaks no alert in silence."""
+    known = {value.name for module in (metrics, training_series) for value in flatten(vars(module).values())}
+    recorded = {rule["record"] for rule in build_groups(DEFAULTS)[0]["rules"]}
+    for group in build_groups(DEFAULTS):
+        for rule in group["rules"]:
+            used = set(re.findall(r"scope[_:][a-z0-9_:]+", rule["expr"]))
+            assert used <= known | recorded, used - known - recorded
+
+
+def flatten(values: Any) -> list[Metric]:
+    """Return the metrics among a module's values."""
+    found: list[Metric] = []
+    for value in values:
+        if isinstance(value, Metric):
+            found.append(value)
+        elif isinstance(value, dict):
+            found += [item for item in value.values() if isinstance(item, Metric)]
+    return found
+
+
+def test_a_site_changes_a_threshold() -> None:
+    """The value lands in the expression; mistakes are listed together."""
+    rules = render_rules(choose_values(SETTINGS, ["nic_bytes_per_second=2.5e10"]))
+    assert "scope_rdma_port_rate_bytes_per_second < 2.5e+10" in rules
+    with pytest.raises(UsageError, match=r"no setting 'nope'; 'x' is no number for goodput"):
+        choose_values(SETTINGS, ["nope=1", "goodput=x"])
