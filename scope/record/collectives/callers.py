@@ -28,10 +28,16 @@ FUNCTIONAL: Final = 6
 """An operator of `torch.ops`."""
 COMPILED: Final = 7
 """Code that torch.compile made."""
+GRADIENT_HOOK: Final = -1
+"""A communication hook of DDP: a function of a state and a `bucket`, as torch prescribes."""
 
 _MAX_CODES: Final = 10_000
 _MAX_FRAMES: Final = 12
-_FUNCTIONAL_FILES: Final = ("torch/_ops.py", "torch/distributed/_functional_collectives.py")
+_FUNCTIONAL_FILES: Final = (
+    "torch/_ops.py",
+    "torch/_library/autograd.py",
+    "torch/distributed/_functional_collectives.py",
+)
 _COMPILED_PARTS: Final = ("torchinductor", "torch/_inductor/", "torch/_functorch/", "torch/_dynamo/", "torch/fx/")
 
 
@@ -53,8 +59,22 @@ class CallerTable:
         if len(self.kinds) >= _MAX_CODES:
             # Every compiled graph makes code of its own; forgetting all costs one look at each again.
             self.kinds.clear()
-        self.kinds[code] = kind = classify_code(code.co_filename, code.co_name)
+        if code.co_argcount > 1 and code.co_varnames[1] == "bucket":
+            kind = GRADIENT_HOOK
+        else:
+            kind = classify_code(code.co_filename, code.co_name)
+        self.kinds[code] = kind
         return kind
+
+    def is_gradient_hook(self, frame: FrameType | None) -> bool:
+        """Return whether a communication hook of DDP stands above a frame."""
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                return False
+            if self.kind(frame.f_code) == GRADIENT_HOOK:
+                return True
+            frame = frame.f_back
+        return False
 
     def is_compiled(self, frame: FrameType | None) -> bool:
         """Return whether the operator that `frame` runs was called by compiled code."""

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _MAX_REMEMBERED: Final = 4096
 _BY_STORAGE: Final = frozenset({FUNCTIONAL, COMPILED, ENGINE})
+_NO_BACKWARD: Final = -1
+_in_backward = torch._C._current_graph_task_id
 _monotonic = time.monotonic_ns
 
 
@@ -177,6 +179,9 @@ class CallTracker:
                 self._forget_oldest_storages()
             if kind == ENGINE:
                 self._backward.watch(call)
+        elif _in_backward() != _NO_BACKWARD and self._callers.is_gradient_hook(sys._getframe(1)):
+            # The reducer waits for the future that the hook returns.
+            self._backward.watch(call)
         if work is None:
             return
         work = self._unbox_work(work)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -282,19 +281,39 @@ def functional() -> Iterator[None]:
 
 
 @workload
-def compiled() -> Iterator[None]:
-    """A collective inside a compiled graph."""
+def functional_backward() -> Iterator[None]:
+    """A functional collective that autograd differentiates in C++: its backward is a collective too."""
+    from torch.distributed import _functional_collectives as funcol
+
+    yield
+    value = torch.ones(4, requires_grad=True)
+    funcol.all_gather_tensor_autograd(value, 0, dist.group.WORLD).sum().backward()
+
+
+def _compiled(backend: str) -> Iterator[None]:
     from torch.distributed import _functional_collectives as funcol
 
     group = dist.group.WORLD
 
-    @torch.compile(backend="aot_eager")
+    @torch.compile(backend=backend)
     def step(t: torch.Tensor) -> torch.Tensor:
         return funcol.all_reduce(t * 2, "sum", group) + 1
 
     step(torch.ones(4))
     yield
     step(torch.ones(4))
+
+
+@workload
+def compiled() -> Iterator[None]:
+    """A collective inside a graph that torch.compile captured."""
+    return _compiled("aot_eager")
+
+
+@workload
+def compiled_inductor() -> Iterator[None]:
+    """The same inside code that inductor generated."""
+    return _compiled("inductor")
 
 
 @workload
@@ -383,10 +402,9 @@ def checkpoint() -> Iterator[None]:
     """A distributed checkpoint: its plans travel as objects."""
     from torch.distributed import checkpoint as dcp
 
-    folder = Path(tempfile.gettempdir()) / f"scope-checkpoint-{os.environ['MASTER_PORT']}"
     state = {"weight": torch.ones(64)}
     yield
-    dcp.save(state, checkpoint_id=str(folder))
+    dcp.save(state, checkpoint_id=os.environ["SCOPE_TEST_CHECKPOINT"])
 
 
 @workload
@@ -516,6 +534,7 @@ def main(output: str, names: list[str]) -> None:
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=WORLD, store=store)
     seen: dict[str, Any] = {}
     for name in names:
+        started = time.monotonic()
         try:
             steps = WORKLOADS[name]()
             next(steps)
@@ -529,12 +548,20 @@ def main(output: str, names: list[str]) -> None:
             seen[name] = [describe(call, recorder) for call in sink.calls[mark:]]
         except Exception as error:  # noqa: BLE001 - told to the test, which fails by name
             seen[name] = f"{type(error).__name__}: {error}"
+        print(name, round(time.monotonic() - started, 2), flush=True)  # noqa: T201 - shown when a test fails
+    attached = recorder.route
     recorder.close()
-    result = {"seen": seen, "disabled": disabled, "route": recorder.route}
+    result = {"seen": seen, "disabled": disabled, "attached": attached, "left": kernels_left()}
     Path(output).write_text(json.dumps(result))
     dist.destroy_process_group()
 
 
+def kernels_left() -> list[str]:
+    """Return the operators that still have a kernel where the recorder puts its own."""
+    names = [schema.name for schema in torch._C._jit_get_all_schemas() if schema.name.startswith(("c10d::", "_c10d_"))]
+    return [name for name in names if torch._C._dispatch_has_kernel_for_dispatch_key(name, "BackendSelect")]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], sys.argv[2:] or list(WORKLOADS))
+    main(sys.argv[1], sys.argv[2:])
