@@ -16,6 +16,7 @@ from scope.analysis.roofline import Roofline, RooflinePoints, chosen_devices, co
 from scope.hardware import choose_gpu
 from scope.trace import load
 from scope.trace.model import DeviceProperties
+from scope.trace.schema import DeviceEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -378,3 +379,26 @@ def test_bytes_of_owlv2_by_hand(shared_traces: Path) -> None:
     assert longest["num_kernels"] == 120
     assert longest["num_bytes"] == 120 * 2 * 2 * 16 * 5185 * 5185
     assert longest["bound"] == "memory"
+
+
+def test_kernels_of_no_length_share_exactly(make_trace: Callable[..., RankTrace]) -> None:
+    """Two products of length 0 still hold all of their operator's FLOPs between them, and attain nothing."""
+    trace = make_trace(
+        devices=(H100,),
+        ops=[_op("aten::mm", [[5, 3], [3, 7]])],
+        device_events=[_kernel(0, 10, 10, name="a"), _kernel(0, 10, 10, name="b")],
+    )
+    assert compute_kernel_work(trace)[KernelWork.flops].sum() == 2 * 5 * 3 * 7
+    assert {point["attained_ratio"] for point in _points(compute_roofline(trace))} == {None}
+
+
+def test_every_real_trace_adds_up(shared_traces: Path) -> None:
+    """Old, cut, shapeless, GPU-less and AMD traces all give a roofline whose parts sum to its compute time."""
+    for path in sorted(shared_traces.rglob("*.json.gz")):
+        trace = load([path]).ranks[0]
+        result = compute_roofline(trace).check()
+        compute = (pl.col(DeviceEvents.category) == "compute") & (pl.col(DeviceEvents.kind) == "kernel")
+        kernels = trace.device_events.filter(compute)
+        lengths = kernels[DeviceEvents.end_ns] - kernels[DeviceEvents.start_ns]
+        assert result.compute_ns == lengths.sum(), path
+        assert result.points[RooflinePoints.num_kernels].sum() == kernels.height, path
