@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.trace.collectives import CallSources, collective_calls
-from scope.trace.deviceevents import device_events
+from scope.trace.deviceevents import HostSide, device_events
 from scope.trace.launches import LAUNCHING_KINDS, launch_kind
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
 from scope.trace.nesting import innermost, nest
@@ -37,6 +37,7 @@ from scope.trace.schema import (
     Steps,
     Syncs,
 )
+from scope.trace.untyped import as_list, as_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,10 +74,10 @@ class Texts:
     """Codes of one file back to names; codes of absent texts become null."""
 
     def __init__(self, read: ReadTrace) -> None:
-        self.names: list[str] = ["", *(str(name) for name in read.collected.names.texts()[1:])]
+        self.names = [name or "" for name in read.collected.names.texts()]
         self.texts: list[str | None] = read.collected.texts.texts()
-        self._names = pl.Series(self.names, dtype=pl.Categorical())
-        self._texts = pl.Series(self.texts, dtype=pl.Categorical())
+        self._names = pl.DataFrame({"names": self.names}, schema={"names": pl.Categorical()}).to_series()
+        self._texts = pl.DataFrame({"texts": self.texts}, schema={"texts": pl.Categorical()}).to_series()
 
     def name_column(self, codes: pl.Series, column: Column) -> pl.Series:
         """Return names for codes."""
@@ -108,7 +109,7 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
     texts = Texts(read)
     base_ns = base_nanoseconds(read.metadata)
     groups = process_groups(read.metadata)
-    info = _mapping(read.metadata.get("distributedInfo"))
+    info = as_mapping(read.metadata.get("distributedInfo"))
     raw_ops = _sorted_spans(read.collected.frame(RawSpans, RawOps).with_row_index(FILE_ROW), RawOps.external_id)
     raw_launches = _sorted_spans(read.collected.frame(RawSpans, RawLaunches), RawLaunches.correlation)
     raw_memory = read.collected.frame(RawMemory).sort(RawMemory.time_ns, maintain_order=True)
@@ -135,16 +136,8 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
     launch_ops = innermost(raw_launches.select(RawSpans.thread, RawSpans.start_ns), nested)
     launch_ops = _by_external_id(launch_ops, raw_launches, ops)
     launches = launches.with_columns(launch_ops.alias(Launches.op_id))
-    devices = device_events(
-        read,
-        texts=texts,
-        base_ns=base_ns,
-        launches=launches,
-        ops=ops,
-        raw_launches=raw_launches,
-        flows=flows,
-        patterns=patterns,
-    )
+    host = HostSide(launches=launches, ops=ops, raw_launches=raw_launches, flows=flows)
+    devices = device_events(read, host, texts=texts, base_ns=base_ns, patterns=patterns)
     calls, call_ids = collective_calls(
         CallSources(
             devices=devices,
@@ -197,15 +190,14 @@ def base_nanoseconds(metadata: dict[str, Any]) -> int:
 
 def process_groups(metadata: dict[str, Any]) -> dict[str, ProcessGroup]:
     """Return the process groups of `distributedInfo` by their names."""
-    config = _mapping(metadata.get("distributedInfo")).get("pg_config")
-    entries = list(config.values()) if isinstance(config, dict) else config if isinstance(config, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    config: Any = as_mapping(metadata.get("distributedInfo")).get("pg_config")
+    entries = list(as_mapping(config).values()) or as_list(config)
     groups: dict[str, ProcessGroup] = {}
-    for entry in entries:  # pyright: ignore[reportUnknownVariableType]
-        fields = _mapping(entry)
+    for entry in entries:
+        fields = as_mapping(entry)
         if "pg_name" not in fields:
             continue
-        listed: Any = fields.get("ranks")
-        ranks = [rank for rank in listed if type(rank) is int] if isinstance(listed, list) else []  # pyright: ignore[reportUnknownVariableType]
+        ranks: list[int] = [rank for rank in as_list(fields.get("ranks")) if type(rank) is int]
         size = _integer(fields.get("pg_size"))
         name = str(fields["pg_name"])
         groups[name] = ProcessGroup(
@@ -220,10 +212,9 @@ def process_groups(metadata: dict[str, Any]) -> dict[str, ProcessGroup]:
 
 def device_properties(metadata: dict[str, Any]) -> tuple[DeviceProperties, ...]:
     """Return what the trace says of its devices."""
-    entries: Any = metadata.get("deviceProperties")
     found: list[DeviceProperties] = []
-    for position, entry in enumerate(entries if isinstance(entries, list) else []):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        fields = _mapping(entry)
+    for position, entry in enumerate(as_list(metadata.get("deviceProperties"))):
+        fields = as_mapping(entry)
         major, minor = _integer(fields.get("computeMajor")), _integer(fields.get("computeMinor"))
         index = _integer(fields.get("id"))
         found.append(
@@ -236,10 +227,6 @@ def device_properties(metadata: dict[str, Any]) -> tuple[DeviceProperties, ...]:
             )
         )
     return tuple(found)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
 
 
 def _integer(value: Any) -> int | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+
+from scope.trace.untyped import as_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +64,7 @@ _OPERATION_NAMES: Final = (
     ("send", re.compile(r"send")),
     ("recv", re.compile(r"recv")),
 )
+_INT64_END: Final = 2**63
 _SPLIT_ELEMENTS_MAX: Final = 1 << 20
 
 
@@ -114,12 +118,10 @@ def int_list(text: bytes) -> list[int] | None:
     if not stripped.startswith(b"[") or len(stripped) > _SPLIT_ELEMENTS_MAX:
         return None
     try:
-        values: Any = json.loads(stripped)
+        values = as_list(json.loads(stripped))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):  # pyright: ignore[reportUnknownVariableType]
-        return None
-    return values  # pyright: ignore[reportUnknownVariableType]
+    return values if all(type(value) is int and abs(value) < _INT64_END for value in values) else None
 
 
 def group_ranks(fields: CollectiveArgs, groups: Mapping[str, ProcessGroup]) -> list[int] | None:
@@ -148,31 +150,26 @@ def shape_elements(dims: str | None) -> tuple[int, ...]:
         return ()
     sizes: list[int] = []
 
-    def walk(shape: Any) -> None:
-        if not isinstance(shape, list):
+    def walk(shape: list[Any]) -> None:
+        if shape and all(type(extent) is int for extent in shape):
+            sizes.append(math.prod(shape))
             return
-        if shape and all(type(extent) is int for extent in shape):  # pyright: ignore[reportUnknownVariableType]
-            product = 1
-            for extent in shape:  # pyright: ignore[reportUnknownVariableType]
-                product *= extent
-            sizes.append(product)
-            return
-        for inner in shape:  # pyright: ignore[reportUnknownVariableType]
-            walk(inner)
+        for inner in shape:
+            walk(as_list(inner))
 
-    walk(shapes)
+    walk(as_list(shapes))
     return tuple(sizes)
 
 
 @lru_cache(maxsize=4096)
 def first_text(types: str | None) -> str | None:
     """Return the first entry of an `Input type` text."""
+    return next((entry for entry in json_list(types) if isinstance(entry, str) and entry), None)
+
+
+def json_list(text: str | None) -> list[Any]:
+    """Return the list that a text holds; an empty one when it holds none."""
     try:
-        entries: Any = json.loads(types) if types else []
+        return as_list(json.loads(text)) if text else []
     except (ValueError, RecursionError):
-        return None
-    return (
-        next((entry for entry in entries if isinstance(entry, str) and entry), None)
-        if isinstance(entries, list)
-        else None
-    )  # pyright: ignore[reportUnknownVariableType]
+        return []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.errors import ConfigError
 from scope.trace.schema import KERNEL_CLASSES
+from scope.trace.untyped import as_list, as_mapping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,13 +162,12 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         message = f"{path}: is not TOML: {error}"
         raise ConfigError(message) from error
-    entries = document.get("kernel", [])
+    entries: object = document.get("kernel", [])
     problems = [f"$.{key}: unknown; only [[kernel]] tables are known" for key in document if key != "kernel"]
-    if not isinstance(entries, list):
-        entries = []
+    if type(entries) is not list:
         problems.append("$.kernel: is not a list; write [[kernel]] with two pairs of brackets")
     patterns: list[Pattern] = []
-    for index, entry in enumerate(entries):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for index, entry in enumerate(as_list(entries)):
         pattern = _pattern(entry, f"$.kernel[{index}]", problems)
         if pattern is not None:
             patterns.append(pattern)
@@ -178,7 +178,7 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
 
 
 def _pattern(entry: object, where: str, problems: list[str]) -> Pattern | None:
-    fields: dict[object, object] = entry if isinstance(entry, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    fields = as_mapping(entry)
     expression, kernel_class = fields.get("pattern"), fields.get("class")
     if not isinstance(expression, str):
         problems.append(f"{where}.pattern: must be a regular expression in quotes")

@@ -31,6 +31,7 @@ from scope.trace.events import (
     PythonArgs,
     Span,
     SyncArgs,
+    list_of,
 )
 from scope.trace.instants import ns_from_text, ns_series
 from scope.trace.raw import (
@@ -91,6 +92,7 @@ _NAMED_RANGES: Final = frozenset({"user_annotation", "gpu_user_annotation", "cud
 DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 """What decoding hostile bytes may raise: bad JSON or types, digits without end, brackets without end."""
 
+
 _TABLES: Final[dict[int, tuple[type[Table], type[Any]]]] = {
     KERNEL: (RawDevice, DeviceArgs),
     MEMCPY: (RawDevice, DeviceArgs),
@@ -101,8 +103,8 @@ _TABLES: Final[dict[int, tuple[type[Table], type[Any]]]] = {
     SYNC: (RawSyncs, SyncArgs),
     PYTHON: (RawPython, PythonArgs),
 }
-_ARGS_DECODERS: Final = {
-    kind: msgspec.json.Decoder(list[kind])
+_ARGS_DECODERS: Final[dict[type[Any], msgspec.json.Decoder[list[Any]]]] = {
+    kind: msgspec.json.Decoder(type=list_of(kind))
     for kind in (*(kind for _, kind in _TABLES.values()), CollectiveArgs, MemoryArgs, MetadataArgs)
 }
 _OLD_ANNOTATION: Final = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.\w+#|## ")
@@ -126,13 +128,17 @@ class Coder(dict[Any, int]):
         return [None, *known[1:]]
 
 
+def _no_frames() -> dict[type[Table], list[pl.DataFrame]]:
+    return {}
+
+
 @dataclass
 class Collected:
     """Everything that was read from one file, before linking."""
 
     names: Coder = field(default_factory=lambda: Coder(""))
     texts: Coder = field(default_factory=lambda: Coder(b""))
-    frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=dict)
+    frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=_no_frames)
     collective_args: list[tuple[bool, int, CollectiveArgs]] = field(
         default_factory=list[tuple[bool, int, CollectiveArgs]]
     )

@@ -315,12 +315,12 @@ def _host_calls(sources: CallSources) -> list[Fields]:
 
 
 def _outer_c10d(ops: pl.DataFrame) -> list[Fields]:
-    names: list[str] = ops[Ops.name].cast(pl.String).to_list()
+    names: list[str] = ops[Ops.name].to_list()
     chosen = [row for row, name in enumerate(names) if name.startswith(_C10D)]
     columns = (Ops.op_id, Ops.parent_id, Ops.name, Ops.start_ns, Ops.input_dims, Ops.concrete_inputs)
     found: list[Fields] = []
     for op in ops.select(*columns)[chosen].iter_rows(named=True):
-        parent = op[Ops.parent_id]
+        parent: int | None = op[Ops.parent_id]
         if parent is not None and names[parent].startswith(_C10D):
             continue
         sizes = calls.shape_elements(op[Ops.input_dims])
@@ -384,13 +384,7 @@ def _host_out_elements(operation: str, elements: int | None, size: int | None) -
 
 
 def _concrete(op: Fields | None) -> list[str]:
-    import json
-
-    try:
-        values: Any = json.loads(op[Ops.concrete_inputs] or "[]") if op is not None else []
-    except (ValueError, RecursionError):
-        return []
-    return [str(value) for value in values] if isinstance(values, list) else []  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return [str(value) for value in calls.json_list(op[Ops.concrete_inputs])] if op is not None else []
 
 
 def _argument_rank(concrete: list[str]) -> int | None:

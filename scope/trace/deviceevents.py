@@ -39,24 +39,28 @@ class Devices:
     negative_length: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostSide:
+    """What device events are linked to."""
+
+    launches: pl.DataFrame
+    ops: pl.DataFrame
+    raw_launches: pl.DataFrame
+    """Rows of the launches, by their ids."""
+    flows: pl.DataFrame
+
+
 def device_events(
-    read: ReadTrace,
-    *,
-    texts: Texts,
-    base_ns: int,
-    launches: pl.DataFrame,
-    ops: pl.DataFrame,
-    raw_launches: pl.DataFrame,
-    flows: pl.DataFrame,
-    patterns: tuple[classes.Pattern, ...],
+    read: ReadTrace, host: HostSide, *, texts: Texts, base_ns: int, patterns: tuple[classes.Pattern, ...]
 ) -> Devices:
     """Link and classify what ran on devices."""
+    launches, ops = host.launches, host.ops
     raw = read.collected.frame(RawSpans, RawDevice).with_row_index(_ROW)
     raw = raw.with_columns(pl.col(RawDevice.device).fill_null(-1), pl.col(RawDevice.stream).fill_null(-1))
     raw = raw.sort(RawSpans.start_ns, RawDevice.device, RawDevice.stream, RawSpans.duration_ns, maintain_order=True)
     lengths = raw[RawSpans.duration_ns]
     ends = raw[RawSpans.start_ns] + lengths.clip(lower_bound=0)
-    launch_ids = _launch_ids(raw, launches, raw_launches, flows)
+    launch_ids = _launch_ids(raw, launches, host.raw_launches, host.flows)
     op_ids = launches[Launches.op_id].gather(launch_ids)
     if op_ids.null_count() and ops.height:
         from scope.trace.assemble import rows_by_external_id, usable_external_ids

@@ -248,8 +248,13 @@ def _union(*members: type[msgspec.Struct]) -> Any:
     return union
 
 
+def list_of(kind: Any) -> Any:
+    """Return the type of a list, for a type that is only known at run time."""
+    return list[kind]
+
+
 FAST_EVENT: Final = _union(Span, Instant, ArrowStart, ArrowEnd)
 EXACT_EVENT: Final = _union(ExactSpan, ExactInstant, FullArrowStart, FullArrowEnd)
-FAST_DECODER: Final = msgspec.json.Decoder(list[FAST_EVENT])
-EXACT_DECODER: Final = msgspec.json.Decoder(list[EXACT_EVENT])
+FAST_DECODER: Final[msgspec.json.Decoder[list[Any]]] = msgspec.json.Decoder(type=list_of(FAST_EVENT))
+EXACT_DECODER: Final[msgspec.json.Decoder[list[Any]]] = msgspec.json.Decoder(type=list_of(EXACT_EVENT))
 LOOSE_DECODER: Final = msgspec.json.Decoder(list[LooseEvent])

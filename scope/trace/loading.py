@@ -5,22 +5,25 @@ from __future__ import annotations
 import gc
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scope.errors import TraceError, UsageError
+from scope.errors import ScopeError, TraceError, UsageError
 from scope.trace.assemble import Identity, assemble
+from scope.trace.cache import Cache
 from scope.trace.model import Job, RankTrace
 from scope.trace.ranks import rank_of_metadata, rank_of_name
 from scope.trace.reader import NotATraceError, read_trace
 from scope.trace.sources import Limits, Source
+from scope.trace.workers import read_side_by_side
 
 if TYPE_CHECKING:
     from scope.trace.classes import Pattern
 
+_WORTH_PROCESSES_BYTES: Final = 4 << 20
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Progress = Callable[[int, int, str], None]
@@ -35,6 +38,8 @@ class ReadOptions:
     """Read Python frames and modules too; they are most of a trace recorded with stacks."""
     patterns: tuple[Pattern, ...] = ()
     """The user's classes of kernels, before all other rules; see `read_patterns`."""
+    use_cache: bool = True
+    """Look for the tables in the user's cache first, and leave them there; `load_rank` never does."""
     limits: Limits | None = None
     """Caps on what a file may unpack to; None takes them from the environment."""
 
@@ -44,7 +49,7 @@ def load(
     *,
     ranks: Mapping[str, int] | None = None,
     options: ReadOptions | None = None,
-    processes: int = 1,
+    processes: int | None = None,
     progress: Progress | None = None,
 ) -> Job:
     """Read the profiler traces of one job.
@@ -53,7 +58,8 @@ def load(
         paths: A file, a folder (its traces, not those of folders in it), a glob, or several of them.
         ranks: Ranks of files that do not say theirs, or say it wrongly: path or file name -> rank.
         options: How to read.
-        processes: How many files are read at the same time, each in a process of its own.
+        processes: How many files are read at the same time, each in a process of its own; None is one a core where
+            there is enough to read, else all in this process.
         progress: Told after each file.
 
     Raises:
@@ -63,34 +69,52 @@ def load(
     """
     files, may_skip = _expand(paths)
     chosen = _chosen_ranks(files, ranks or {})
-    traces, warnings = _read_all(files, may_skip, options or ReadOptions(), progress)
-    named = _with_ranks(traces, chosen)
+    options = options or ReadOptions()
+    traces, warnings = _read_all(files, may_skip, options, _Crew(processes, progress))
+    named = [
+        _named(trace, path, number, chosen=chosen.get(str(path)))
+        for number, (path, trace) in enumerate(traces.items(), start=1)
+    ]
     _check_distinct(named)
     ordered = sorted(named, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.path))
     return _job(ordered, warnings)
 
 
 def load_rank(path: str | os.PathLike[str], *, options: ReadOptions | None = None) -> RankTrace:
-    """Read one file.
+    """Read one file in this process, without the cache.
 
     Raises:
         TraceError: It cannot be read, or is no trace.
         LimitError: It unpacks to more than its cap.
     """
-    options = options or ReadOptions()
+    return _named(read_file(Path(path), options or ReadOptions()), Path(path), 1)
+
+
+def read_file(path: Path, options: ReadOptions) -> RankTrace:
+    """Read one file; its rank is what the trace says, None where it does not.
+
+    Raises:
+        TraceError: It cannot be read, or is no trace.
+        LimitError: It unpacks to more than its cap.
+    """
+    limits = options.limits or Limits.from_environment()
     with _without_collector():
-        read = read_trace(
-            Source(Path(path), limits=options.limits or Limits.from_environment()), python_calls=options.python_calls
-        )
-        rank = rank_of_metadata(read.metadata)
-        if rank is None:
-            rank = rank_of_name(str(path))
-        label = f"rank {rank}" if rank is not None else "file 1"
-        return assemble(read, Identity(label=label, rank=rank, path=str(path)), patterns=options.patterns)
+        read = read_trace(Source(path, limits=limits), python_calls=options.python_calls)
+        identity = Identity(label="", rank=rank_of_metadata(read.metadata), path=str(path))
+        return assemble(read, identity, patterns=options.patterns)
+
+
+def _named(trace: RankTrace, path: Path, number: int, *, chosen: int | None = None) -> RankTrace:
+    """Give a trace its rank: the user's word, else the trace's, else the file name's."""
+    rank = chosen
+    if rank is None:
+        rank = trace.rank if trace.rank is not None else rank_of_name(str(path))
+    label = f"rank {rank}" if rank is not None else f"file {number}"
+    return replace(trace, rank=rank, label=label, path=str(path))
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def _without_collector() -> Generator[None]:
     """Decoded records hold no cycles; looking for some would cost a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -151,33 +175,84 @@ def _chosen_ranks(files: list[Path], ranks: Mapping[str, int]) -> dict[str, int]
     return chosen
 
 
+@dataclass(frozen=True)
+class _Crew:
+    """Who reads, and who is told."""
+
+    processes: int | None
+    progress: Progress | None
+
+    def size(self, files: Sequence[Path]) -> int:
+        """Return how many processes are worth their start."""
+        if self.processes is not None:
+            return self.processes
+        if len(files) < 2 or sum(path.stat().st_size for path in files) < _WORTH_PROCESSES_BYTES:
+            return 1
+        return len(os.sched_getaffinity(0))
+
+
 def _read_all(
-    files: list[Path], may_skip: set[Path], options: ReadOptions, progress: Progress | None
-) -> tuple[list[RankTrace], list[str]]:
-    traces: list[RankTrace] = []
-    warnings: list[str] = []
-    for done, path in enumerate(files, start=1):
+    files: list[Path], may_skip: set[Path], options: ReadOptions, crew: _Crew
+) -> tuple[dict[Path, RankTrace], list[str]]:
+    cache = Cache.of_user() if options.use_cache else None
+    results: dict[Path, RankTrace | ScopeError] = {}
+    keys: dict[Path, str | None] = {}
+
+    def done(path: Path) -> None:
+        if crew.progress is not None:
+            crew.progress(len(results), len(files), str(path))
+
+    for path in files:
+        if cache is None:
+            break
+        keys[path] = cache.key(path, python_calls=options.python_calls, patterns=options.patterns)
+        key = keys[path]
+        known = cache.get(key) if key is not None else None
+        if known is not None:
+            results[path] = known
+            done(path)
+    missing = [path for path in files if path not in results]
+    for path, result in _read_missing(missing, options, crew):
+        results[path] = result
+        key = keys.get(path)
+        if cache is not None and key is not None and not isinstance(result, ScopeError):
+            cache.put_aside(key, result)
+        done(path)
+    return _sifted(files, results, may_skip)
+
+
+def _read_missing(
+    files: list[Path], options: ReadOptions, crew: _Crew
+) -> Iterator[tuple[Path, RankTrace | ScopeError]]:
+    processes = crew.size(files)
+    if processes > 1:
+        yield from read_side_by_side(files, options, processes=processes)
+        return
+    for path in files:
         try:
-            traces.append(load_rank(path, options=options))
-        except NotATraceError as error:
-            if path not in may_skip:
-                raise
-            warnings.append(f"skipped {error}")
-        if progress is not None:
-            progress(done, len(files), str(path))
+            yield path, read_file(path, options)
+        except ScopeError as error:
+            yield path, error
+
+
+def _sifted(
+    files: list[Path], results: dict[Path, RankTrace | ScopeError], may_skip: set[Path]
+) -> tuple[dict[Path, RankTrace], list[str]]:
+    """Leave out what is no trace, and raise what else went wrong."""
+    traces: dict[Path, RankTrace] = {}
+    warnings: list[str] = []
+    for path in files:
+        result = results[path]
+        if not isinstance(result, ScopeError):
+            traces[path] = result
+        elif isinstance(result, NotATraceError) and path in may_skip:
+            warnings.append(f"skipped {result}")
+        else:
+            raise result
     if not traces:
         message = "none of the files is a profiler trace: " + "; ".join(warnings)
         raise TraceError(message)
     return traces, warnings
-
-
-def _with_ranks(traces: list[RankTrace], chosen: dict[str, int]) -> list[RankTrace]:
-    named: list[RankTrace] = []
-    for number, trace in enumerate(traces, start=1):
-        rank = chosen.get(trace.path, trace.rank)
-        label = f"rank {rank}" if rank is not None else f"file {number}"
-        named.append(replace(trace, rank=rank, label=label))
-    return named
 
 
 def _check_distinct(traces: list[RankTrace]) -> None:

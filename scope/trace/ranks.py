@@ -6,6 +6,8 @@ import re
 from pathlib import PurePath
 from typing import Any, Final
 
+from scope.trace.untyped import as_mapping
+
 _NAME_PATTERNS: Final = (
     re.compile(r"(?<![a-z])(?:global[_-]?)?rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE),
     re.compile(r"(?<![a-z])worker[_-]?(\d{1,7})(?!\d)", re.IGNORECASE),
@@ -15,8 +17,7 @@ _MOST_RANKS: Final = 1 << 20
 
 def rank_of_metadata(metadata: dict[str, Any]) -> int | None:
     """Return `distributedInfo.rank`, or None when the trace does not say."""
-    info = metadata.get("distributedInfo")
-    rank: Any = info.get("rank") if isinstance(info, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    rank: Any = as_mapping(metadata.get("distributedInfo")).get("rank")
     if isinstance(rank, str) and rank.isdigit() and len(rank) < 8:
         rank = int(rank)
     return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None

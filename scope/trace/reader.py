@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -142,11 +143,9 @@ class _Reader:
         """Split behind the last complete event."""
         window = _TAIL_BYTES
         while True:
-            last = None
-            for last in SEPARATOR.finditer(buffer, max(0, len(buffer) - window)):
-                pass
-            if last is not None:
-                return buffer[: last.start() + 1], buffer[last.end() :]
+            last = deque(SEPARATOR.finditer(buffer, max(0, len(buffer) - window)), maxlen=1)
+            if last:
+                return buffer[: last[0].start() + 1], buffer[last[0].end() :]
             if window >= len(buffer):
                 break
             window *= 16

@@ -6,7 +6,7 @@ import os
 import queue
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from isal import isal_zlib
 
@@ -56,6 +56,14 @@ class Limits:
         )
 
 
+_isal: Any = isal_zlib
+_GZIP_ERROR: Final[type[Exception]] = _isal.error
+
+
+def _decompressor() -> Any:
+    return _isal.decompressobj(wbits=_GZIP_WINDOW)
+
+
 class Source:
     """One trace file as an iterator of uncompressed blocks.
 
@@ -99,7 +107,7 @@ class Source:
         return iter(lambda: file.read(BLOCK_BYTES), b"")
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
-        decompressor = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+        decompressor: Any = _decompressor()
         pending = b""
         while True:
             if not pending:
@@ -109,7 +117,7 @@ class Source:
                     return
             try:
                 block = decompressor.decompress(pending, BLOCK_BYTES)
-            except isal_zlib.error:
+            except _GZIP_ERROR:
                 self.is_cut = True
                 return
             pending = decompressor.unconsumed_tail
@@ -120,7 +128,7 @@ class Source:
                 pending = decompressor.unused_data.lstrip(b"\0") or file.read(_COMPRESSED_READ_BYTES)
                 if not pending.startswith(_GZIP_MAGIC):
                     return
-                decompressor = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+                decompressor = _decompressor()
 
     def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
         import zstandard
