@@ -12,6 +12,8 @@ from scope.trace.schema import COPY_KINDS, DeviceEvents
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scope.analysis.windows import Timeline
 
 _GROUP: Final = "group"
@@ -36,27 +38,40 @@ class CopyStats(Table):
     )
 
 
-def summarize_copies(timeline: Timeline) -> pl.DataFrame:
-    """Return the table `CopyStats` of one rank, all its devices together."""
-    keys = (DeviceEvents.copy_kind, DeviceEvents.name)
-    size, length = pl.col(DeviceEvents.copy_bytes), spans.SPAN_NS
+def summarize_copies(timelines: Sequence[Timeline]) -> pl.DataFrame:
+    """Return the table `CopyStats` of one or several ranks, all devices together."""
+    keys = (CopyStats.copy_kind, CopyStats.name)
+    ranks = [_copies_of(timeline) for timeline in timelines]
+    size, length, exposed = pl.col(DeviceEvents.copy_bytes), pl.col(CopyStats.total_ns), pl.col(CopyStats.exposed_ns)
     sized = size.is_not_null() & (length > 0)
-    moved = timeline.events.filter(pl.col(DeviceEvents.category) == "memory")
+    moved = pl.concat([copies for copies, _ in ranks]) if ranks else None
+    if moved is None:
+        return CopyStats.empty()
     figures = moved.group_by(keys).agg(
         pl.len().cast(pl.UInt32).alias(CopyStats.num_copies),
         sized.sum().cast(pl.UInt32).alias(CopyStats.num_sized),
-        length.sum().alias(CopyStats.total_ns),
+        length.sum(),
         pl.when(size.count() > 0).then(size.sum()).alias(CopyStats.total_bytes),
         size.max().alias(CopyStats.max_bytes),
         pl.when(sized.any())
         .then(size.filter(sized).sum() * float(NS_PER_S) / length.filter(sized).sum())
         .alias(CopyStats.bandwidth_bytes_per_s),
     )
-    table = figures.join(_exposed(timeline.events, moved), on=keys, how="left", nulls_equal=True).with_columns(
-        pl.col(DeviceEvents.name).cast(pl.String), pl.col(CopyStats.exposed_ns).fill_null(0)
-    )
-    order = (-pl.col(CopyStats.total_ns), pl.col(CopyStats.copy_kind).cast(pl.String), pl.col(CopyStats.name))
+    shown = pl.concat([exposed_of for _, exposed_of in ranks]).group_by(keys).agg(exposed.sum())
+    table = figures.join(shown, on=keys, how="left", nulls_equal=True).with_columns(exposed.fill_null(0))
+    order = (-length, pl.col(CopyStats.copy_kind).cast(pl.String), pl.col(CopyStats.name))
     return CopyStats.check(table.select(CopyStats.columns()).sort(*order))
+
+
+def _copies_of(timeline: Timeline) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return one rank's copies, and by kind and name how long they were exposed."""
+    moved = timeline.events.filter(pl.col(DeviceEvents.category) == "memory").with_columns(
+        pl.col(DeviceEvents.name).cast(pl.String)
+    )
+    copies = moved.select(
+        CopyStats.copy_kind, CopyStats.name, DeviceEvents.copy_bytes, spans.SPAN_NS.alias(CopyStats.total_ns)
+    )
+    return copies, _exposed(timeline.all_events, moved)
 
 
 def _exposed(events: pl.DataFrame, moved: pl.DataFrame) -> pl.DataFrame:

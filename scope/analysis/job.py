@@ -65,6 +65,21 @@ class KernelTables(Result):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tables(Result):
+    """What groups events and calls, for one rank, for several together, or for one step of them."""
+
+    kernels: KernelTables
+    delays: LaunchDelays
+    launches: pl.DataFrame
+    """The table `LaunchStats`."""
+    copies: pl.DataFrame
+    """The table `CopyStats`."""
+    syncs: pl.DataFrame
+    """The table `SyncStats`."""
+    recompute: Recompute
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankAnalysis(Result):
     """One rank's file."""
 
@@ -124,7 +139,15 @@ class Analysis(Result):
     steps: tuple[StepSummary, ...]
     """By number."""
     kernels: KernelTables
-    """Over all ranks; the tables of one rank stand with the rank."""
+    """Over all ranks, as are the tables below; those of one rank stand with the rank."""
+    delays: LaunchDelays
+    launches: pl.DataFrame
+    """The table `LaunchStats`."""
+    copies: pl.DataFrame
+    """The table `CopyStats`."""
+    syncs: pl.DataFrame
+    """The table `SyncStats`."""
+    recompute: Recompute
     world_size: int | None
     missing_ranks: tuple[int, ...]
     warnings: tuple[str, ...]

@@ -57,29 +57,15 @@ class KeyedEvents(Table):
     length_ns = Column("length_ns", pl.Int64, "length of the event")
 
 
-def key_events(timeline: Timeline, *, by: KernelKey, part_ids: Sequence[int] | None = None) -> pl.DataFrame:
+def key_events(timeline: Timeline, *, by: KernelKey) -> pl.DataFrame:
     """Return the table `KeyedEvents` of one rank.
 
     Args:
         timeline: One rank's events.
         by: What to group by. `module` needs the Python calls in the trace; without them every key is null.
-        part_ids: Only the events that start in these parts; all when None.
     """
-    events = timeline.events
-    if part_ids is not None:
-        chosen = timeline.parts.filter(pl.col("part_id").is_in(list(part_ids)))
-        events = events.filter(
-            pl.any_horizontal(
-                pl.lit(value=False),
-                *(
-                    (pl.col(DeviceEvents.device) == row["device"])
-                    & pl.col(DeviceEvents.start_ns).is_between(row["start_ns"], row["end_ns"], closed="left")
-                    for row in chosen.iter_rows(named=True)
-                ),
-            )
-        )
-    return events.select(
-        _keys(timeline.trace, events, by).alias(KeyedEvents.key),
+    return timeline.events.select(
+        _keys(timeline.trace, timeline.events, by).alias(KeyedEvents.key),
         DeviceEvents.category,
         DeviceEvents.kernel_class,
         spans.SPAN_NS.alias(KeyedEvents.length_ns),

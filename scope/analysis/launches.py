@@ -15,7 +15,7 @@ from scope.trace.columns import Column, Table
 from scope.trace.schema import LAUNCH_KINDS, DeviceEvents, Launches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scope.analysis.windows import Timeline
 
@@ -90,19 +90,19 @@ class LaunchDelays(Result):
     """Launches whose event starts before their call does: the clocks of host and device disagree by that much."""
 
 
-def summarize_launches(timeline: Timeline) -> pl.DataFrame:
-    """Return the table `LaunchStats` of one rank."""
+def summarize_launches(timelines: Sequence[Timeline]) -> pl.DataFrame:
+    """Return the table `LaunchStats` of one or several ranks."""
+    if not timelines:
+        return LaunchStats.empty()
     delay, name = pl.col(_DELAY), pl.col(LaunchStats.name)
-    calls = timeline.trace.launches.filter(pl.col(Launches.kind).is_in(_LAUNCHING)).join(
-        _delays(timeline), on=Launches.launch_id, how="left"
-    )
     table = (
-        calls.lazy()
-        .group_by(Launches.name, Launches.kind)
+        pl.concat([_calls_of(timeline) for timeline in timelines])
+        .lazy()
+        .group_by(LaunchStats.name, LaunchStats.kind)
         .agg(
             pl.len().cast(pl.UInt32).alias(LaunchStats.num_calls),
-            pl.col(Launches.num_device_events).sum().cast(pl.UInt32),
-            spans.SPAN_NS.sum().alias(LaunchStats.call_ns),
+            pl.col(LaunchStats.num_device_events).sum().cast(pl.UInt32),
+            pl.col(LaunchStats.call_ns).sum(),
             pl.when(delay.count() > 0).then(delay.sum()).alias(LaunchStats.total_delay_ns),
             delay.min().alias(LaunchStats.min_delay_ns),
             delay.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(LaunchStats.median_delay_ns),
@@ -111,17 +111,7 @@ def summarize_launches(timeline: Timeline) -> pl.DataFrame:
             (delay < 0).sum().cast(pl.UInt32).alias(LaunchStats.num_negative_delays),
         )
         .with_columns(name.cast(pl.String))
-        .with_columns(
-            pl.when(name.str.starts_with("hip"))
-            .then(pl.lit("hip"))
-            .when(name.str.starts_with("cuda"))
-            .then(pl.lit("cuda_runtime"))
-            .when(name.str.contains("^cu[A-Z]"))
-            .then(pl.lit("cuda_driver"))
-            .otherwise(pl.lit("other"))
-            .cast(LaunchStats.api.dtype)
-            .alias(LaunchStats.api)
-        )
+        .with_columns(_api(name).cast(LaunchStats.api.dtype).alias(LaunchStats.api))
         .select(LaunchStats.columns())
         .sort(-pl.col(LaunchStats.num_calls).cast(pl.Int64), name)
         .collect()
@@ -129,12 +119,37 @@ def summarize_launches(timeline: Timeline) -> pl.DataFrame:
     return LaunchStats.check(table)
 
 
-def compute_launch_delays(timeline: Timeline) -> LaunchDelays:
-    """Return the delays of all launches of one rank."""
-    delays = _delays(timeline)[_DELAY]
+def compute_launch_delays(timelines: Sequence[Timeline]) -> LaunchDelays:
+    """Return the delays of all launches of one or several ranks."""
+    delays = pl.concat([pl.Series(_DELAY, [], dtype=pl.Int64), *(_delays(each)[_DELAY] for each in timelines)])
     delay = summarize_lengths(delays)
     absent = {} if delay else {"delay": "no launch in the trace has an event on the device"}
     return LaunchDelays(delay=delay, num_negative_delays=int((delays < 0).sum()), absent=absent)
+
+
+def _calls_of(timeline: Timeline) -> pl.DataFrame:
+    """Return one rank's launching calls with their delay, null where no event is in the trace."""
+    calls = timeline.launches.filter(pl.col(Launches.kind).is_in(_LAUNCHING))
+    return calls.join(_delays(timeline), on=Launches.launch_id, how="left").select(
+        LaunchStats.name,
+        LaunchStats.kind,
+        LaunchStats.num_device_events,
+        spans.SPAN_NS.alias(LaunchStats.call_ns),
+        _DELAY,
+    )
+
+
+def _api(name: pl.Expr) -> pl.Expr:
+    """Return the family of a call by its name."""
+    return (
+        pl.when(name.str.starts_with("hip"))
+        .then(pl.lit("hip"))
+        .when(name.str.starts_with("cuda"))
+        .then(pl.lit("cuda_runtime"))
+        .when(name.str.contains("^cu[A-Z]"))
+        .then(pl.lit("cuda_driver"))
+        .otherwise(pl.lit("other"))
+    )
 
 
 def compute_part_queues(timeline: Timeline) -> dict[int, QueueDepth]:

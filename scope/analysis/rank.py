@@ -15,26 +15,17 @@ from scope.analysis.breakdown import (
     compute_part_breakdowns,
     sum_breakdowns,
 )
-from scope.analysis.copies import summarize_copies
 from scope.analysis.critical_path import compute_critical_path
-from scope.analysis.idle import IdleCauses, compute_part_idle_causes, find_idle_spans, sum_idle_causes
-from scope.analysis.job import DeviceAnalysis, KernelTables, PartAnalysis, RankAnalysis
-from scope.analysis.kernels import key_events, summarize_kernels
-from scope.analysis.launches import (
-    QueueDepth,
-    compute_launch_delays,
-    compute_part_queues,
-    sum_queues,
-    summarize_launches,
-)
+from scope.analysis.idle import IdleCauses, compute_part_idle_causes, sum_idle_causes
+from scope.analysis.job import DeviceAnalysis, PartAnalysis, RankAnalysis
+from scope.analysis.launches import QueueDepth, compute_part_queues, sum_queues
 from scope.analysis.memory import compute_memory_peaks
-from scope.analysis.recompute import compute_recompute
-from scope.analysis.syncs import summarize_syncs
+from scope.analysis.tables import summarize_tables
 from scope.analysis.windows import Parts
 from scope.trace.schema import DeviceEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from scope.analysis.critical_path import CriticalPath
     from scope.analysis.windows import DeviceWindows, StepWindow, Timeline, Window
@@ -42,7 +33,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-NO_STACKS = "the trace holds no Python calls (record with_stack=True, and load with the Python calls)"
 NO_EVENTS = "the trace holds no device events and no host timeline"
 HOST_ONLY = "a host timeline has no launches"
 NO_LAUNCHES = "the trace holds no launches"
@@ -63,11 +53,16 @@ class _Figures:
     """Why there are no idle causes and queues, where there are none."""
 
 
-def analyze_rank(timeline: Timeline) -> RankAnalysis:
-    """Return every analysis of one rank."""
+def analyze_rank(timeline: Timeline, idle: pl.DataFrame) -> RankAnalysis:
+    """Return every analysis of one rank.
+
+    Args:
+        timeline: One rank's events.
+        idle: What `scope.analysis.idle.find_idle_spans` returned for them.
+    """
     trace = timeline.trace
     no_launches = HOST_ONLY if trace.is_host_timeline else NO_LAUNCHES if trace.launches.is_empty() else None
-    idle = find_idle_spans(timeline)
+    tables = summarize_tables([(timeline, idle)])
     figures = _Figures(
         timeline=timeline,
         breakdowns=compute_part_breakdowns(timeline),
@@ -97,29 +92,14 @@ def analyze_rank(timeline: Timeline) -> RankAnalysis:
         breakdown=sum_breakdowns(_present(each.whole.breakdown for each in devices)) if devices else None,
         idle=None if reason else sum_idle_causes(_present(each.whole.idle for each in devices)),
         queue=None if reason else sum_queues(_present(each.whole.queue for each in devices)),
-        delays=compute_launch_delays(timeline),
-        kernels=summarize_kernel_tables([timeline]),
-        launches=summarize_launches(timeline),
-        copies=summarize_copies(timeline),
-        syncs=summarize_syncs(timeline, idle),
+        delays=tables.delays,
+        kernels=tables.kernels,
+        launches=tables.launches,
+        copies=tables.copies,
+        syncs=tables.syncs,
         memory=compute_memory_peaks(trace),
-        recompute=compute_recompute(timeline),
+        recompute=tables.recompute,
         absent=absent,
-    )
-
-
-def summarize_kernel_tables(timelines: Sequence[Timeline]) -> KernelTables:
-    """Return the device events of one or several ranks, grouped in the four ways."""
-    has_stacks = any(not timeline.trace.python_calls.is_empty() for timeline in timelines)
-    by_module = None
-    if has_stacks:
-        by_module = summarize_kernels([key_events(timeline, by="module") for timeline in timelines])
-    return KernelTables(
-        by_name=summarize_kernels([key_events(timeline, by="name") for timeline in timelines]),
-        by_class=summarize_kernels([key_events(timeline, by="kernel_class") for timeline in timelines]),
-        by_operator=summarize_kernels([key_events(timeline, by="operator") for timeline in timelines]),
-        by_module=by_module,
-        absent={} if has_stacks else {"by_module": NO_STACKS},
     )
 
 

@@ -13,6 +13,8 @@ from scope.analysis.result import Result
 from scope.trace.schema import DeviceEvents, Ops
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from scope.analysis.windows import Timeline
 
 _NODE: Final = "autograd::engine::evaluate_function: "
@@ -47,17 +49,34 @@ def compute_recompute(timeline: Timeline) -> Recompute:
     compute_ns = int(compute.select(spans.SPAN_NS.sum()).item())
     names = ops[Ops.name].unique()
     nodes = ops.filter(pl.col(Ops.name).is_in(names.filter(names.cast(pl.String).str.starts_with(_NODE)).implode()))
-    reason = None
     if nodes.is_empty():
-        reason = "no backward in the trace: it holds no operators of the autograd engine"
-    elif ops[Ops.sequence_number].null_count() == ops.height:
-        reason = "the trace holds no autograd sequence numbers"
-    if reason is not None:
-        absent: dict[str, str] = dict.fromkeys(("num_ops", "recompute_ns", "recompute_ratio"), reason)
-        return Recompute(num_ops=None, recompute_ns=None, compute_ns=compute_ns, recompute_ratio=None, absent=absent)
-    inside, num_ops = _find_recomputed(ops, nodes)
+        return _unknown(compute_ns, "no backward in the trace: it holds no operators of the autograd engine")
+    if ops[Ops.sequence_number].null_count() == ops.height:
+        return _unknown(compute_ns, "the trace holds no autograd sequence numbers")
+    inside, outermost = _find_recomputed(ops, nodes)
+    if timeline.step_id is not None:
+        outermost &= (ops[Ops.step_id] == timeline.step_id).fill_null(value=False)
     recomputed = compute.filter(pl.col(DeviceEvents.op_id).is_in(inside.implode()))
-    recompute_ns = int(recomputed.select(spans.SPAN_NS.sum()).item())
+    return _recompute(int(outermost.sum()), int(recomputed.select(spans.SPAN_NS.sum()).item()), compute_ns)
+
+
+def sum_recompute(ranks: Iterable[Recompute]) -> Recompute:
+    """Return the figures of several ranks together; ranks of which nothing is known are left out of both sums."""
+    each = list(ranks)
+    known = [(rank.num_ops, rank.recompute_ns, rank.compute_ns) for rank in each]
+    sums = [(ops, again, all_ns) for ops, again, all_ns in known if ops is not None and again is not None]
+    if not sums:
+        reasons = sorted({rank.absent["recompute_ns"] for rank in each})
+        return _unknown(sum(rank.compute_ns for rank in each), "; ".join(reasons) or "no ranks")
+    return _recompute(*(sum(column) for column in zip(*sums, strict=True)))
+
+
+def _unknown(compute_ns: int, reason: str) -> Recompute:
+    absent: dict[str, str] = dict.fromkeys(("num_ops", "recompute_ns", "recompute_ratio"), reason)
+    return Recompute(num_ops=None, recompute_ns=None, compute_ns=compute_ns, recompute_ratio=None, absent=absent)
+
+
+def _recompute(num_ops: int, recompute_ns: int, compute_ns: int) -> Recompute:
     return Recompute(
         num_ops=num_ops,
         recompute_ns=recompute_ns,
@@ -67,8 +86,8 @@ def compute_recompute(timeline: Timeline) -> Recompute:
     )
 
 
-def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series, int]:
-    """Return the ids of all operators in those that backward runs again, and how many of these are outermost."""
+def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Return the ids of all operators in those that backward runs again, and for each operator if it is outermost."""
     parents, op_id = ops[Ops.parent_id], ops[Ops.op_id]
     is_node = op_id.is_in(nodes[Ops.op_id].implode())
     in_node = inherit(_where(is_node, op_id), parents).is_not_null()
@@ -79,7 +98,7 @@ def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series,
     again = op_id.is_in(graph_builders.filter((around != expected).fill_null(value=True)).implode())
     owner = inherit(_where(again, op_id), parents)
     outermost = again & owner.gather(parents).is_null()
-    return op_id.filter(owner.is_not_null()), int(outermost.sum())
+    return op_id.filter(owner.is_not_null()), outermost
 
 
 def _where(mask: pl.Series, values: pl.Series) -> pl.Series:

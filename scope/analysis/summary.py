@@ -6,11 +6,12 @@ import statistics
 from typing import TYPE_CHECKING, Final
 
 from scope.analysis.breakdown import sum_breakdowns
-from scope.analysis.idle import sum_idle_causes
+from scope.analysis.idle import find_idle_spans, sum_idle_causes
 from scope.analysis.job import Analysis, StepSummary
 from scope.analysis.launches import sum_queues
 from scope.analysis.options import Options
-from scope.analysis.rank import analyze_rank, summarize_kernel_tables
+from scope.analysis.rank import analyze_rank
+from scope.analysis.tables import summarize_tables
 from scope.analysis.windows import build_timeline
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def analyze(job: Job, *, options: Options = _DEFAULTS) -> Analysis:
         options: Which events count, and as what.
     """
     timelines = [build_timeline(trace, options=options) for trace in job.ranks]
-    ranks = tuple(analyze_rank(timeline) for timeline in timelines)
+    idle_spans = [find_idle_spans(timeline) for timeline in timelines]
+    ranks = tuple(analyze_rank(*each) for each in zip(timelines, idle_spans, strict=True))
+    tables = ranks[0] if len(ranks) == 1 else summarize_tables(list(zip(timelines, idle_spans, strict=True)))
     breakdowns = [rank.breakdown for rank in ranks if rank.breakdown is not None]
     idle = [rank.idle for rank in ranks if rank.idle is not None]
     queues = [rank.queue for rank in ranks if rank.queue is not None]
@@ -51,7 +54,12 @@ def analyze(job: Job, *, options: Options = _DEFAULTS) -> Analysis:
         idle=sum_idle_causes(idle) if idle else None,
         queue=sum_queues(queues) if queues else None,
         steps=_summarize_steps(ranks),
-        kernels=ranks[0].kernels if len(ranks) == 1 else summarize_kernel_tables(timelines),
+        kernels=tables.kernels,
+        delays=tables.delays,
+        launches=tables.launches,
+        copies=tables.copies,
+        syncs=tables.syncs,
+        recompute=tables.recompute,
         world_size=job.world_size,
         missing_ranks=job.missing_ranks,
         warnings=job.warnings,

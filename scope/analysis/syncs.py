@@ -14,6 +14,8 @@ from scope.trace.columns import Column, Table
 from scope.trace.schema import LAUNCH_KINDS, Launches, Ops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scope.analysis.windows import Timeline
 
 _STRETCH: Final = (IdleSpans.device, IdleSpans.thread, IdleSpans.start_ns, IdleSpans.end_ns)
@@ -35,35 +37,46 @@ class SyncStats(Table):
     idle_ns = Column("idle_ns", pl.Int64, "device idle time of cause `sync` during these calls")
 
 
-def summarize_syncs(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the table `SyncStats` of one rank.
+def summarize_syncs(ranks: Sequence[tuple[Timeline, pl.DataFrame]]) -> pl.DataFrame:
+    """Return the table `SyncStats` of one or several ranks.
 
     Args:
-        timeline: One rank's events.
-        idle: What `scope.analysis.idle.find_idle_spans` returned for it.
+        ranks: Each rank's events and what `scope.analysis.idle.find_idle_spans` returned for them.
     """
-    ops, calls = timeline.trace.ops, timeline.blocking
-    roots = find_roots(ops[Ops.parent_id])
-    op_id = calls[Launches.op_id]
+    if not ranks:
+        return SyncStats.empty()
     keys = (SyncStats.name, SyncStats.kind, SyncStats.operator, SyncStats.root_operator)
     table = (
-        calls.join(_idle_by_call(timeline, idle), on=Launches.launch_id, how="left", maintain_order="left")
-        .with_columns(
-            pl.col(Launches.name).cast(pl.String).alias(SyncStats.name),
-            ops[Ops.name].gather(op_id).cast(pl.String).alias(SyncStats.operator),
-            ops[Ops.name].gather(roots.gather(op_id)).cast(pl.String).alias(SyncStats.root_operator),
-        )
+        pl.concat([_calls_of(timeline, idle) for timeline, idle in ranks])
         .group_by(keys)
         .agg(
             pl.len().cast(pl.UInt32).alias(SyncStats.num_calls),
-            spans.SPAN_NS.sum().alias(SyncStats.call_ns),
-            spans.SPAN_NS.max().alias(SyncStats.max_call_ns),
+            pl.col(SyncStats.call_ns).sum(),
+            pl.col(SyncStats.call_ns).max().alias(SyncStats.max_call_ns),
             pl.col(SyncStats.idle_ns).sum(),
         )
         .select(SyncStats.columns())
         .sort(-pl.col(SyncStats.call_ns), *(key for key in keys if key != SyncStats.kind))
     )
     return SyncStats.check(table)
+
+
+def _calls_of(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
+    """Return one rank's blocking calls with their operators and the idle time that they leave."""
+    ops, calls = timeline.trace.ops, timeline.blocking
+    op_id = calls[Launches.op_id]
+    roots = find_roots(ops[Ops.parent_id]).gather(op_id)
+    named = calls.select(
+        Launches.launch_id,
+        pl.col(Launches.name).cast(pl.String).alias(SyncStats.name),
+        pl.col(Launches.kind).alias(SyncStats.kind),
+        ops[Ops.name].gather(op_id).cast(pl.String).alias(SyncStats.operator),
+        ops[Ops.name].gather(roots).cast(pl.String).alias(SyncStats.root_operator),
+        spans.SPAN_NS.alias(SyncStats.call_ns),
+    )
+    return named.join(_idle_by_call(timeline, idle), on=Launches.launch_id, how="left", maintain_order="left").drop(
+        Launches.launch_id
+    )
 
 
 def _idle_by_call(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ the host and ends where the next begins; the last ends where it ends on the host
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
@@ -21,7 +21,7 @@ from scope.analysis.host import HOST, host_events
 from scope.analysis.host_activity import find_blocking_calls, find_host_spans, find_launched
 from scope.analysis.result import Result
 from scope.trace.columns import Column, Table
-from scope.trace.schema import DeviceEvents, Steps
+from scope.trace.schema import DeviceEvents, Launches, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,6 +133,12 @@ class Timeline:
     """The rows of `launches` that made their thread wait for the device."""
     host_spans: pl.DataFrame
     """The table `scope.analysis.host_activity.HostSpans`."""
+    launches: pl.DataFrame
+    """The rank's table `Launches`, or of a timeline that was narrowed to a step the calls of the step."""
+    all_events: pl.DataFrame
+    """The events before a timeline was narrowed to a step; else the same as `events`."""
+    step_id: int | None = None
+    """The step that the timeline was narrowed to; None for a whole one."""
 
 
 def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
@@ -165,6 +171,32 @@ def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
         launched=launched,
         blocking=blocking,
         host_spans=find_host_spans(trace, blocking),
+        launches=trace.launches,
+        all_events=events,
+    )
+
+
+def narrow_to_step(timeline: Timeline, *, step_id: int) -> Timeline:
+    """Return a timeline that holds of the events those that start in the step's windows, and of the calls its own.
+
+    It serves the tables that group events or calls (kernels, launches, copies, blocking calls, recompute). What is
+    measured along the line of time (breakdown, idle causes, queue) has figures for every part already.
+    """
+    step = timeline.parts.filter(pl.col(Parts.step_id) == step_id)
+    starts = step.select(Parts.device, Parts.start_ns, pl.col(Parts.end_ns).alias(_PART_END))
+    begun = timeline.events.join(starts, on=Parts.device, suffix="_of_part", maintain_order="left").filter(
+        pl.col(DeviceEvents.start_ns) >= pl.col(f"{Parts.start_ns}_of_part"),
+        pl.col(DeviceEvents.start_ns) < pl.col(_PART_END),
+    )
+    called = pl.col(Launches.step_id) == step_id
+    launches = timeline.launches.filter(called)
+    return replace(
+        timeline,
+        events=begun.select(timeline.events.columns),
+        launches=launches,
+        launched=timeline.launched.join(launches, on=Launches.launch_id, how="semi", maintain_order="left"),
+        blocking=timeline.blocking.filter(called),
+        step_id=step_id,
     )
 
 

@@ -15,7 +15,7 @@ from scope.analysis.idle import find_idle_spans
 from scope.analysis.kernels import innermost_calls, key_events, summarize_kernels
 from scope.analysis.options import Options
 from scope.analysis.syncs import summarize_syncs
-from scope.analysis.windows import Timeline, build_timeline
+from scope.analysis.windows import Timeline, build_timeline, narrow_to_step
 from scope.trace.model import RankTrace
 from scope.trace.schema import PythonCalls
 
@@ -66,11 +66,8 @@ def test_kernels_group_by_operator_and_class(grouped: Timeline) -> None:
     assert by_class.select("key", "total_ns").rows() == [("gemm", 90), ("memory", 10)]
 
 
-def test_kernels_of_some_parts_or_several_ranks(grouped: Timeline) -> None:
-    """A part holds the events that start in it; two ranks add up."""
-    step = grouped.parts.filter(pl.col("place") == "step")["part_id"].to_list()
-    inside = summarize_kernels([key_events(grouped, by="name", part_ids=step)])
-    assert inside.select("key", "num_events").rows() == [("big", 1), ("Memcpy HtoD", 1), ("gemm", 1)]
+def test_kernels_of_several_ranks_add_up(grouped: Timeline) -> None:
+    """Two ranks have twice the events, and the shares stay."""
     twice = summarize_kernels([key_events(grouped, by="name")] * 2)
     assert twice.select("key", "num_events", "device_time_ratio").rows() == [
         ("big", 2, 0.5),
@@ -78,6 +75,14 @@ def test_kernels_of_some_parts_or_several_ranks(grouped: Timeline) -> None:
         ("Memcpy HtoD", 2, 0.1),
     ]
     assert summarize_kernels([]).is_empty()
+
+
+def test_a_step_has_the_events_that_start_in_its_window(grouped: Timeline) -> None:
+    """The step begins with its first compute kernel; what started before it belongs elsewhere."""
+    step = narrow_to_step(grouped, step_id=0)
+    inside = summarize_kernels([key_events(step, by="name")])
+    assert inside.select("key", "num_events").rows() == [("big", 1), ("Memcpy HtoD", 1), ("gemm", 1)]
+    assert summarize_copies([step])["num_copies"].to_list() == [1]
 
 
 def test_backward_kernels_belong_to_the_forward_module(make_trace: MakeTrace) -> None:
@@ -156,7 +161,7 @@ def test_copies_have_bytes_bandwidth_and_exposed_time(make_trace: MakeTrace) -> 
             {"start_ns": 70, "end_ns": 72, "category": "communication", "stream": 11},
         ],
     )
-    rows = summarize_copies(timeline_of(trace)).rows(named=True)
+    rows = summarize_copies([timeline_of(trace)]).rows(named=True)
     assert rows[0] == {
         "copy_kind": "H2D",
         "name": "H",
@@ -178,7 +183,7 @@ def test_copies_have_bytes_bandwidth_and_exposed_time(make_trace: MakeTrace) -> 
 
 def test_no_copies_no_rows(make_trace: MakeTrace) -> None:
     """A trace without copies has an empty table."""
-    assert summarize_copies(timeline_of(make_trace(device_events=[{"start_ns": 0, "end_ns": 5}]))).is_empty()
+    assert summarize_copies([timeline_of(make_trace(device_events=[{"start_ns": 0, "end_ns": 5}]))]).is_empty()
 
 
 def test_blocking_calls_name_their_operator_and_the_idle_time_they_leave(make_trace: MakeTrace) -> None:
@@ -201,7 +206,7 @@ def test_blocking_calls_name_their_operator_and_the_idle_time_they_leave(make_tr
         ],
     )
     timeline = timeline_of(trace)
-    assert summarize_syncs(timeline, find_idle_spans(timeline)).rows() == [
+    assert summarize_syncs([(timeline, find_idle_spans(timeline))]).rows() == [
         ("cudaStreamSynchronize", "sync", "aten::_local_scalar_dense", "aten::item", 1, 60_000, 60_000, 10_000),
         ("cudaDeviceSynchronize", "sync", None, None, 1, 1_000, 1_000, 0),
     ]

@@ -83,7 +83,7 @@ def test_a_graph_is_one_launch(make_trace: MakeTrace) -> None:
     )
     found = queue_of(trace)
     assert (found.num_launches, found.waited_ns, found.max_depth, found.empty_ns) == (1, 0, 0, 25)
-    delays = compute_launch_delays(build_timeline(trace, options=Options())).check()
+    delays = compute_launch_delays([build_timeline(trace, options=Options())]).check()
     assert delays.delay is not None
     assert (delays.delay.num_values, delays.delay.total_ns) == (1, 10)
 
@@ -108,7 +108,7 @@ def test_launch_table_knows_the_family_of_each_call(make_trace: MakeTrace) -> No
         {"start_ns": 100 * index + delay, "end_ns": 500, "launch_id": index}
         for index, delay in enumerate([10, 20, -5, 40])
     ]
-    table = summarize_launches(build_timeline(make_trace(launches=launches, device_events=events), options=Options()))
+    table = summarize_launches([build_timeline(make_trace(launches=launches, device_events=events), options=Options())])
     rows = {row["name"]: row for row in table.iter_rows(named=True)}
     assert [row["api"] for row in rows.values()] == ["cuda_runtime", "cuda_driver", "cuda_runtime", "hip"]
     graph = rows["cudaGraphLaunch"]
@@ -119,7 +119,7 @@ def test_launch_table_knows_the_family_of_each_call(make_trace: MakeTrace) -> No
 
 def test_no_launch_has_no_delay(make_trace: MakeTrace) -> None:
     """Delays are absent with the reason where no launch has an event."""
-    delays = compute_launch_delays(build_timeline(make_trace(), options=Options())).check()
+    delays = compute_launch_delays([build_timeline(make_trace(), options=Options())]).check()
     assert delays.delay is None
 
 
