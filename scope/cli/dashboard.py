@@ -5,18 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
-from typing import Final
 
 import typer
 
 from scope.errors import MissingExtraError
-
-SETTINGS: Final[dict[str, object]] = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "help_option_names": [],
-}
-"""The Streamlit process reads the arguments, `--help` included."""
 
 
 def dashboard(context: typer.Context) -> None:

@@ -197,9 +197,9 @@ def _fresh_folder(folder: Path) -> Path:
 
 
 def _write_synthetic(plan: Plan) -> None:
-    from scope.testing import write_demo_job  # polars: only when the demo runs
+    from scope.testing.demo import write_demo_traces  # polars: only when the demo runs
 
-    write_demo_job(plan.runs / "synthetic-8-gpus")
+    write_demo_traces(plan.runs / "synthetic-8-gpus")
 
 
 def _start_metrics(plan: Plan, children: Children) -> list[str]:
@@ -248,7 +248,7 @@ def _check(plan: Plan, children: Children, training: subprocess.Popen[bytes]) ->
     if training.wait() != 0:
         error = children.error_of("training")
         raise error
-    command = [sys.executable, "-m", "dashboards.check", str(plan.runs), "--steps", str(plan.steps)]
+    command = [sys.executable, "-m", "dashboards.check", str(plan.run), "--steps", str(plan.steps)]
     done = subprocess.run([*command, "--ranks", str(plan.ranks)], check=False)
     if done.returncode != 0:
         message = "the dashboard does not show what was recorded; see above"

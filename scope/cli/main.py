@@ -13,6 +13,8 @@ from typing import Annotated, Final
 import typer
 
 import scope
+from scope.cli.dashboard import dashboard
+from scope.cli.demo import demo
 from scope.cli.exporter import exporter
 from scope.cli.post_mortem import add_post_mortem_commands
 from scope.cli.run import run
@@ -54,12 +56,12 @@ app.command("run")(run)
 app.command("show")(show)
 app.add_typer(runs, name="runs")
 
-# The exporter has its own options and its own help.
-app.command(
-    "exporter",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(exporter)
+app.command("demo")(demo)
+
+# These two are processes with options and help of their own.
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("exporter", add_help_option=False, context_settings=_PASSED_ON)(exporter)
+app.command("dashboard", add_help_option=False, context_settings=_PASSED_ON)(dashboard)
 
 
 def main() -> None:

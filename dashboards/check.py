@@ -1,0 +1,81 @@
+"""`python -m dashboards.check`: draw every page without a browser and compare what it shows with the run directory."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamlit.testing.v1 import AppTest
+
+from dashboards.settings import VARIABLE, Settings, write_environment
+from dashboards.sources.catalogue import find_sources
+from dashboards.state import SOURCE
+from scope.frames import open_run
+from scope.frames.schema import Ranks, RankSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+APP = Path(__file__).parent / "app.py"
+VIEWS = Path(__file__).parent / "views"
+_TIMEOUT_S = 120.0
+
+
+def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
+    """Yield what is wrong with the dashboard on a recorded run, one sentence each.
+
+    Args:
+        place: The run directory.
+        steps: Optimizer updates that the run has made.
+        ranks: Processes that it had.
+    """
+    run = open_run(place)
+    recorded = run.steps()
+    if run.ranks[Ranks.rank].n_unique() != ranks:
+        yield f"{place} holds {run.ranks.height} ranks, {ranks} were started"
+    for rank, found in recorded.group_by(RankSteps.rank, maintain_order=True).len().iter_rows():
+        if found != steps:
+            yield f"rank {rank} has recorded {found} steps of {steps}"
+    (source,) = find_sources([str(place)])
+    os.environ[VARIABLE] = write_environment(Settings(places=(str(place),), refresh_s=3600.0))[VARIABLE]
+    for view in sorted(VIEWS.glob("[a-z]*.py")):
+        app = AppTest.from_file(str(APP), default_timeout=_TIMEOUT_S).run()
+        app.query_params[SOURCE] = source.source_id
+        app.switch_page(f"views/{view.name}").run()
+        yield from (f"the page {view.stem} fails: {error.message}" for error in app.exception)
+        if view.stem == "overview":
+            yield from _overview_problems(app, steps=steps, ranks=ranks)
+
+
+def _overview_problems(app: AppTest, *, steps: int, ranks: int) -> Iterator[str]:
+    shown = {metric.label: metric.value for metric in app.metric}
+    expected = {"Ranks recorded": f"{ranks} of {ranks}", "Last step": str(steps - 1)}
+    for label, value in expected.items():
+        if shown.get(label) != value:
+            yield f"the overview shows {label} {shown.get(label)}, the run has {value}"
+
+
+def main() -> None:
+    """Check a run, and exit with 1 when anything is wrong."""
+    parser = argparse.ArgumentParser(description="Draw every page of the dashboard on a run and check it.")
+    parser.add_argument("run", type=Path, help="the run directory")
+    parser.add_argument("--steps", type=int, required=True, help="optimizer updates of the run")
+    parser.add_argument("--ranks", type=int, required=True, help="processes of the run")
+    options = parser.parse_args()
+    # Streamlit warns of every page that is drawn without a browser, which is what this is for.
+    logging.getLogger("streamlit").setLevel(logging.ERROR)
+    os.environ["STREAMLIT_LOGGER_LEVEL"] = "error"
+    problems = list(problems_of(options.run, steps=options.steps, ranks=options.ranks))
+    for problem in problems:
+        sys.stderr.write(f"scope: {problem}\n")
+    if problems:
+        sys.exit(1)
+    sys.stdout.write(f"The dashboard shows {options.ranks} ranks and {options.steps} steps on all its pages.\n")
+
+
+if __name__ == "__main__":
+    main()
