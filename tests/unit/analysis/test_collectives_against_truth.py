@@ -16,7 +16,7 @@ from scope.testing.kineto import Clock, Recording
 from scope.testing.layout import Layout
 from scope.testing.program import Exchange
 from scope.testing.scenarios import Scenario
-from scope.trace import load
+from scope.trace import ReadOptions, load
 from scope.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Key = tuple[str | None, tuple[int, ...], str, int | None, int]
 
 def _load(scenario: Scenario, folder: Path) -> Job:
     scenario.write(folder)
-    return load([str(folder)])
+    return load([str(folder)], options=ReadOptions(use_cache=False), processes=1)
 
 
 def _true(scenario: Scenario) -> dict[Key, TrueCollective]:

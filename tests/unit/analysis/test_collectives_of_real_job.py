@@ -10,7 +10,7 @@ import pytest
 
 from scope.analysis.collectives import Collectives, compute_collectives
 from scope.analysis.stragglers import compute_stragglers
-from scope.trace import load
+from scope.trace import ReadOptions, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +43,15 @@ def folder(shared_traces: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def true(folder: Path) -> list[dict[int, Span]]:
+    """What the oracle finds."""
+    return _brute_force(folder)
+
+
+@pytest.fixture(scope="module")
 def job(folder: Path) -> Job:
     """The job of eight ranks."""
-    return load([str(folder)])
+    return load([str(folder)], options=ReadOptions(use_cache=False), processes=1)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +60,8 @@ def result(job: Job) -> Collectives:
     return compute_collectives(job).check()
 
 
-def test_wait_and_transfer_equal_brute_force(folder: Path, result: Collectives) -> None:
+def test_wait_and_transfer_equal_brute_force(true: list[dict[int, Span]], result: Collectives) -> None:
     """Arrival, wait of each rank, transfer, skew and last rank of all collectives equal the oracle's to the ns."""
-    true = _brute_force(folder)
     assert result.collectives.height == len(true)
     for row, spans in zip(result.collectives.iter_rows(named=True), true, strict=True):
         starts = {rank: start for rank, (start, _) in spans.items()}
@@ -72,33 +77,33 @@ def test_wait_and_transfer_equal_brute_force(folder: Path, result: Collectives) 
         assert row["is_complete"]
 
 
-def test_rank_waits_equal_brute_force(folder: Path, result: Collectives) -> None:
+def test_rank_waits_equal_brute_force(true: list[dict[int, Span]], result: Collectives) -> None:
     """What each rank waited in all is the sum over its collectives."""
     totals = dict.fromkeys(range(8), 0)
-    for spans in _brute_force(folder):
+    for spans in true:
         last = max(start for start, _ in spans.values())
         for rank, (start, _) in spans.items():
             totals[rank] += last - start
     assert dict(result.rank_waits.select("rank", "wait_ns").iter_rows()) == totals
 
 
-def test_clocks_of_one_host_are_left_alone(folder: Path, result: Collectives) -> None:
+def test_clocks_of_one_host_are_left_alone(true: list[dict[int, Span]], result: Collectives) -> None:
     """The ranks share a host, so no instant is moved, and every bound that a pair of calls gives holds."""
     assert not result.clock.is_corrected
     assert result.clock.components == (tuple(range(8)),)
     for offset in result.clock.offsets[1:]:
-        low = max(spans[offset.rank][0] - spans[0][1] for spans in _brute_force(folder))
-        high = min(spans[offset.rank][1] - spans[0][0] for spans in _brute_force(folder))
+        low = max(spans[offset.rank][0] - spans[0][1] for spans in true)
+        high = min(spans[offset.rank][1] - spans[0][0] for spans in true)
         assert offset.low_ns is not None
         assert offset.high_ns is not None
         assert low <= 0 <= high
         assert max(low, -10_000) - 2_000 <= offset.low_ns <= offset.high_ns <= min(high, 10_000) + 2_000
 
 
-def test_straggler_is_the_rank_that_imposes_most(folder: Path, job: Job, result: Collectives) -> None:
+def test_straggler_is_the_rank_that_imposes_most(true: list[dict[int, Span]], job: Job, result: Collectives) -> None:
     """The named rank is the one that the oracle finds to impose the most, and it is named alone."""
     imposed = dict.fromkeys(range(8), 0)
-    for spans in _brute_force(folder):
+    for spans in true:
         order = sorted(spans, key=lambda rank: spans[rank][0])
         imposed[order[-1]] += spans[order[-1]][0] - spans[order[-2]][0]
     found = compute_stragglers(job, result).check()
@@ -109,7 +114,8 @@ def test_straggler_is_the_rank_that_imposes_most(folder: Path, job: Job, result:
 
 def test_two_of_128_ranks_give_bounds(shared_traces: Path) -> None:
     """Of a sampled job only calls that end together are matched, nothing is complete, and nobody is named."""
-    job = load([str(shared_traces / "hta" / f"sampled_rank-{rank}.json.gz") for rank in (0, 1)])
+    files = [str(shared_traces / "hta" / f"sampled_rank-{rank}.json.gz") for rank in (0, 1)]
+    job = load(files, options=ReadOptions(use_cache=False), processes=1)
     result = compute_collectives(job).check()
     assert result.collectives["is_complete"].sum() == 0
     pairs = result.collectives.filter(result.collectives["num_ranks_seen"] == 2)

@@ -1,0 +1,86 @@
+"""Series of calls are aligned by what repeats in them and by the clock."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope.analysis.alignment import CallSeries, align, matching_shifts
+
+SIGNATURES = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+
+
+def _series(
+    signatures: list[int], starts: list[int], *, length: int = 1_000, steps: list[int | None] | None = None
+) -> CallSeries:
+    return CallSeries(
+        signatures=signatures,
+        arrivals_ns=starts,
+        ends_ns=[start + length for start in starts],
+        steps=steps or [None] * len(starts),
+        are_symmetric=[True] * len(starts),
+    )
+
+
+@given(SIGNATURES, SIGNATURES)
+def test_shifts_equal_brute_force(reference: list[int], other: list[int]) -> None:
+    """The shifts are those for which the two series agree wherever they overlap."""
+    expected = [
+        shift
+        for shift in range(-len(other) + 1, len(reference))
+        if all(
+            other[place] == reference[place + shift]
+            for place in range(len(other))
+            if 0 <= place + shift < len(reference)
+        )
+    ]
+    assert sorted(matching_shifts(reference, other)) == expected
+
+
+def test_clock_picks_among_steps_that_repeat() -> None:
+    """Of several shifts that agree in the series, that whose ends agree on the clock is taken."""
+    starts = [1_000_000 * place for place in range(8)]
+    reference = _series([0, 1] * 4, starts)
+    other = _series([0, 1] * 3, [start + 30_000 for start in starts[2:]])
+    assert align(reference, other) == [2, 3, 4, 5, 6, 7]
+
+
+def test_step_numbers_decide_where_the_clock_cannot() -> None:
+    """Clocks half a step apart fit two shifts equally; the numbers of the steps choose, or nobody does."""
+    starts = [1_000_000 * place for place in range(6)]
+    late = [start + 500_000 for start in starts]
+    numbered = _series([0] * 6, starts, steps=list(range(6)))
+    assert align(numbered, _series([0] * 6, late, steps=list(range(6)))) == [0, 1, 2, 3, 4, 5]
+    assert align(_series([0] * 6, starts), _series([0] * 6, late)) is None
+
+
+def test_known_offset_of_the_clock_is_expected() -> None:
+    """A known offset moves the clock's choice."""
+    starts = [1_000_000 * place for place in range(6)]
+    late = [start + 1_000_000 for start in starts]
+    assert align(_series([0] * 6, starts), _series([0] * 6, late)) == [1, 2, 3, 4, 5, 6]
+    assert align(_series([0] * 6, starts), _series([0] * 6, late), expected_offset_ns=1_000_000) == [0, 1, 2, 3, 4, 5]
+
+
+def test_holes_leave_calls_without_a_partner() -> None:
+    """Where calls are missing in the middle, calls that overlap in time and no other are one; the rest have none."""
+    reference = _series([0, 0, 0, 0], [0, 700_000, 2_000_000, 3_000_000])
+    other = _series([0, 0, 0], [400, 2_000_300, 9_000_000])
+    assert align(reference, other) == [0, 2, None]
+
+
+def test_series_that_share_nothing_are_not_aligned() -> None:
+    """Series of different operations have no alignment."""
+    assert align(_series([0, 0], [0, 5_000]), _series([1, 1], [0, 5_000])) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1_000, 90_000)), min_size=6, max_size=30), st.data())
+def test_windows_of_one_series_find_each_other(calls: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Two windows onto one series of calls, on agreeing clocks, are aligned as they were cut."""
+    signatures = [signature for signature, _ in calls]
+    starts = [10_000 * place + sum(gap for _, gap in calls[:place]) for place in range(len(calls))]
+    first = data.draw(st.integers(0, len(calls) - 4))
+    last = data.draw(st.integers(first + 3, len(calls)))
+    reference = _series(signatures, starts)
+    other = _series(signatures[first:last], starts[first:last])
+    assert align(reference, other) == list(range(first, last))
