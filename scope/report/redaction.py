@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import polars as pl
 
+from scope.hardware import Gpu
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -131,6 +133,9 @@ def _users(paths: Iterable[str]) -> list[str]:
 def _redacted(value: Any, redactor: Redactor) -> Any:
     if isinstance(value, str):
         return redactor.text(value)
+    if isinstance(value, Gpu):
+        # The catalogue's figures and where they were read are no secret.
+        return value
     if isinstance(value, pl.DataFrame):
         return _redacted_frame(value, redactor)
     if isinstance(value, Mapping):

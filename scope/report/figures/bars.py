@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scope.report.figures import style
+from scope.report.inert import kernel_title
 from scope.units import format_duration
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def kernels_by_time(names: Sequence[str], total_ns: Sequence[int], classes: Sequ
         traces,
         title="Kernels by time",
         x_title=f"Total time ({scale.unit})",
-        y_title="Kernel",
+        y_title="",
         layout={
             "height": 160 + 22 * len(rows),
             "barmode": "stack",
@@ -90,7 +91,7 @@ def kernels_by_time(names: Sequence[str], total_ns: Sequence[int], classes: Sequ
             "yaxis": {
                 "tickmode": "array",
                 "tickvals": positions,
-                "ticktext": [style.label(name, length=44) for name, _, _ in rows],
+                "ticktext": [style.label(kernel_title(name), length=44) for name, _, _ in rows],
                 "autorange": "reversed",
             },
         },
@@ -165,7 +166,7 @@ def _part_trace(
             [style.label(text), "not known" if value is None else format_duration(round(value))]
             for text, value in zip(labels, values, strict=True)
         ],
-        "hovertemplate": f"%{{customdata[0]}}<br>{style.words(name)}: %{{customdata[1]}}<extra></extra>",
+        "hovertemplate": "%{customdata[0]}<br>%{fullData.name}: %{customdata[1]}<extra></extra>",
     }
 
 

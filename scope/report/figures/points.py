@@ -186,7 +186,7 @@ def _roof(ceiling: RooflineCeiling, span: tuple[float, float]) -> dict[str, Any]
         "y": [min(ceiling.peak_flop_per_s, x * ceiling.bytes_per_s) / _TERA for x in xs],
         "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
         "hovertemplate": (
-            f"{style.label(ceiling.name)}: {format_flop_rate(ceiling.peak_flop_per_s)}, "
+            f"%{{fullData.name}}: {format_flop_rate(ceiling.peak_flop_per_s)}, "
             f"{format_bandwidth(ceiling.bytes_per_s)}<extra></extra>"
         ),
     }
@@ -215,7 +215,7 @@ def _collective_trace(operation: str, bubbles: Sequence[CollectiveBubble], longe
             for bubble in bubbles
         ],
         "hovertemplate": (
-            f"{style.words(operation)}, %{{customdata[0]}}<br>%{{customdata[1]}} at %{{customdata[2]}}<br>"
+            "%{fullData.name}, %{customdata[0]}<br>%{customdata[1]} at %{customdata[2]}<br>"
             "%{customdata[3]} in %{customdata[4]} calls<extra></extra>"
         ),
     }
@@ -229,5 +229,5 @@ def _ceiling(ceiling: BandwidthCeiling, span: tuple[float, float], index: int) -
         "x": [span[0] / 2, span[1] * 2],
         "y": [ceiling.bytes_per_s / _GIGA] * 2,
         "line": {"color": style.GREY, "width": 1.5, "dash": ("dash", "dot", "dashdot")[index % 3]},
-        "hovertemplate": f"{style.label(ceiling.name)}: {format_bandwidth(ceiling.bytes_per_s)}<extra></extra>",
+        "hovertemplate": f"%{{fullData.name}}: {format_bandwidth(ceiling.bytes_per_s)}<extra></extra>",
     }

@@ -125,7 +125,7 @@ def _line(
         "x": [scale.of(time - first) for time in samples[Samples.time_ns].to_list()],
         "y": [None if value is None else value / _GIGA for value in values],
         "customdata": [["not known" if value is None else form(value)] for value in values],
-        "hovertemplate": f"{style.label(name)}: %{{customdata[0]}}<extra></extra>",
+        "hovertemplate": "%{fullData.name}: %{customdata[0]}<extra></extra>",
     }
 
 
@@ -137,5 +137,5 @@ def _limit(name: str, value: float, right: float, form: Callable[[float], str]) 
         "x": [0, right],
         "y": [value / _GIGA] * 2,
         "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
-        "hovertemplate": f"{style.label(name)}: {form(value)}<extra></extra>",
+        "hovertemplate": f"%{{fullData.name}}: {form(value)}<extra></extra>",
     }

@@ -1,0 +1,61 @@
+"""Exposed collectives equal a brute force count over every nanosecond."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scope.analysis.exposure import ExposedCollectives, compute_exposed_collectives
+from scope.trace import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPAN = st.tuples(st.integers(0, 60), st.integers(0, 20))
+CALL = st.tuples(SPAN, st.sampled_from([8, 16]))
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    compute=st.lists(SPAN, max_size=6),
+    calls=st.lists(st.tuples(SPAN, st.sampled_from([8, 16])), min_size=1, max_size=6),
+)
+def test_exposed_time_equals_brute_force(
+    tmp_path: Path, builder: Any, compute: list[tuple[int, int]], calls: list[tuple[tuple[int, int], int]]
+) -> None:
+    """For each size, the sum over its calls of the microseconds in which no kernel computes."""
+    made = type(builder)()
+    for start, length in compute:
+        made.launch("gemm_kernel", 0, 100 + start, length)
+    for (start, length), elements in calls:
+        made.launch(
+            "ncclDevKernel_AllReduce_Sum", 1, 100 + start, length, stream=20,
+            **{"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float",
+               "Group size": 2, "Process Group Name": "0"},
+        )  # fmt: skip
+    busy = {at for start, length in compute for at in range(start, start + length)}
+    expected: dict[int, list[int]] = {}
+    for (start, length), elements in calls:
+        exposed = sum(at not in busy for at in range(start, start + length))
+        row = expected.setdefault(elements * 4, [0, 0, 0])
+        row[0] += 1
+        row[1] += length * 1000
+        row[2] += exposed * 1000
+    (rank,) = load([str(made.write(tmp_path))]).ranks
+    columns = (
+        ExposedCollectives.message_bytes,
+        ExposedCollectives.num_calls,
+        ExposedCollectives.total_ns,
+        ExposedCollectives.exposed_ns,
+    )
+    found = {size: list(rest) for size, *rest in compute_exposed_collectives(rank).select(columns).iter_rows()}
+    assert found == expected
+
+
+def test_a_trace_without_communication_has_no_rows(tmp_path: Path, builder: Any) -> None:
+    """Kernels alone expose nothing."""
+    builder.launch("gemm_kernel", 0, 100, 10)
+    (rank,) = load([str(builder.write(tmp_path))]).ranks
+    assert compute_exposed_collectives(rank).is_empty()

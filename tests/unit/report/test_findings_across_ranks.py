@@ -1,0 +1,63 @@
+"""Findings across ranks: simulated jobs in which they are planted, and the same jobs without the plant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scope.report.build import Choices, compute_results
+from scope.report.findings import find_all
+from scope.testing.jobs import TrainingJob, straggling_job
+from scope.testing.layout import Layout
+from scope.testing.scenarios import Scenario
+from scope.trace import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.report.findings import Finding
+    from scope.report.results import Results
+
+
+def _results(job: TrainingJob, folder: Path) -> Results:
+    files = Scenario(layout=job.layout, simulation=job.run()).write(folder)
+    nodes = dict.fromkeys(range(job.layout.world_size), "node 0")
+    return compute_results(load([str(file) for file in files]), Choices(nodes=nodes))
+
+
+def _of(results: Results, kind: str) -> list[Finding]:
+    return [finding for finding in find_all(results) if finding.kind == kind]
+
+
+@pytest.mark.parametrize("kind", ["compute", "input", "memory", "host"])
+def test_a_planted_straggler_is_named_with_its_reason(tmp_path: Path, kind: str) -> None:
+    """A rank that is late in every step for one reason is found, and the imposed wait is what its repair saves."""
+    job = straggling_job(Layout(dp=4), rank=2, kind=kind)  # pyright: ignore[reportArgumentType]
+    results = _results(job, tmp_path)
+    (finding,) = _of(results, "straggler")
+    assert finding.where.ranks == (2,)
+    assert f"by {kind}" in finding.title
+    assert finding.evidence[0].value == job.saving_ns(2)
+    assert finding.cost_ns == 4 * job.saving_ns(2)
+
+
+def test_a_job_without_a_straggler_names_nobody(tmp_path: Path) -> None:
+    """Ranks that do the same work are no stragglers."""
+    assert _of(_results(TrainingJob(layout=Layout(dp=4)), tmp_path), "straggler") == []
+
+
+def test_a_slow_link_is_found_with_its_bandwidth(tmp_path: Path) -> None:
+    """A group that keeps 30 % of 400 GB/s reaches 120 of the 450 GB/s that NVLink of an H100 allows one way."""
+    results = _results(TrainingJob(layout=Layout(dp=4), slow_groups={"mesh_dp:0": 0.3}), tmp_path)
+    (finding,) = _of(results, "slow_collective")
+    values = {each.column.key: each.value for each in finding.evidence}
+    assert values["busbw_bytes_per_s"] == pytest.approx(120e9, rel=0.001)
+    assert values["ceiling_bytes_per_s"] == 450e9
+    assert values["attained_ratio"] == pytest.approx(120 / 450, rel=0.001)
+    assert "all_reduce of 134.2 MB among 4 ranks inside a node" in finding.title
+
+
+def test_a_healthy_link_is_no_finding(tmp_path: Path) -> None:
+    """Collectives at 400 of 450 GB/s are as they should be."""
+    assert _of(_results(TrainingJob(layout=Layout(dp=4)), tmp_path), "slow_collective") == []

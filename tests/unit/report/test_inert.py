@@ -1,0 +1,122 @@
+"""Names from traces have no power over a terminal, a page, a spreadsheet or a Markdown file."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from scope.report.encoding import encode_json
+from scope.report.inert import csv_text, html_text, kernel_title, markdown_text, shortened, visible
+
+HOSTILE = (
+    "[/b]",
+    "[bold red]x[/]",
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    '=HYPERLINK("http://example.org")',
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\x1b]0;owned\x07",
+    "\x9b31m",
+    "a\u202eb",
+    "![x](http://example.org/pixel)",
+    "a|b",
+    "a\nb",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_control_character_reaches_a_terminal(name: str) -> None:
+    """What is left is printable, whatever was given."""
+    assert visible(name).isprintable()
+
+
+def test_what_is_written_out_can_be_told_apart() -> None:
+    """Escapes show which character stood there."""
+    assert visible("\x1b\x9b\u202e\n\t") == "\\x1b\\x9b\\u202e\\n\\t"
+
+
+@given(st.text())
+def test_ordinary_text_is_left_as_it_is(text: str) -> None:
+    """Only unprintable characters are changed."""
+    assert visible(visible(text)) == visible(text)
+    if text.isascii() and text.isprintable():
+        assert visible(text) == text
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name.lstrip("\t\r ")[:1] in "=+-@"])
+def test_formulas_become_text_in_a_spreadsheet(name: str) -> None:
+    """A cell that would begin a formula begins with an apostrophe."""
+    assert csv_text(name).startswith("'")
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_csv_text_survives_a_reader_of_csv_and_never_begins_a_formula(text: str) -> None:
+    """A written cell reads back as it was written and starts with none of the starts of formulas."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow([csv_text(text)])
+    rows = list(csv.reader(io.StringIO(out.getvalue())))
+    (cell,) = rows[0] if rows and rows[0] else ("",)
+    assert cell == csv_text(text)
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_html_shows_a_name_letter_by_letter(name: str) -> None:
+    """No tag, attribute or entity of a name survives, and unescaping gives the visible name."""
+    shown = html_text(name)
+    assert not set("<>\"'") & set(shown)
+    assert html.unescape(shown) == visible(name)
+
+
+def test_markdown_shows_a_name_letter_by_letter() -> None:
+    """Every character that Markdown reads is escaped."""
+    assert markdown_text("![x](http://a)|*b*") == "\\!\\[x\\]\\(http\\://a\\)\\|\\*b\\*"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_rich_reads_no_markup_in_a_name(name: str) -> None:
+    """A name that looks like markup is printed as it stands."""
+    out = io.StringIO()
+    Console(file=out, markup=False, width=200, force_terminal=False).print(Text(visible(name)))
+    assert out.getvalue() == visible(name) + "\n"
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "\udcff", "\U000e0041"])
+def test_json_holds_a_name_that_a_terminal_does_not_obey(name: str) -> None:
+    """Programs read back what was there; the bytes hold no control character but newlines."""
+    text = encode_json({"name": name})
+    assert all(character == "\n" or character.isprintable() for character in text)
+    assert json.loads(text)["name"] == name.encode("utf-8", "backslashreplace").decode()
+
+
+def test_a_name_is_shortened_in_its_middle() -> None:
+    """Both ends stay, and the result is no longer than allowed."""
+    assert shortened("abcdefghij", length=7) == "abc…hij"
+    assert shortened("abc", length=7) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("void at::native::elementwise_kernel<128, 2>(int, lambda(int)#1)", "elementwise_kernel<128, 2>"),
+        ("void (anonymous namespace)::softmax<float>(float*)", "softmax<float>"),
+        ("void kernel(", "kernel("),
+        ("ncclDevKernel_AllReduce(ncclDevKernelArgs)", "ncclDevKernel_AllReduce(ncclDevKernelArgs)"),
+        ("void (int)", "(int)"),
+    ],
+)
+def test_titles_of_kernels_drop_what_all_share(name: str, title: str) -> None:
+    """Return type, arguments and usual namespaces go; a name without them stays."""
+    assert kernel_title(name) == title
