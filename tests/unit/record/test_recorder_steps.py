@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.optim import optimizer as optimizers  # pyright: ignore[reportAttributeAccessIssue]
+from torch.utils.data import DataLoader, dataloader
 
 from scope.record import Recorder, session
 from scope.record.settings import CaptureSettings

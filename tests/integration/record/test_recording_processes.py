@@ -1,0 +1,238 @@
+"""`scope run` on real processes: truth of the phases, faults, endings; training goes on or ends as without Scope."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from scope.run import paths
+from scope.run.blackbox import read_black_box
+from scope.run.reader import RankReader, RunReader, read_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.run.schema import StepRecord
+
+JOBS = Path(__file__).parent / "training_jobs.py"
+RECORD = (sys.executable, "-m", "scope", "run")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a job whose spool and registry lie in the test's folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SCOPE_")}
+    own = {"SCOPE_SPOOL": str(folder / "spool"), "SCOPE_REGISTRY": str(folder / "registry"), "OMP_NUM_THREADS": "1"}
+    return {**kept, **own, "JOB_FOLDER": str(folder), **more}
+
+
+def run(folder: Path, *command: str, options: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command under `scope run`, its run directory `folder/run`."""
+    full = [*RECORD, "--run-dir", str(folder / "run"), *options, "--", *command]
+    return subprocess.run(
+        full, env=environment(folder, **more), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def rank_folder(folder: Path, rank: int = 0, attempt: int = 0) -> Path:
+    """The folder of a rank in the run directory."""
+    return paths.rank_folder(folder / "run", attempt, rank)
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded job of two ranks with planted pauses, run once for all its tests."""
+    folder = tmp_path_factory.mktemp("truth")
+    done = run(
+        folder, *TORCHRUN, "--nproc-per-node", "2", str(JOBS), "truth", JOB_CHECKPOINT=str(folder / "checkpoint.pt")
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def median_ms(steps: list[StepRecord], phase: str) -> float:
+    """Median of a phase in milliseconds over the usual steps."""
+    usual = [step.phases.get(phase, 0) / 1e6 for step in steps if step.step not in (0, 3, 5)]
+    return sorted(usual)[len(usual) // 2]
+
+
+def test_planted_pauses_stand_in_their_phase_and_rank(truth: Path) -> None:
+    """Each pause shows in the phase and rank in which it was planted and not in the other rank's."""
+    steps = [read_steps(rank_folder(truth, rank)) for rank in (0, 1)]
+    assert [len(each) for each in steps] == [12, 12]
+    for each in steps:
+        assert all(sum(step.phases.values()) == step.end_ns - step.start_ns for step in each)
+    assert 20 <= median_ms(steps[0], "input") < 60
+    assert median_ms(steps[1], "input") < 15
+    assert 50 <= median_ms(steps[1], "forward") < 100
+    assert median_ms(steps[0], "forward") < 40
+    assert 30 <= median_ms(steps[1], "optimizer") < 70
+    assert median_ms(steps[0], "optimizer") < 20
+    assert 70 <= median_ms(steps[1], "backward") < 140
+
+
+def test_the_other_rank_waits(truth: Path) -> None:
+    """Rank 0 is blocked for about what rank 1 takes longer; its step is as long as rank 1's."""
+    steps = [read_steps(rank_folder(truth, rank)) for rank in (0, 1)]
+    waits = sorted((step.communication_wait_ns or 0) / 1e6 for step in steps[0][1:])
+    assert waits[len(waits) // 2] > 80
+    length = [sorted(step.end_ns - step.start_ns for step in each)[6] for each in steps]
+    assert 0.8 < length[0] / length[1] < 1.25
+
+
+def test_checkpoint_and_evaluation_of_the_job(truth: Path) -> None:
+    """The checkpoint stands in step 3 of rank 0 with its bytes; the evaluation, its forked workers too, in step 5."""
+    steps = read_steps(rank_folder(truth, 0))
+    assert [step.step for step in steps if "checkpoint" in step.phases] == [3]
+    assert [step.step for step in steps if step.phases.get("evaluation", 0) > 20e6] == [5]
+    (event,) = [event for event in RankReader(rank_folder(truth)).new_events() if event.kind == "checkpoint"]
+    assert event.detail["bytes"] == (truth / "checkpoint.pt").stat().st_size > 1_000_000
+    assert {step.input_bytes for step in steps} == {4 * 64 * 4}
+
+
+def test_facts_of_the_ranks(truth: Path) -> None:
+    """Each rank says who it is, its group and its ending; the spool is gone once everything was published."""
+    for rank in (0, 1):
+        info = RankReader(rank_folder(truth, rank)).info()
+        assert (info.rank, info.local_rank, info.world_size, info.attempt) == (rank, rank, 2, 0)
+        assert info.groups[0].ranks == (0, 1)
+        assert info.groups[0].backend == "gloo"
+        assert info.environment["OMP_NUM_THREADS"] == "1"
+        assert info.script == "training_jobs.py"
+        assert info.exit_reason == "finished"
+        assert info.device is not None
+        assert info.device.kind == "cpu"
+        assert info.flops is not None
+        assert info.flops.peak_source == "measured matrix product"
+    assert RunReader(truth / "run").info().run_id
+    assert list((truth / "spool").iterdir()) == []
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, list[int]]]:
+    """A recorded job of two ranks that trains until it is ended, and the pids of its ranks."""
+    command = [*RECORD, "--run-dir", str(tmp_path / "run"), "--", *TORCHRUN]
+    command += ["--nproc-per-node", "2", str(JOBS), "endless"]
+    process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    files = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+    deadline = time.monotonic() + 60
+    while not all(file.exists() and file.read_text() for file in files) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    pids = [int(file.read_text()) for file in files]
+    yield process, tmp_path, pids
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.kill()
+    process.wait(timeout=30)
+
+
+def test_stopped_then_killed_rank(endless: tuple[subprocess.Popen[bytes], Path, list[int]]) -> None:
+    """A stopped rank's heartbeats age while the other waits; a killed one's black box tells step, phase and calls."""
+    process, folder, pids = endless
+    (spool,) = (folder / "spool").iterdir()
+    os.kill(pids[1], signal.SIGSTOP)
+    time.sleep(3.0)
+    now = time.time_ns()
+    stopped = read_black_box(paths.rank_folder(spool, 0, 1) / paths.BLACK_BOX_FILE)
+    waiting = read_black_box(paths.rank_folder(spool, 0, 0) / paths.BLACK_BOX_FILE)
+    assert now - max(stopped.pulse_ns or 0, stopped.beat_ns or 0) > 2e9
+    assert now - (waiting.pulse_ns or 0) < 2e9
+    assert waiting.phase in ("backward", "forward")
+    (mine,) = waiting.groups
+    (theirs,) = stopped.groups
+    assert mine.enqueued > mine.completed
+    assert theirs.enqueued <= mine.enqueued
+    os.kill(pids[1], signal.SIGKILL)
+    assert process.wait(timeout=60) != 0
+    dead = read_black_box(rank_folder(folder, 1) / paths.BLACK_BOX_FILE)
+    assert dead.step is not None
+    assert dead.step >= 10
+    assert dead.phase is not None
+    assert dead.calls[-1].operation == "all_reduce"
+    assert dead.calls[-1].step is not None
+    assert abs(dead.calls[-1].step - dead.step) <= 1
+    assert not dead.closed
+    info = RankReader(rank_folder(folder, 1)).info()
+    assert info.ended_ns is None
+    recorded = read_steps(rank_folder(folder, 1))
+    assert recorded[-1].step >= dead.step - 120
+
+
+@pytest.fixture(scope="module")
+def plain_output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the job prints without Scope."""
+    done = subprocess.run(
+        [sys.executable, str(JOBS), "alone"],
+        env=environment(tmp_path_factory.mktemp("plain")),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "reason"),
+    [("exit", 17, "finished"), ("exception", 1, "exception"), ("interrupt", -2, "interrupted")],
+)
+def test_a_program_ends_as_without_scope(tmp_path: Path, plain_output: str, end: str, code: int, reason: str) -> None:
+    """Exit code, output and traceback are the program's own however it ends, and the record says how."""
+    done = run(tmp_path, sys.executable, str(JOBS), "alone", JOB_END=end)
+    assert done.returncode == code
+    assert done.stdout == plain_output
+    assert ("ValueError: the job's own" in done.stderr) == (end == "exception")
+    reader = RankReader(rank_folder(tmp_path))
+    assert reader.info().exit_reason == reason
+    assert len(read_steps(rank_folder(tmp_path))) == 30
+
+
+def test_python_m_and_a_chained_sitecustomize(tmp_path: Path) -> None:
+    """`python -m` is recorded, and the user's own sitecustomize still runs."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.USERS_OWN = 41\n")
+    (tmp_path / "own" / "job.py").write_text(
+        "import sys, training_jobs\n"
+        "training_jobs.alone(3)\n"
+        "print(USERS_OWN + 1, sys.modules['sitecustomize'].__file__)\n"
+    )
+    path = f"{tmp_path / 'own'}{os.pathsep}{JOBS.parent}"
+    done = run(tmp_path, sys.executable, "-m", "job", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert f"42 {tmp_path / 'own' / 'sitecustomize.py'}" in done.stdout
+    assert len(read_steps(rank_folder(tmp_path))) == 3
+
+
+def test_an_elastic_restart_is_a_new_attempt(tmp_path: Path) -> None:
+    """After a failed attempt the restarted rank stands beside it, and the first one's end is kept."""
+    done = run(tmp_path, *TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1", str(JOBS), "restarts")
+    assert done.returncode == 0, done.stderr
+    assert RunReader(tmp_path / "run").attempts() == [0, 1]
+    assert [len(read_steps(rank_folder(tmp_path, 0, attempt))) for attempt in (0, 1)] == [5, 5]
+
+
+def test_nothing_to_record_is_said(tmp_path: Path) -> None:
+    """A command without torch runs as ever, and one line says that nothing was recorded."""
+    done = run(tmp_path, sys.executable, "-c", "print(5)")
+    assert (done.returncode, done.stdout) == (0, "5\n")
+    assert "nothing was recorded" in done.stderr
+
+
+def test_a_command_that_cannot_start(tmp_path: Path) -> None:
+    """A command that does not exist is one line and an exit code, no traceback."""
+    done = run(tmp_path, "no-such-program-here")
+    assert done.returncode == 3
+    assert "cannot be started" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,144 @@
+"""The jobs that the recorder's tests run as real processes; each knows nothing of Scope."""
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+WIDTH = 64
+
+
+class SlowSamples(Dataset[torch.Tensor]):
+    """Samples that take a while on one rank."""
+
+    def __init__(self, *, pause_s: float, length: int) -> None:
+        self.pause_s = pause_s
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.pause_s)
+        return torch.full((WIDTH,), float(index % 7))
+
+
+class SlowBackward(torch.autograd.Function):
+    """The identity, whose backward takes a while."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, pause_s: float) -> torch.Tensor:
+        """Keep how long to pause."""
+        ctx.pause_s = pause_s
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Pause."""
+        time.sleep(ctx.pause_s)
+        return gradients[0], None
+
+
+class Model(nn.Module):
+    """Two layers, with pauses where a test plants them."""
+
+    def __init__(self, *, forward_s: float = 0.0, backward_s: float = 0.0) -> None:
+        super().__init__()
+        self.one = nn.Linear(WIDTH, WIDTH)
+        self.two = nn.Linear(WIDTH, WIDTH)
+        self.forward_s = forward_s
+        self.backward_s = backward_s
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Pause, then both layers."""
+        time.sleep(self.forward_s)
+        return self.two(SlowBackward.apply(self.one(batch), self.backward_s))
+
+
+def truth() -> None:
+    """Pauses: 20 ms a batch in rank 0's loader, 50 ms in rank 1's forward, 70 ms in its backward, 30 ms in its update.
+
+    A checkpoint of 1,000,000 bytes after step 3, an evaluation of 40 ms after step 5; loader workers are forked.
+    """
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model(forward_s=0.05 * rank, backward_s=0.07 * rank))
+    optimizer = torch.optim.Adam(model.parameters())
+    if rank == 1:
+        optimizer.register_step_pre_hook(lambda *_: time.sleep(0.03))
+    loader = DataLoader(SlowSamples(pause_s=0.0 if rank else 0.005, length=48), batch_size=4)
+    for step, batch in enumerate(loader):
+        loss = model(batch).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 3 and rank == 0:
+            torch.save(torch.zeros(250_000), os.environ["JOB_CHECKPOINT"])
+        if step == 5:
+            model.eval()
+            with torch.no_grad():
+                for held_out in DataLoader(SlowSamples(pause_s=0.01, length=4), batch_size=2, num_workers=1):
+                    model.module(held_out)
+            model.train()
+    dist.destroy_process_group()
+
+
+def endless() -> None:
+    """DDP steps of about 20 ms until somebody ends it; tells its pid and that it has begun."""
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(Model(forward_s=0.01))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100_000):
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+        if step == 10:
+            with open(os.path.join(os.environ["JOB_FOLDER"], f"pid-{rank}"), "w") as file:  # noqa: PTH123, PTH118
+                file.write(str(os.getpid()))
+
+
+def alone(steps: int = 30) -> None:
+    """One process without a process group; ends as `JOB_END` says, and prints what it computed."""
+    torch.manual_seed(0)
+    model = Model(forward_s=float(os.environ.get("JOB_PAUSE", "0")))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        model(torch.full((2, WIDTH), float(step % 3))).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    end = os.environ.get("JOB_END")
+    if end == "exception":
+        msg = "the job's own"
+        raise ValueError(msg)
+    if end == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    if end == "exit":
+        sys.exit(17)
+    if end == "term":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+
+def restarts() -> None:
+    """Rank 0 fails in its first attempt and finishes in its second."""
+    alone(5)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    {"truth": truth, "endless": endless, "alone": alone, "restarts": restarts}[sys.argv[1]]()
