@@ -74,7 +74,7 @@ class Texts:
     """Codes of one file back to names; codes of absent texts become null."""
 
     def __init__(self, read: ReadTrace) -> None:
-        self.names = [name or "" for name in read.collected.names.texts()]
+        self.names: list[str] = [name or "" for name in read.collected.names.texts()]
         self.texts: list[str | None] = read.collected.texts.texts()
         self._names = pl.DataFrame({"names": self.names}, schema={"names": pl.Categorical()}).to_series()
         self._texts = pl.DataFrame({"texts": self.texts}, schema={"texts": pl.Categorical()}).to_series()
@@ -97,9 +97,10 @@ class Texts:
 
 
 def _mapped(codes: pl.Series, compute: Callable[[int], Any], dtype: Any) -> pl.Series:
-    present = codes.unique()
-    values = pl.Series([None] * ((present.max() or 0) + 1), dtype=dtype)  # pyright: ignore[reportOperatorIssue]
+    present = codes.unique().sort()
+    values = pl.Series([], dtype=dtype)
     if len(present):
+        values = values.extend_constant(None, int(present[-1]) + 1)
         values = values.scatter(present, pl.Series([compute(code) for code in present.to_list()], dtype=dtype))
     return values.gather(codes)
 

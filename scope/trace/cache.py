@@ -87,6 +87,7 @@ class Cache:
             trace = read_rank(entry)
             os.utime(entry)
         except _UNREADABLE:
+            shutil.rmtree(entry, ignore_errors=True)
             return None
         return trace
 

@@ -162,12 +162,12 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         message = f"{path}: is not TOML: {error}"
         raise ConfigError(message) from error
-    entries: object = document.get("kernel", [])
+    entries = as_list(document.get("kernel", []))
     problems = [f"$.{key}: unknown; only [[kernel]] tables are known" for key in document if key != "kernel"]
-    if type(entries) is not list:
+    if not isinstance(document.get("kernel", []), list):
         problems.append("$.kernel: is not a list; write [[kernel]] with two pairs of brackets")
     patterns: list[Pattern] = []
-    for index, entry in enumerate(as_list(entries)):
+    for index, entry in enumerate(entries):
         pattern = _pattern(entry, f"$.kernel[{index}]", problems)
         if pattern is not None:
             patterns.append(pattern)

@@ -58,8 +58,8 @@ def load(
         paths: A file, a folder (its traces, not those of folders in it), a glob, or several of them.
         ranks: Ranks of files that do not say theirs, or say it wrongly: path or file name -> rank.
         options: How to read.
-        processes: How many files are read at the same time, each in a process of its own; None is one a core where
-            there is enough to read, else all in this process.
+        processes: How many files are read at the same time at most, each in a process of its own; None is one a core.
+            Few small files are read in this process.
         progress: Told after each file.
 
     Raises:
@@ -184,11 +184,9 @@ class _Crew:
 
     def size(self, files: Sequence[Path]) -> int:
         """Return how many processes are worth their start."""
-        if self.processes is not None:
-            return self.processes
         if len(files) < 2 or sum(path.stat().st_size for path in files) < _WORTH_PROCESSES_BYTES:
             return 1
-        return len(os.sched_getaffinity(0))
+        return self.processes if self.processes is not None else len(os.sched_getaffinity(0))
 
 
 def _read_all(
