@@ -1,0 +1,66 @@
+"""Bus bandwidth against the ceiling of the links, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from scope.analysis.collective_roofline import LinkRates, compute_collective_roofline
+from scope.analysis.collectives import Collectives, compute_collectives, with_tiers
+from scope.testing import scenarios
+from scope.trace import ReadOptions, load
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Collectives:
+    """Collectives of a job on two nodes, one of whose links across is slow."""
+    folder = tmp_path_factory.mktemp("nodes")
+    scenarios.several_nodes().write(folder)
+    return compute_collectives(load([str(folder)], options=ReadOptions(use_cache=False), processes=1))
+
+
+def test_ceiling_is_that_of_the_tier(nodes: Collectives) -> None:
+    """Inside a node NVLink is the ceiling; across, the NICs of the one rank that a group has on each node."""
+    result = compute_collective_roofline(nodes, links=LinkRates(node_bytes_per_s=450e9, nic_bytes_per_s=50e9)).check()
+    inside = result.points.filter(result.points["tier"] == "node").row(0, named=True)
+    across = result.points.filter(result.points["tier"] == "network").row(0, named=True)
+    # 2 groups x 4 steps x (2 forward + 2 backward) all_reduce of 8,388,608 BF16 elements.
+    assert (inside["num_collectives"], inside["message_bytes"], inside["num_ranks"]) == (32, 16_777_216, 4)
+    assert inside["ceiling_bytes_per_s"] == 450e9
+    assert inside["attained_ratio"] == pytest.approx(400 / 450, rel=1e-3)
+    assert across["num_ranks_on_narrowest_node"] == 1
+    assert across["ceiling_bytes_per_s"] == 50e9
+    assert across["median_busbw_bytes_per_s"] == pytest.approx(40e9, rel=1e-3)
+    assert not result.points["is_above_ceiling"].any()
+    assert (result.num_collectives, result.num_without_bandwidth) == (48, 0)
+
+
+def test_above_the_ceiling_is_flagged(nodes: Collectives) -> None:
+    """A bandwidth above what the links allow is marked, not clipped."""
+    result = compute_collective_roofline(nodes, links=LinkRates(node_bytes_per_s=300e9, nic_bytes_per_s=50e9))
+    inside = result.points.filter(result.points["tier"] == "node").row(0, named=True)
+    assert inside["is_above_ceiling"]
+    assert inside["attained_ratio"] == pytest.approx(400 / 300, rel=1e-3)
+
+
+def test_unknown_links_say_so(nodes: Collectives) -> None:
+    """Without the rate of a link or a tier there is no ceiling, and the reason stands with the point."""
+    result = compute_collective_roofline(nodes, links=LinkRates())
+    assert result.points["ceiling_bytes_per_s"].null_count() == result.points.height == 2
+    assert sorted(result.points["reason"].to_list()) == [
+        "the link inside the node is unknown: give --gpu",
+        "the rate of the network is unknown",
+    ]
+
+
+def test_tiers_of_groups(nodes: Collectives) -> None:
+    """A group with a rank of unknown node has no tier; the narrowest node is that with fewest of its ranks."""
+    uneven = {rank: "a" if rank < 3 else "b" for rank in range(8)}
+    tiers = {
+        tuple(row["ranks"]): (row["tier"], row["num_ranks_on_narrowest_node"])
+        for row in with_tiers(nodes.groups, nodes=uneven).iter_rows(named=True)
+    }
+    assert tiers[0, 1, 2, 3] == ("network", 1)
+    assert tiers[4, 5, 6, 7] == ("node", 4)
+    del uneven[7]
+    unknown = with_tiers(nodes.groups, nodes=uneven)
+    assert unknown["tier"].null_count() == 2
