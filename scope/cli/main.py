@@ -15,6 +15,7 @@ import typer
 import scope
 from scope.cli.dashboard import dashboard
 from scope.cli.demo import demo
+from scope.cli.doctor import doctor
 from scope.cli.exporter import exporter
 from scope.cli.post_mortem import add_post_mortem_commands
 from scope.cli.run import run
@@ -54,6 +55,7 @@ def _root(
 add_post_mortem_commands(app)
 app.command("run")(run)
 app.command("show")(show)
+app.command("doctor")(doctor)
 app.add_typer(runs, name="runs")
 
 app.command("demo")(demo)

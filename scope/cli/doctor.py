@@ -1,0 +1,165 @@
+"""`scope doctor`: what is wrong with this node, or differs between the ranks of a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from scope.errors import InputError, RunError, UsageError
+
+if TYPE_CHECKING:
+    from scope.analysis.doctor.diagnosis import Diagnosis
+    from scope.probe.facts import NodeFacts
+    from scope.run.schema import RankInfo, StepRecord
+
+_MARKS: Final = {"critical": "CRITICAL", "warning": "warning ", "info": "info    "}
+_FACTS_SUFFIX: Final = ".facts.json"
+
+
+def doctor(
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="Run directory of a job, or a folder of facts of its nodes; this node without it."),
+    ] = None,
+    *,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Exit with 1 when something critical is found, before a job starts.")
+    ] = False,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where runs will be written: test that it can be, and how fast.")
+    ] = None,
+    num_gpus: Annotated[int | None, typer.Option("--gpus", help="How many GPUs this node should have.")] = None,
+    facts: Annotated[
+        Path | None, typer.Option(help="Also write this node's facts into this shared folder, to compare nodes.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    nvml_library: Annotated[str | None, typer.Option(help="NVML library to load instead of the system's.")] = None,
+) -> None:
+    """Say what is wrong with this node, or what differs between the ranks of a run, and what to do.
+
+    Example: srun --ntasks-per-node=1 scope doctor --preflight --facts /shared/facts --run-dir /shared/runs
+    """
+    if target is None:
+        found, seen = _check_this_node(run_dir, num_gpus, facts, nvml_library)
+    else:
+        if facts is not None or run_dir is not None or num_gpus is not None:
+            message = "--facts, --run-dir and --gpus speak of this node; leave the folder out"
+            raise UsageError(message)
+        found, seen = _check_folder(target)
+    _print(found, seen, as_json=as_json)
+    if preflight and any(one.severity == "critical" for one in found):
+        raise typer.Exit(1)
+
+
+def _check_this_node(
+    run_dir: Path | None, num_gpus: int | None, facts: Path | None, nvml_library: str | None
+) -> tuple[list[Diagnosis], str]:
+    from scope.analysis.doctor.node import check_node
+    from scope.probe.facts import read_node_facts
+
+    node = read_node_facts(run_folder=run_dir, nvml_library=nvml_library)
+    if facts is not None:
+        _write_facts(facts, node)
+    seen = f"{node.host}: {len(node.gpus)} GPUs, {len(node.rdma)} RDMA ports, {len(node.nets)} interfaces"
+    return check_node(node, num_gpus=num_gpus), seen
+
+
+def _write_facts(folder: Path, node: NodeFacts) -> None:
+    import msgspec
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f".{node.host}.new"
+        fresh.write_bytes(msgspec.json.encode(node))
+        fresh.replace(folder / f"{node.host}{_FACTS_SUFFIX}")
+    except OSError as error:
+        message = f"cannot write facts to {folder}: {error}"
+        raise InputError(message) from error
+
+
+def _check_folder(target: Path) -> tuple[list[Diagnosis], str]:
+    from scope.run import paths
+
+    if not target.is_dir():
+        message = f"{target} is no folder; name a run directory or a folder of facts"
+        raise InputError(message)
+    if (target / paths.RUN_FILE).exists():
+        return _check_run(target)
+    return _check_facts(target)
+
+
+def _check_facts(folder: Path) -> tuple[list[Diagnosis], str]:
+    import msgspec
+
+    from scope.analysis.doctor.compare import compare_nodes
+    from scope.analysis.doctor.diagnosis import sort_diagnoses
+    from scope.analysis.doctor.node import check_node
+    from scope.probe.facts import NodeFacts
+    from scope.run.files import read_document
+
+    nodes: list[NodeFacts] = []
+    for path in sorted(folder.glob(f"*{_FACTS_SUFFIX}")):
+        try:
+            nodes.append(msgspec.json.decode(read_document(path), type=NodeFacts))
+        except msgspec.MsgspecError as error:
+            message = f"{path} is torn or foreign: {error}"
+            raise InputError(message) from error
+    if not nodes:
+        message = f"{folder} is no run directory and holds no facts; scope doctor --facts {folder} writes them"
+        raise InputError(message)
+    found = [*compare_nodes(nodes), *(diagnosis for node in nodes for diagnosis in check_node(node))]
+    return sort_diagnoses(found), f"{len(nodes)} nodes"
+
+
+def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
+    from scope.analysis.doctor.compare import compare_clocks, compare_ranks
+    from scope.analysis.doctor.diagnosis import Diagnosis, sort_diagnoses
+    from scope.run.reader import RunReader, read_steps
+
+    reader = RunReader(run)
+    info = reader.info()
+    infos: list[RankInfo] = []
+    unreadable: list[Diagnosis] = []
+    steps: dict[int, list[StepRecord]] = {}
+    hosts: dict[int, str] = {}
+    for rank in reader.ranks():
+        try:
+            own = rank.info()
+            infos.append(own)
+            hosts[own.rank] = own.host
+            steps[own.rank] = read_steps(rank.folder)
+        except RunError as error:
+            unreadable.append(
+                Diagnosis(
+                    check="record", severity="warning", what=str(error), where=rank.folder.name,
+                    action="its figures are missing everywhere",
+                )
+            )  # fmt: skip
+    found = [*compare_ranks(infos, world_size=info.world_size), *compare_clocks(steps, hosts), *unreadable]
+    return sort_diagnoses(found), f"run {info.run_id}: {len(infos)} ranks on {len(set(hosts.values()))} hosts"
+
+
+def _print(found: list[Diagnosis], seen: str, *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        document = {"checked": seen, "findings": found}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        return
+    print(f"Checked {_plain(seen)}.")
+    if not found:
+        print("Nothing is wrong or differs.")
+    for one in found:
+        print(f"{_MARKS[one.severity]} {_plain(one.what)}  [{one.check}]")
+        print(f"         where: {_plain(one.where)}")
+        for owner, value in one.values.items():
+            print(f"           {_plain(owner)}: {_plain(value)}")
+        print(f"         do: {_plain(one.action)}")
+
+
+def _plain(text: str) -> str:
+    """Return text without what a terminal would obey: names come from files that others wrote."""
+    return "".join(character if character.isprintable() else "?" for character in text)
