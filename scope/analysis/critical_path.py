@@ -2,7 +2,9 @@
 
 The graph of a step has an edge
 
-- along each host thread from instant to instant, except across a blocking call, which waits for an event to end;
+- along each host thread from instant to instant (`operator` and `runtime_call` by what is innermost, `input` while the
+  thread fetches data, `host_gap` while the trace holds nothing), except across a blocking call, which waits for an
+  event to end;
 - from the last item of one of the step's threads to the next of another that was silent for longer (`HandOver`);
 - from the start of a launching call to the start of its event (`launch_latency`);
 - along each device event (`compute`, `communication`, `memory`);
@@ -19,7 +21,8 @@ an event that waited for work of an earlier step.
 
 Traces without synchronisation records do not say which stream waited for which. There, an event that starts at least
 10 us after everything it is known to have waited for is taken to have waited for the event of another stream that ended
-last before it; `num_inferred` counts these edges.
+last before it; `num_inferred` counts these edges. Work of other devices is not followed: a call that waits for it is
+host time.
 """
 
 from __future__ import annotations
@@ -32,16 +35,18 @@ import polars as pl
 from scope.analysis.path_device import DeviceSide, build_device_side
 from scope.analysis.path_host import BlockingCall, HostPieces, HostSide, build_host_side
 from scope.analysis.result import Result
-from scope.analysis.spans import Spans
+from scope.analysis.spans import Spans, intersect, subtract
+from scope.errors import UsageError
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches, Ops
 
 if TYPE_CHECKING:
-    from scope.analysis.windows import Timeline
+    from scope.analysis.windows import StepWindow, Timeline
 
 PATH_KINDS: Final = (
     "operator",
     "runtime_call",
+    "input",
     "host_gap",
     "launch_latency",
     "compute",
@@ -115,11 +120,6 @@ class _Walk:
         if end_ns > start_ns:
             self.pieces.append((kind, start_ns, end_ns, None, event, None))
 
-    def add_gap(self, start_ns: int, end_ns: int, thread: int) -> None:
-        """Note time in which a thread did nothing that the trace holds, unless it is empty."""
-        if end_ns > start_ns:
-            self.pieces.append(("host_gap", start_ns, end_ns, thread, None, None))
-
     def add_host(self, start_ns: int, end_ns: int, thread: int) -> None:
         """Note a stretch of a thread's time, unless it is empty."""
         if end_ns > start_ns:
@@ -131,11 +131,13 @@ def compute_critical_path(timeline: Timeline, *, device: int, step_id: int) -> C
 
     Args:
         timeline: One rank's events.
-        device: The device.
-        step_id: The step.
+        device: A device of the timeline.
+        step_id: A step of the timeline.
+
+    Raises:
+        UsageError: The trace holds no such device or step.
     """
-    (windows,) = (each for each in timeline.devices if each.device == device)
-    (step,) = (each for each in windows.steps if each.step_id == step_id)
+    step = _find_step(timeline, device, step_id)
     side = build_device_side(timeline, step)
     mine = [event for event, is_mine in enumerate(side.in_step) if is_mine]
     if not mine:
@@ -161,6 +163,18 @@ def compute_critical_path(timeline: Timeline, *, device: int, step_id: int) -> C
         num_inferred=len(walk.inferred),
         ns_by_kind={kind: by_kind.get(kind, 0) for kind in PATH_KINDS},
     )
+
+
+def _find_step(timeline: Timeline, device: int, step_id: int) -> StepWindow:
+    found = [step for each in timeline.devices if each.device == device for step in each.steps]
+    for step in found:
+        if step.step_id == step_id:
+            return step
+    known = [each.device for each in timeline.devices]
+    message = (
+        f"no step {step_id} on device {device}; the trace holds devices {known} and {len(found)} steps on this one"
+    )
+    raise UsageError(message)
 
 
 _LENGTH: Final = pl.col(PathPieces.end_ns) - pl.col(PathPieces.start_ns)
@@ -218,9 +232,9 @@ def _step_host(walk: _Walk, thread: int, now: int) -> _State:
     walk.add_host(floor, now, thread)
     if hand_over is None or hand_over.silent_ns <= host.start_ns or hand_over.start_ns < host.start_ns:
         if floor > host.start_ns:
-            walk.add_gap(host.start_ns, floor, thread)
+            walk.add_host(host.start_ns, floor, thread)
         return None, None, host.start_ns
-    walk.add_gap(hand_over.silent_ns, hand_over.start_ns, thread)
+    walk.add_host(hand_over.silent_ns, hand_over.start_ns, thread)
     return None, hand_over.thread, hand_over.silent_ns
 
 
@@ -268,7 +282,10 @@ def _host_rows(walk: _Walk) -> list[pl.DataFrame]:
     found: list[pl.DataFrame] = []
     for thread, stretches in walk.stretches.items():
         frame = pl.DataFrame(stretches[::-1], schema=Spans.schema(), orient="row")
-        filled = walk.host.fill(thread, frame)
+        fetching = walk.host.input_spans.get(thread)
+        if fetching is not None:
+            found.append(_input_rows(thread, intersect(frame, fetching)))
+            frame = subtract(frame, fetching)
         kind = (
             pl.when(pl.col(HostPieces.launch_id).is_not_null())
             .then(pl.lit("runtime_call"))
@@ -276,8 +293,15 @@ def _host_rows(walk: _Walk) -> list[pl.DataFrame]:
             .then(pl.lit("operator"))
             .otherwise(pl.lit("host_gap"))
         )
-        found.append(filled.with_columns(kind.alias(PathPieces.kind)))
+        found.append(walk.host.fill(thread, frame).with_columns(kind.alias(PathPieces.kind)))
     return found
+
+
+def _input_rows(thread: int, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return stretches in which a thread fetched data, whatever operators it ran to do so."""
+    return stretches.with_columns(
+        pl.lit("input").alias(PathPieces.kind), pl.lit(thread, dtype=PathPieces.thread.dtype).alias(PathPieces.thread)
+    )
 
 
 _EVENT: Final = "event"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
+from scope.analysis.host_activity import HostSpans
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Launches, Ops, Steps, Syncs
 
@@ -71,6 +72,8 @@ class HostSide:
     """By thread, sorted by end."""
     hand_overs: dict[int, list[HandOver]]
     """By thread, sorted by start."""
+    input_spans: dict[int, pl.DataFrame]
+    """By thread: the spans in which it fetched data, for threads that did."""
 
     def last_blocking(self, thread: int, before_ns: int) -> BlockingCall | None:
         """Return the last blocking call of a thread that ended by an instant."""
@@ -141,6 +144,12 @@ def build_host_side(timeline: Timeline, step: StepWindow) -> HostSide:
         pieces={int(part[HostPieces.thread][0]): part for part in pieces.partition_by(HostPieces.thread)},
         blocking=_blocking(timeline, launches),
         hand_overs=_hand_overs(ops, launches),
+        input_spans={
+            int(part[HostSpans.thread][0]): part
+            for part in timeline.host_spans.filter(
+                during, pl.col(HostSpans.activity) == "input", pl.col(HostSpans.thread).is_in(threads)
+            ).partition_by(HostSpans.thread)
+        },
     )
 
 
@@ -222,7 +231,9 @@ def _hand_overs(ops: pl.DataFrame, launches: pl.DataFrame) -> dict[int, list[Han
     caller waits for it, and nothing else in the trace ties the two together.
     """
     columns = (Ops.thread, Ops.start_ns, Ops.end_ns)
-    items = pl.concat([ops.select(columns), launches.select(columns)]).sort(Ops.start_ns, -pl.col(Ops.end_ns))
+    # Items of no length give nobody control; two at one instant would hand it to and fro.
+    both = pl.concat([ops.select(columns), launches.select(columns)]).filter(spans.SPAN_NS > 0)
+    items = both.sort(Ops.start_ns, -pl.col(Ops.end_ns))
     if items[Ops.thread].n_unique() <= 1:
         return {}
     reach = pl.col(Ops.end_ns).cum_max().shift(1).over(Ops.thread)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scope.analysis.critical_path import PATH_KINDS, CriticalPath, compute_critical_path
 from scope.analysis.options import Options
 from scope.analysis.windows import build_timeline
+from scope.errors import UsageError
 from scope.trace.model import RankTrace
 
 MakeTrace = Callable[..., RankTrace]
@@ -86,6 +88,18 @@ def test_a_full_queue_keeps_the_path_on_the_stream(make_trace: MakeTrace) -> Non
         ("communication", 53, 80),
         ("compute", 80, 95),
     ]
+
+
+def test_fetching_data_is_told_from_other_host_time(make_trace: MakeTrace) -> None:
+    """While the data loader runs the path says `input`, whatever operators it uses; beside it time stays as it was."""
+    trace = make_trace(
+        steps=STEP,
+        annotations=[{"name": "enumerate(DataLoader)#x", "start_ns": 5, "end_ns": 45}],
+        ops=[{"name": "aten::stack", "start_ns": 10, "end_ns": 20}, {"name": "aten::a", "start_ns": 40, "end_ns": 60}],
+        launches=[launch(60, 61)],
+        device_events=[event(65, 70, 0)],
+    )
+    assert pieces_of(path_of(trace))[:3] == [("host_gap", 0, 5), ("input", 5, 45), ("operator", 45, 60)]
 
 
 def test_an_innermost_operator_stands_for_its_stretch(make_trace: MakeTrace) -> None:
@@ -282,6 +296,24 @@ def test_a_step_that_launched_nothing_has_no_path(make_trace: MakeTrace) -> None
     """There is nothing to walk back from."""
     trace = make_trace(steps=STEP, device_events=[{"start_ns": 0, "end_ns": 5}])
     assert compute_critical_path(build_timeline(trace, options=Options()), device=0, step_id=0) is None
+
+
+def test_items_of_no_length_do_not_pass_control_to_and_fro(make_trace: MakeTrace) -> None:
+    """Two operators of length 0 at one instant on two threads are no hand-over, and the walk ends."""
+    trace = make_trace(
+        steps=STEP,
+        ops=[{"name": "a", "start_ns": 30, "end_ns": 30}, {"name": "b", "start_ns": 30, "end_ns": 30, "thread": 2}],
+        launches=[launch(10, 11), launch(40, 41, thread=2)],
+        device_events=[event(12, 14, 0), event(45, 50, 1)],
+    )
+    assert path_of(trace).start_ns == 0
+
+
+def test_an_unknown_step_is_a_usage_error(make_trace: MakeTrace) -> None:
+    """A step or device that the trace does not hold is said to be missing."""
+    timeline = build_timeline(make_trace(steps=STEP, device_events=[event(0, 5, None)]), options=Options())
+    with pytest.raises(UsageError, match="no step 9 on device 0"):
+        compute_critical_path(timeline, device=0, step_id=9)
 
 
 _programs = st.lists(
