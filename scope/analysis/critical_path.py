@@ -172,7 +172,7 @@ def _find_step(timeline: Timeline, device: int, step_id: int) -> StepWindow:
             return step
     known = [each.device for each in timeline.devices]
     message = (
-        f"no step {step_id} on device {device}; the trace holds devices {known} and {len(found)} steps on this one"
+        f"no step {step_id} on device {device}; the devices are {known}, and this one has {len(found)} steps"
     )
     raise UsageError(message)
 
