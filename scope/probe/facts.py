@@ -27,6 +27,7 @@ from scope.probe.tree import Problems, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+from contextlib import closing
 
 FACTS_VERSION: Final = 1
 _VARIABLES: Final = re.compile(r"(NCCL|RCCL|GLOO|CUDA|TORCH|PYTORCH|OMP|UCX|FI)_[A-Z0-9_]+")
@@ -118,8 +119,9 @@ def read_node_facts(
     problems = Problems("doctor")
     facts = NodeFacts(FACTS_VERSION, socket.gethostname(), time.time_ns())
     facts.gpus, facts.gpu_error = _read_gpus(tree, problems, nvml_library)
-    facts.rdma = RdmaProbe(tree).read(problems)
-    facts.nets = NetProbe(tree).read(problems)
+    with closing(RdmaProbe(tree)) as rdma, closing(NetProbe(tree)) as nets:
+        facts.rdma = rdma.read(problems)
+        facts.nets = nets.read(problems)
     facts.affinities = read_affinities(tree, [gpu.identity for gpu in facts.gpus])
     facts.modules = _read_modules(tree)
     facts.environment = select_environment(os.environ)

@@ -80,6 +80,12 @@ class NetProbe:
         self._forget(set(names))
         return [self._read_device(name, problems) for name in names if may_touch(name)]
 
+    def close(self) -> None:
+        """Close all files and the socket."""
+        self._files.close()
+        if self._ethtool is not None:
+            self._ethtool.close()
+
     def _forget(self, alive: set[str]) -> None:
         for gone in self._known - alive:
             self._files.forget(f"{_BASE}/{gone}/")

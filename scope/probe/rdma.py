@@ -50,6 +50,10 @@ class RdmaProbe:
         self._reads += 1
         return [self._read_port(*port, problems) for port in self._ports if may_touch(port[0].device)]
 
+    def close(self) -> None:
+        """Close all files."""
+        self._files.close()
+
     def _is_current(self) -> bool:
         return {port.device for port, _, _ in self._ports} == set(self._tree.list(BASE))
 
