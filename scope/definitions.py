@@ -154,6 +154,58 @@ def goodput_ratio(*, kept_ns: int, wall_ns: int) -> float | None:
     return _share(kept_ns, wall_ns)
 
 
+def transformer_flops_per_token(
+    num_parameters: float,
+    *,
+    num_layers: int = 0,
+    attention_width: int = 0,
+    sequence_length: int = 0,
+    causal_halved: bool = False,
+    recompute: bool = False,
+) -> float:
+    """Return the FLOPs that training a transformer needs for one token: 6 N + 12 L H Q T (PaLM, appendix B).
+
+    Forward 2 N, backward 4 N; full recompute runs the forward once more (8 N, and attention 16 instead of 12).
+
+    Args:
+        num_parameters: N, parameters in matrix products that one token meets (`active_parameters` for experts;
+            embedding tables that are only looked up don't count).
+        num_layers: L, blocks with attention.
+        attention_width: H x Q, heads of the queries times width of a head. Grouped queries (GQA) have fewer keys and
+            values, hence fewer parameters, but no fewer attention FLOPs.
+        sequence_length: T, tokens that a token may attend to.
+        causal_halved: Count only the half of the scores that a causal mask keeps.
+        recompute: Full activation checkpointing: the figure for HFU.
+
+    Raises:
+        UsageError: An argument is negative.
+    """
+    _refuse_negative(num_layers=num_layers, attention_width=attention_width, sequence_length=sequence_length)
+    if num_parameters < 0:
+        message = f"num_parameters is {num_parameters}; it cannot be negative"
+        raise UsageError(message)
+    attention = 12 * num_layers * attention_width * sequence_length * (0.5 if causal_halved else 1.0)
+    return (6 * num_parameters + attention) * (4 / 3 if recompute else 1.0)
+
+
+def active_parameters(shared: int, *, expert: int, num_experts: int, top_k: int) -> float:
+    """Return the parameters of a mixture of experts that one token meets: shared + experts x k / E.
+
+    Args:
+        shared: Parameters that every token meets: attention, router, shared experts.
+        expert: Parameters of all routed experts together.
+        num_experts: E, routed experts.
+        top_k: k, experts that a token is sent to.
+
+    Raises:
+        UsageError: k is not between 1 and E.
+    """
+    if not 1 <= top_k <= num_experts:
+        message = f"top_k is {top_k}; it must be between 1 and the {num_experts} experts"
+        raise UsageError(message)
+    return shared + expert * top_k / num_experts
+
+
 def link_use_ratio(*, payload_bytes_per_s: float, capacity_bytes_per_s: float) -> float | None:
     """Return payload one way / payload capacity one way; None without a capacity."""
     return payload_bytes_per_s / capacity_bytes_per_s if capacity_bytes_per_s > 0 else None

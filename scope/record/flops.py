@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import nn
 
 from scope import definitions
 from scope.hardware.match import DeviceFacts, match_gpu
@@ -135,6 +136,7 @@ class FlopMeter:
         dtype = str(dtypes.most_common(1)[0][0]).removeprefix("torch.")
         peak_dtype = "bfloat16" if dtype in _EIGHT_BIT else dtype
         peak, source, why = self._peak(peak_dtype)
+        formula = self._formula(tokens)
         return FlopsInfo(
             source="counter",
             convention="full",
@@ -145,10 +147,27 @@ class FlopMeter:
             peak_flop_per_s=peak,
             peak_dtype=peak_dtype,
             peak_source=source,
+            num_parameters=formula[0] if formula else None,
+            formula_difference_ratio=model / formula[1] - 1 if formula else None,
             counter_coverage_ratio=counted / (counted + foreign),
             step=self._session.clock.step,
             absent={} if peak else {"mfu": why},
         )
+
+    def _formula(self, tokens: int | None) -> tuple[int, float] | None:
+        """Return N and the FLOPs of the step by the closed formula, for a model that says its own shape."""
+        samples = self._session.samples
+        for model in self._session.hooks.models():
+            shape = _read_shape(model)
+            if shape is None or not tokens or not samples:
+                continue
+            num_parameters = count_matrix_parameters(model)
+            layers, width = shape
+            per_token = definitions.transformer_flops_per_token(
+                num_parameters, num_layers=layers, attention_width=width, sequence_length=tokens // samples
+            )
+            return num_parameters, per_token * tokens
+        return None
 
     def _why_nothing(self) -> str:
         if not self._regions:
@@ -175,6 +194,36 @@ class FlopMeter:
         if figure is None:
             return None, None, gpu.why_absent(dtype) if gpu is not None else match.reason
         return figure.value, figure.source, ""
+
+
+def count_matrix_parameters(model: nn.Module) -> int:
+    """Return the parameters that take part in matrix products: matrices, but no table that is only looked up.
+
+    An embedding that is tied to the output layer is multiplied there, and counts.
+    """
+    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    multiplied = {
+        id(parameter)
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+    }
+    return sum(
+        parameter.numel()
+        for parameter in model.parameters()
+        if parameter.dim() >= 2 and (id(parameter) not in looked_up or id(parameter) in multiplied)
+    )
+
+
+def _read_shape(model: nn.Module) -> tuple[int, int] | None:
+    """Return layers and attention width of a model that carries a configuration in Hugging Face's names."""
+    config = getattr(getattr(model, "module", model), "config", None)
+    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
+    hidden = getattr(config, "hidden_size", None)
+    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int) and heads):
+        return None
+    head = getattr(config, "head_dim", None)
+    return layers, heads * (head if isinstance(head, int) else hidden // heads)
 
 
 def measure_product(dtype: str) -> float:

@@ -86,13 +86,15 @@ class TrainingHooks:
             self._hooked.add(kind)
             self._patches.replace(kind, "__call__", self._wrap_root)
 
+    def models(self) -> list[nn.Module]:
+        """Return the outermost modules that were seen or named."""
+        return [root for reference in self._roots.values() if (root := reference()) is not None]
+
     def is_compiled(self) -> bool:
         """Whether a model, or a part of one, runs through torch.compile."""
-        roots = (reference() for reference in self._roots.values())
         return any(
             hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-            for root in roots
-            if root is not None
+            for root in self.models()
             for module in root.modules()
         )
 
@@ -234,11 +236,9 @@ class TrainingHooks:
         """Whether a module is the model, or the model in one of torch's wrappings."""
         if id(module) in self._roots:
             return True
-        wrapped = (reference() for reference in self._roots.values())
         return any(
             inner is module
-            for root in wrapped
-            if root is not None
+            for root in self.models()
             for inner in (root._modules.get("module"), root._modules.get("_orig_mod"))
             if inner is not None
         )

@@ -90,6 +90,11 @@ class Session:
         """Number of the step in progress, `None` before the first."""
         return self.clock.step if self.clock.step >= 0 else None
 
+    @property
+    def samples(self) -> int | None:
+        """Samples of the step in progress so far."""
+        return self._samples
+
     def open(self) -> None:
         """Attach every hook and start the writer."""
         self.writer.start()

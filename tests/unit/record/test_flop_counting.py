@@ -1,0 +1,176 @@
+"""FLOPs: the counter against the closed formula on transformers, and the formula against figures worked by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from scope import definitions
+from scope.errors import UsageError
+from scope.record.flop_counter import FlopCounter
+from scope.record.flops import count_matrix_parameters, measure_product
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCABULARY, WIDTH, LAYERS, HEADS, LENGTH, BATCH = 64, 32, 2, 4, 16, 2
+
+
+class Attention(nn.Module):
+    """Causal attention with fewer heads of keys and values than of queries."""
+
+    def __init__(self, num_key_heads: int) -> None:
+        super().__init__()
+        self.head = WIDTH // HEADS
+        self.num_key_heads = num_key_heads
+        self.query = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.key_value = nn.Linear(WIDTH, 2 * num_key_heads * self.head, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend."""
+        batch, length, _ = x.shape
+        query = self.query(x).view(batch, length, HEADS, self.head).transpose(1, 2)
+        key, value = self.key_value(x).view(batch, length, 2, self.num_key_heads, self.head).permute(2, 0, 3, 1, 4)
+        repeat = HEADS // self.num_key_heads
+        key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer."""
+
+    def __init__(self, num_key_heads: int) -> None:
+        super().__init__()
+        self.attention = Attention(num_key_heads)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the block."""
+        x = x + self.attention(x)
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+class Transformer(nn.Module):
+    """A causal transformer; its blocks may be recomputed in backward."""
+
+    def __init__(self, num_key_heads: int = HEADS, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block(num_key_heads) for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.recompute = recompute
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        return self.head(x)
+
+
+def count(model: nn.Module, run: Callable[[nn.Module], torch.Tensor]) -> tuple[int, int]:
+    """Model and hardware FLOPs of one forward and backward."""
+    with FlopCounter() as forward:
+        loss = run(model)
+    with FlopCounter(backward=True) as backward:
+        loss.backward()
+    return forward.model_flop + backward.model_flop, forward.hardware_flop + backward.hardware_flop
+
+
+def train_on_tokens(model: nn.Module) -> torch.Tensor:
+    """The loss of one batch."""
+    return model(torch.zeros(BATCH, LENGTH, dtype=torch.int64)).float().mean()
+
+
+@pytest.mark.parametrize("num_key_heads", [HEADS, 1], ids=["full", "grouped"])
+def test_counter_equals_the_closed_formula(num_key_heads: int) -> None:
+    """6 N + 12 L H Q T a token, exactly, with as many or fewer heads of keys; N counted by hand."""
+    model = Transformer(num_key_heads)
+    head = WIDTH // HEADS
+    by_hand = LAYERS * (2 * WIDTH * WIDTH + WIDTH * 2 * num_key_heads * head + 8 * WIDTH * WIDTH) + WIDTH * VOCABULARY
+    assert count_matrix_parameters(model) == by_hand
+    per_token = definitions.transformer_flops_per_token(
+        by_hand, num_layers=LAYERS, attention_width=WIDTH, sequence_length=LENGTH
+    )
+    model_flop, hardware_flop = count(model, train_on_tokens)
+    assert model_flop == per_token * BATCH * LENGTH
+    # The backward of fused attention computes the scores again: 5 products instead of 4.
+    assert hardware_flop - model_flop == LAYERS * 2 * BATCH * LENGTH * LENGTH * WIDTH
+
+
+def test_recompute_is_hardware_work_only() -> None:
+    """Checkpointed blocks leave the model FLOPs as they are and add one forward of the blocks to the hardware's."""
+    plain_model, plain_hardware = count(Transformer(), train_on_tokens)
+    model_flop, hardware_flop = count(Transformer(recompute=True), train_on_tokens)
+    # Recomputing stops once all that backward needs is there: a block's last product (4 of 12 W^2) is not run again.
+    blocks = LAYERS * (12 - 4) * WIDTH * WIDTH
+    forward = 2 * blocks * BATCH * LENGTH + LAYERS * 4 * BATCH * LENGTH * LENGTH * WIDTH
+    assert model_flop == plain_model
+    assert hardware_flop == plain_hardware + forward
+
+
+def test_a_tied_embedding_counts_once() -> None:
+    """A table that is the output layer too is multiplied there."""
+    model = Transformer()
+    before = count_matrix_parameters(model)
+    model.head.weight = model.embedding.weight
+    assert count_matrix_parameters(model) == before
+
+
+def test_experts_count_what_is_active() -> None:
+    """A grouped product over experts counts each token once; N active is shared + experts x k / E."""
+    if not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this torch has no grouped product")
+    tokens, experts, width, inner = 32, 4, 16, 48
+    x = torch.randn(tokens, width, dtype=torch.bfloat16)
+    weights = torch.randn(experts, width, inner, dtype=torch.bfloat16)
+    ends = torch.tensor([8, 16, 16, 32], dtype=torch.int32)
+    with FlopCounter() as counter:
+        torch._grouped_mm(x, weights, offs=ends)  # pyright: ignore[reportPrivateImportUsage]
+    assert counter.model_flop == 2 * tokens * width * inner
+    assert definitions.active_parameters(100, expert=800, num_experts=8, top_k=2) == 300
+    with pytest.raises(UsageError, match="top_k"):
+        definitions.active_parameters(1, expert=1, num_experts=8, top_k=9)
+
+
+def test_worked_case_of_a_cluster() -> None:
+    """3e9 active parameters, 2.31e6 tokens, 120 s, 5.92 PFLOP/s: 5.9 %, with recompute 7.8 %."""
+    tokens, step_ns, peak = 2.31e6, 120 * 10**9, 5.92e15
+    plain = definitions.transformer_flops_per_token(3e9) * tokens
+    again = definitions.transformer_flops_per_token(3e9, recompute=True) * tokens
+    mfu = definitions.model_flops_utilization(plain, step_ns=step_ns, peak_flop_per_s=peak)
+    hfu = definitions.model_flops_utilization(again, step_ns=step_ns, peak_flop_per_s=peak)
+    assert mfu is not None
+    assert hfu is not None
+    assert round(100 * mfu, 1) == 5.9
+    assert round(100 * hfu, 1) == 7.8
+
+
+def test_attention_apart_and_its_convention() -> None:
+    """12 L H Q T a token whole, 6 when the masked half is left out; by hand for one layer."""
+    whole = definitions.transformer_flops_per_token(0, num_layers=1, attention_width=128, sequence_length=1000)
+    half = definitions.transformer_flops_per_token(
+        0, num_layers=1, attention_width=128, sequence_length=1000, causal_halved=True
+    )
+    assert (whole, half) == (12 * 128 * 1000, 6 * 128 * 1000)
+
+
+def test_measured_peak_draws_no_random_numbers() -> None:
+    """The CPU's peak is a positive finite rate, and measuring it leaves torch's generator where it was."""
+    before = torch.get_rng_state()
+    peak = measure_product("float32")
+    assert math.isfinite(peak)
+    assert peak > 1e8
+    assert torch.equal(before, torch.get_rng_state())
