@@ -171,9 +171,7 @@ def _find_step(timeline: Timeline, device: int, step_id: int) -> StepWindow:
         if step.step_id == step_id:
             return step
     known = [each.device for each in timeline.devices]
-    message = (
-        f"no step {step_id} on device {device}; the devices are {known}, and this one has {len(found)} steps"
-    )
+    message = f"no step {step_id} on device {device}; the devices are {known}, and this one has {len(found)} steps"
     raise UsageError(message)
 
 

@@ -27,6 +27,9 @@ class HostPieces(Table):
     launch_id = Column("launch_id", pl.UInt32, "the call, where one is innermost", nullable=True)
 
 
+_DEEPEST: Final = 1 << 20
+"""Calls of the runtime are inside every operator."""
+
 _IS_START: Final = "is_start"
 _ORDER: Final = "order"
 _FIRST: Final = "first_row"
@@ -159,39 +162,36 @@ def _innermost(ops: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     From the start of an item on it is innermost itself, from its end on what stands around it is. At one instant the
     ends come first, the outermost last; then the starts, the innermost last; and what comes last holds.
     """
-    no_call = pl.lit(None, dtype=pl.UInt32).alias(HostPieces.launch_id)
-    length = spans.SPAN_NS
-    keys = [pl.col(Ops.thread), pl.col(Ops.start_ns)]
-    solid_ops, solid_calls = ops.filter(length > 0), launches.filter(length > 0)
-    ends = [pl.col(Ops.thread), pl.col(Ops.end_ns).alias(Ops.start_ns)]
+    nothing = pl.lit(None, dtype=pl.UInt32)
+    no_call = nothing.alias(HostPieces.launch_id)
+    begin, end = pl.col(Ops.start_ns), pl.col(Ops.end_ns).alias(Ops.start_ns)
+    depth = pl.col(Ops.depth).cast(pl.Int32)
+    in_call = pl.lit(_DEEPEST, dtype=pl.Int32)
+    around = pl.col(Ops.parent_id).alias(Ops.op_id)
+    solid_ops, solid_calls = ops.filter(spans.SPAN_NS > 0), launches.filter(spans.SPAN_NS > 0)
     edges = [
-        solid_ops.select(*keys, Ops.op_id, no_call, _is_start(True), (-length).alias(_ORDER)),
-        solid_ops.select(
-            *ends, pl.col(Ops.parent_id).alias(Ops.op_id), no_call, _is_start(False), length.alias(_ORDER)
-        ),
-        # A call as long as the operator around it is the inner of the two.
+        solid_ops.select(Ops.thread, begin, Ops.op_id, no_call, *_order(depth, is_start=True)),
+        solid_ops.select(Ops.thread, end, around, no_call, *_order(-depth, is_start=False)),
         solid_calls.select(
-            *keys,
-            pl.lit(None, dtype=pl.UInt32).alias(HostPieces.op_id),
-            Launches.launch_id,
-            _is_start(True),
-            (-length).alias(_ORDER),
+            Ops.thread, begin, nothing.alias(Ops.op_id), Launches.launch_id, *_order(in_call, is_start=True)
         ),
-        solid_calls.select(*ends, Launches.op_id, no_call, _is_start(False), length.alias(_ORDER)),
+        solid_calls.select(Ops.thread, end, Launches.op_id, no_call, *_order(-in_call, is_start=False)),
     ]
-    here = pl.struct(HostPieces.thread, HostPieces.start_ns)
+    keys = (HostPieces.thread, HostPieces.start_ns)
+    is_last = pl.any_horizontal(pl.col(key) != pl.col(key).shift(-1) for key in keys).fill_null(value=True)
     return (
         pl.concat(edges)
-        .sort(HostPieces.thread, HostPieces.start_ns, _IS_START, _ORDER, maintain_order=True)
-        .filter((here != here.shift(-1)).fill_null(value=True))
+        .sort(*keys, _IS_START, _ORDER)
+        .filter(is_last)
         .with_columns(pl.col(HostPieces.start_ns).shift(-1).over(HostPieces.thread).alias(HostPieces.end_ns))
         .drop_nulls(HostPieces.end_ns)
         .select(HostPieces.columns())
     )
 
 
-def _is_start(value: bool) -> pl.Expr:
-    return pl.lit(value).alias(_IS_START)
+def _order(place: pl.Expr, *, is_start: bool) -> tuple[pl.Expr, pl.Expr]:
+    """Return the columns that decide between edges at one instant."""
+    return pl.lit(is_start).alias(_IS_START), place.alias(_ORDER)
 
 
 def _blocking(timeline: Timeline, launches: pl.DataFrame) -> dict[int, list[BlockingCall]]:

@@ -56,12 +56,14 @@ def sweep(spans: pl.DataFrame, *, layers: Mapping[str, pl.Expr], by: str | None 
         solid.select(*keys, pl.col(Spans.start_ns).alias(_BOUNDARY), *layers),
         solid.select(*keys, pl.col(Spans.end_ns).alias(_BOUNDARY), *(-pl.col(name) for name in layers)),
     ]
-    here = pl.struct(*keys, _BOUNDARY) if keys else pl.col(_BOUNDARY)
+    is_last = pl.any_horizontal(pl.col(key) != pl.col(key).shift(-1) for key in (*keys, _BOUNDARY)).fill_null(
+        value=True
+    )
     piece = pl.concat(boundaries).sort(*keys, _BOUNDARY)
     # Each span adds and takes away its count on its own line of time, so one running sum serves all lines.
     piece = piece.with_columns(pl.col(name).cum_sum() for name in layers)
     # Of several boundaries at one instant the last has the count that holds from there on.
-    piece = piece.filter((here != here.shift(-1)).fill_null(value=True))
+    piece = piece.filter(is_last)
     piece = piece.select(
         *keys,
         pl.col(_BOUNDARY).alias(Spans.start_ns),

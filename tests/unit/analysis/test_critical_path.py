@@ -121,6 +121,27 @@ def test_an_innermost_operator_stands_for_its_stretch(make_trace: MakeTrace) -> 
     ]
 
 
+def test_items_of_equal_span_leave_nothing_behind(make_trace: MakeTrace) -> None:
+    """An operator, its only child and its call that begin and end together are one piece, and then a gap."""
+    trace = make_trace(
+        steps=STEP,
+        ops=[
+            {"name": "outer", "start_ns": 10, "end_ns": 20, "is_leaf": False},
+            {"name": "inner", "start_ns": 10, "end_ns": 20, "parent_id": 0, "depth": 1},
+        ],
+        launches=[
+            {"start_ns": 10, "end_ns": 20, "op_id": 1, "name": "cudaMalloc", "kind": "allocation"},
+            launch(30, 31),
+        ],
+        device_events=[event(35, 40, 1)],
+    )
+    assert path_of(trace).pieces.select("kind", "name", "start_ns", "end_ns").rows()[:3] == [
+        ("host_gap", None, 0, 10),
+        ("runtime_call", "cudaMalloc", 10, 20),
+        ("host_gap", None, 20, 30),
+    ]
+
+
 def test_a_recorded_stream_wait_leads_to_the_other_stream(make_trace: MakeTrace) -> None:
     """Stream 7 waits for an event that stream 9 recorded after its communication; the path goes there."""
     trace = make_trace(
