@@ -31,6 +31,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture(name="free_port")
+def free_port_fixture() -> Callable[[], int]:
+    """Finds free ports."""
+    return free_port
+
+
 def fetch(port: int, path: str) -> tuple[int, str]:
     """Return status and body of a page on loopback."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
