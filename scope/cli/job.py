@@ -44,6 +44,7 @@ def load_job(options: JobOptions, paths: list[str] | None = None) -> Job:
     read = ReadOptions(
         python_calls=options.modules,
         patterns=() if options.classes is None else read_patterns(options.classes),
+        use_cache=not options.no_cache,
     )
     chosen = paths or options.paths
     with _progress(chosen) as progress:

@@ -58,6 +58,7 @@ class JobOptions:
     processes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Files read at the same time; as many as processors.")
     ] = None
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor keep parsed tables.")] = False
     redact: Annotated[
         bool, typer.Option("--redact", help="Replace hosts, users, paths, addresses and ids, consistently.")
     ] = False

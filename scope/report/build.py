@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -31,7 +32,8 @@ Part = Literal["collectives", "rooflines", "exposed"]
 ALL_PARTS: Final[frozenset[Part]] = frozenset({"collectives", "rooflines", "exposed"})
 """What can be left out where only one section is wanted; the analyses of single ranks always run."""
 
-_NOT_ASKED: Final = "not asked for"
+_MOST_THREADS: Final = 3
+_NOTHING: Final[dict[str, str]] = dict.fromkeys(("collectives", "stragglers", "collective_roofline"), "not asked for")
 _ONE_RANK: Final = "the traces of at least two ranks are needed"
 _NO_CALLS: Final = "the traces hold no collective of a known rank"
 
@@ -65,38 +67,37 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     """
     chosen = choices or Choices()
     devices = {trace.label: _devices(trace, chosen) for trace in job.ranks}
-    collectives, absent = (None, _NOT_ASKED) if "collectives" not in parts else _collectives(job, chosen)
-    stragglers, links, why = None, None, absent or _ONE_RANK
-    if collectives is not None and sum(trace.rank is not None for trace in job.ranks) > 1:
-        stragglers = compute_stragglers(job, collectives)
-        links = compute_collective_roofline(collectives, links=chosen.links or _links(devices.values()))
+    # Polars leaves the interpreter to others while it computes, so independent analyses run side by side.
+    with ThreadPoolExecutor(max_workers=_MOST_THREADS) as pool:
+        rooflines = pool.submit(_rooflines, job, devices) if "rooflines" in parts else None
+        exposed = pool.submit(_exposed, job) if "exposed" in parts else None
+        across = pool.submit(_across_ranks, job, chosen, devices) if "collectives" in parts else None
+        analysis = analyze(job, options=chosen.options)
+    collectives, stragglers, links, absent = (None, None, None, _NOTHING) if across is None else across.result()
     return Results(
         job=job,
-        analysis=analyze(job, options=chosen.options),
-        exposed=_exposed(job) if "exposed" in parts else ExposedCollectives.empty(),
+        analysis=analysis,
+        exposed=ExposedCollectives.empty() if exposed is None else exposed.result(),
         collectives=collectives,
         stragglers=stragglers,
         collective_roofline=links,
-        rooflines=_rooflines(job, devices) if "rooflines" in parts else {},
-        absent=_absent(collectives, stragglers, links, (absent, why)),
+        rooflines={} if rooflines is None else rooflines.result(),
+        absent=absent,
     )
 
 
-def _collectives(job: Job, chosen: Choices) -> tuple[Collectives | None, str]:
+def _across_ranks(
+    job: Job, chosen: Choices, devices: Mapping[str, Mapping[int, GpuMatch]]
+) -> tuple[Collectives | None, Stragglers | None, CollectiveRoofline | None, dict[str, str]]:
+    """Return collectives, stragglers and the collective roofline, and why one of them is None."""
     known = [trace for trace in job.ranks if trace.rank is not None]
     if all(trace.collective_calls.is_empty() for trace in known):
-        return None, _NO_CALLS
-    return compute_collectives(job, nodes=chosen.nodes), ""
-
-
-def _absent(
-    collectives: Collectives | None,
-    stragglers: Stragglers | None,
-    links: CollectiveRoofline | None,
-    reasons: tuple[str, str],
-) -> dict[str, str]:
-    found = {"collectives": collectives, "stragglers": stragglers, "collective_roofline": links}
-    return {name: reasons[0] if name == "collectives" else reasons[1] for name, value in found.items() if value is None}
+        return None, None, None, dict.fromkeys(_NOTHING, _NO_CALLS)
+    collectives = compute_collectives(job, nodes=chosen.nodes)
+    if len(known) == 1:
+        return collectives, None, None, dict.fromkeys(("stragglers", "collective_roofline"), _ONE_RANK)
+    links = compute_collective_roofline(collectives, links=chosen.links or _links(devices.values()))
+    return collectives, compute_stragglers(job, collectives), links, {}
 
 
 def _devices(trace: RankTrace, chosen: Choices) -> dict[int, GpuMatch]:
