@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.spans import Spans
+from scope.analysis.spans import Spans, union
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Annotations, DeviceEvents, Launches, Ops, PythonCalls
 
@@ -33,11 +33,14 @@ class Launched(Table):
 
 
 class HostSpans(Table):
-    """Stretches of a host thread that an activity filled; sorted by thread and start."""
+    """Stretches of a host thread that an activity filled; sorted by thread and start.
+
+    Those of one thread and activity are united, blocking calls apart, of which each keeps its own start.
+    """
 
     thread = Column("thread", pl.Int64, "thread id")
     activity = Column("activity", pl.Enum(ACTIVITIES), "what it was doing")
-    launch_id = Column("launch_id", pl.UInt32, "the call, for sync and allocation", nullable=True)
+    launch_id = Column("launch_id", pl.UInt32, "the call, for sync", nullable=True)
     start_ns = Column("start_ns", pl.Int64, "first nanosecond")
     end_ns = Column("end_ns", pl.Int64, "end, not part of it")
 
@@ -104,12 +107,23 @@ def find_host_spans(trace: RankTrace, blocking: pl.DataFrame) -> pl.DataFrame:
     host = trace.annotations.filter(~pl.col(Annotations.on_device))
     found = [
         *(_named(frame, Ops.name, _INPUT, "input") for frame in (host, trace.ops)),
-        _spans(blocking, "sync"),
         _spans(calls, "allocation"),
         _overheads(host, threads),
         *(_named(frame, Ops.name, _GC, "gc") for frame in (host, trace.python_calls)),
     ]
-    return pl.concat(found).sort(HostSpans.thread, HostSpans.start_ns)
+    merged = _merge(pl.concat(found))
+    return pl.concat([_spans(blocking, "sync"), merged]).sort(HostSpans.thread, HostSpans.start_ns)
+
+
+def _merge(found: pl.DataFrame) -> pl.DataFrame:
+    """Unite the spans of each thread and activity: nested ones say nothing more, and pairing each would cost much."""
+    keys = (HostSpans.thread, HostSpans.activity)
+    lanes = found.sort(keys).with_columns(pl.struct(keys).rle_id().alias(_LANE))
+    names = lanes.select(_LANE, *keys).unique(_LANE)
+    merged = union(lanes, by=_LANE).join(names, on=_LANE)
+    return merged.select(
+        *keys, pl.lit(None, dtype=HostSpans.launch_id.dtype).alias(HostSpans.launch_id), Spans.start_ns, Spans.end_ns
+    )
 
 
 def overlap_with_host(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:

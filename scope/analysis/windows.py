@@ -39,6 +39,7 @@ _LANE: Final = "lane"
 _BUSY: Final = "busy_ns"
 _PART_START: Final = "part_start_ns"
 _PART_END: Final = "part_end_ns"
+_LAST_PART: Final = "last_part_id"
 _STEP_COLUMNS: Final = (Steps.step_id, Steps.number, Steps.start_ns, Steps.end_ns, Steps.is_cut)
 
 
@@ -350,10 +351,24 @@ def split_at_parts(disjoint: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
     )
     is_inside = (pl.col(Parts.end_ns) <= pl.col(_PART_END)).fill_null(value=False)
     inside = placed.filter(is_inside)
-    # Disjoint spans across an edge are no more than the edges, so pairing them with every part is cheap.
-    across = placed.filter(~is_inside).select(disjoint.columns)
+    # The parts of a device are numbered in the order of time, so a span across edges covers a run of numbers.
+    last = owners.select(Parts.device, pl.col(Parts.part_id).alias(_LAST_PART), pl.col(_PART_START).alias(Parts.end_ns))
+    across = (
+        placed.filter(~is_inside)
+        .drop(_PART_START, _PART_END)
+        .sort(Parts.end_ns)
+        .join_asof(
+            last.sort(Parts.end_ns),
+            on=Parts.end_ns,
+            by=Parts.device,
+            allow_exact_matches=False,
+            check_sortedness=False,
+        )
+        .with_columns(pl.int_ranges(Parts.part_id, pl.col(_LAST_PART) + 1, dtype=pl.UInt32).alias(Parts.part_id))
+        .explode(Parts.part_id)
+    )
     cut = (
-        across.join(owners.drop(Parts.start_ns), on=Parts.device)
+        across.join(owners.select(Parts.part_id, _PART_START, _PART_END), on=Parts.part_id)
         .with_columns(
             pl.max_horizontal(Parts.start_ns, _PART_START).alias(Parts.start_ns),
             pl.min_horizontal(Parts.end_ns, _PART_END).alias(Parts.end_ns),

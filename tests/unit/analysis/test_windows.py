@@ -15,6 +15,7 @@ from scope.analysis.breakdown import (
     compute_part_breakdowns,
     sum_breakdowns,
 )
+from scope.analysis.idle import compute_part_idle_causes, find_idle_spans
 from scope.analysis.options import Options
 from scope.analysis.windows import DeviceWindows, Timeline, build_timeline
 from scope.trace.model import RankTrace
@@ -203,7 +204,7 @@ _events = st.lists(
 
 @given(_events)
 def test_parts_sum_to_a_count_of_nanoseconds(make_trace: MakeTrace, rows: list[tuple[Any, ...]]) -> None:
-    """Whatever the events, the parts of a device sum to what a count of every nanosecond of its window finds."""
+    """Whatever the events, each part's figures and idle causes sum to what a count of its every nanosecond finds."""
     events = [
         kernel(start, start + length, step, device=device, stream=stream, category=category)
         for device, stream, start, length, category, step in sorted(rows, key=lambda row: row[2])
@@ -211,6 +212,7 @@ def test_parts_sum_to_a_count_of_nanoseconds(make_trace: MakeTrace, rows: list[t
     steps = [{"start_ns": 20 * index, "end_ns": 20 * index + 20} for index in range(3)]
     timeline = timeline_of(make_trace(device_events=events, steps=steps))
     breakdowns = compute_part_breakdowns(timeline)
+    causes = compute_part_idle_causes(timeline, find_idle_spans(timeline))
     for windows in timeline.devices:
         windows.check()
         mine = [event for event in events if event["device"] == windows.device]
@@ -223,6 +225,7 @@ def test_parts_sum_to_a_count_of_nanoseconds(make_trace: MakeTrace, rows: list[t
             inside = [at[instant] for instant in range(start, end)]
             found = breakdowns[part].check()
             assert found.window_ns == len(inside)
+            assert found.idle_ns == causes[part].check().idle_ns == inside.count(set())
             assert found.compute_ns == sum("compute" in each for each in inside)
             assert found.exposed_communication_ns == sum(each - {"memory"} == {"communication"} for each in inside)
             assert found.exposed_memory_ns == sum(each == {"memory"} for each in inside)
