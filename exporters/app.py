@@ -49,7 +49,9 @@ class Exporter:
         config = load_web_config(options.web_config) if options.web_config else WebConfig(None, {}, {})
         hosts = expand_hosts(options.targets) if options.targets else []
         stale_after_ns = options.deadline_ns + 3 * options.interval_ns
-        self.node = NodeState(options.collectors, stale_after_ns=stale_after_ns)
+        self.node = NodeState(
+            options.collectors, stale_after_ns=stale_after_ns, compatibilities=options.compatibilities
+        )
         settings = SamplerSettings(
             collectors=[name for name in COLLECTORS if name in options.collectors],
             interval_ns=options.interval_ns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ import msgspec
 
 import scope
 from exporters import metrics as m
+from exporters.compat_dcgm import DcgmNames
+from exporters.compat_node import add_node_exporter_names
 from exporters.counters import ProblemCounts, Unwrapper, XidCounts
 from exporters.gpu_series import GpuSeries
 from exporters.node_series import add_affinities, add_host, add_nets, add_nfs, add_rdma
@@ -31,6 +34,7 @@ class NodeState:
     Args:
         collectors: Those that are switched on.
         stale_after_ns: Age from which a sample no longer counts as fresh.
+        compatibilities: Exporters whose names are given as well.
         clock_ns: A monotonic clock.
     """
 
@@ -39,6 +43,7 @@ class NodeState:
         collectors: Collection[str],
         *,
         stale_after_ns: int = 30 * NS_PER_S,
+        compatibilities: Collection[str] = (),
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._collectors = [name for name in COLLECTORS if name in collectors]
@@ -48,6 +53,8 @@ class NodeState:
         self._xids = XidCounts()
         self._gpu_series = GpuSeries(Unwrapper(), self._xids)
         self._problems = ProblemCounts()
+        self._dcgm = DcgmNames(socket.gethostname()) if "dcgm" in compatibilities else None
+        self._with_node_names = "node-exporter" in compatibilities
         self.sample: Sample | None = None
         self.num_samples = 0
 
@@ -55,6 +62,8 @@ class NodeState:
         """Take in one sample; every one must pass here."""
         with self._lock:
             self._gpu_series.observe(sample.gpus)
+            if self._dcgm is not None:
+                self._dcgm.observe(sample.gpus)
             self._xids.add(sample.xids)
             self._problems.add(sample.problems)
             self.sample = sample
@@ -91,6 +100,10 @@ class NodeState:
             if sample is None:
                 return series
             self._gpu_series.add(series, sample.gpus)
+            if self._dcgm is not None:
+                self._dcgm.add(series, sample.gpus, self._xids)
+            if self._with_node_names:
+                add_node_exporter_names(series, sample.rdma)
             add_affinities(series, sample.affinities)
             add_rdma(series, sample.rdma)
             add_nets(series, sample.nets)

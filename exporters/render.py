@@ -68,9 +68,13 @@ class Renderer:
         return header
 
     def _make_header(self, metric: Metric) -> str:
-        name, kind = metric.name, metric.kind
+        name = metric.name
+        kind: str = metric.kind
         text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
         if self._open:
+            if kind == "counter" and not name.endswith("_total"):
+                # A name of another exporter; OpenMetrics has no counters without the suffix.
+                kind = "unknown"
             # OpenMetrics names the family without the suffix that its samples carry.
             name = name.removesuffix("_total" if kind == "counter" else "_info" if kind == "info" else "")
             text = text.replace('"', '\\"')

@@ -59,6 +59,12 @@ def wait_for(ready: Callable[[], Any], *, seconds: float = 30, what: str = "") -
     pytest.fail(f"not within {seconds} s: {what}")
 
 
+@pytest.fixture
+def fetch_page() -> Callable[[int, str], str]:
+    """Fetches a page once somebody serves it."""
+    return lambda port, path: wait_for(lambda: fetch(port, path)[1], what=path)
+
+
 class RunningExporter:
     """An exporter process."""
 
