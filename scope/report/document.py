@@ -107,12 +107,7 @@ def document_schema() -> dict[str, Any]:
         "exposed_collectives": _table(collectives.EXPOSED_COLUMNS, "By operation, group and size, most exposed first."),
         "collectives": _collectives_schema(),
         "stragglers": _stragglers_schema(),
-        "roofline": _closed(
-            {
-                "coverage": _table(roofline.COVERAGE_COLUMNS, "What is placed, rank by rank, and on which GPU."),
-                "points": _table(roofline.ROOFLINE_COLUMNS, "One record a kernel, operator, shapes and units."),
-            }
-        ),
+        "roofline": _described(_closed(_roofline_properties()), "How close kernels come to what their GPU can do."),
         "findings": _list(_finding_schema(), "Ranked statements, the costliest first."),
         ABSENT_KEY: _reasons(),
     }
@@ -265,6 +260,13 @@ def _stragglers_schema() -> dict[str, Any]:
         "ranks": _table(stragglers.STRAGGLER_COLUMNS, "Ranks that make others wait, most imposed wait first."),
     }
     return _or_null(_closed(properties), "Ranks that make others wait.")
+
+
+def _roofline_properties() -> dict[str, Any]:
+    return {
+        "coverage": _table(roofline.COVERAGE_COLUMNS, "What is placed, rank by rank, and on which GPU."),
+        "points": _table(roofline.ROOFLINE_COLUMNS, "One record a kernel, operator, shapes and units."),
+    }
 
 
 def _finding_schema() -> dict[str, Any]:

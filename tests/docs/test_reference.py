@@ -1,0 +1,113 @@
+"""Documentation and code agree: commands, exit codes, environment variables, the report's schema, code that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scope import errors
+from scope.cli.main import app
+from scope.report.schema_page import render_schema_page
+from scope.testing.jobs import TrainingJob
+from scope.testing.layout import Layout
+from scope.testing.scenarios import Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+pytestmark = pytest.mark.docs
+
+
+def _commands() -> Iterator[str]:
+    for command in app.registered_commands:
+        if not command.hidden:
+            assert command.name is not None
+            yield command.name
+    for group in app.registered_groups:
+        assert isinstance(group.name, str)
+        yield group.name
+
+
+def test_the_schema_page_is_what_the_code_says() -> None:
+    """`python -m scope.report.schema_page > docs/report-schema.md` was run after the last change."""
+    assert (ROOT / "docs" / "report-schema.md").read_text() == render_schema_page()
+
+
+def test_the_readme_names_every_command_and_no_other() -> None:
+    """Its tables of commands and the command line's registry hold the same names."""
+    named = set(re.findall(r"^\| `scope ([a-z-]+)` \|", README, flags=re.MULTILINE))
+    assert named == set(_commands())
+
+
+def test_the_readme_names_every_exit_code() -> None:
+    """Each error's own code stands in the table beside its name."""
+    documented = {name: int(code) for code, name in re.findall(r"^\| (\d) \| `(\w+)`", README, flags=re.MULTILINE)}
+    classes = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.ScopeError)]
+    direct = [each for each in classes if each.__base__ is errors.ScopeError]
+    assert documented == {each.__name__: each.exit_code for each in direct}
+
+
+def test_the_readme_names_the_variables_that_reading_obeys() -> None:
+    """Every SCOPE_ variable that the reader asks for is documented."""
+    source = "\n".join(path.read_text() for path in (ROOT / "scope" / "trace").glob("*.py"))
+    asked = set(re.findall(r'"(SCOPE_[A-Z_]+)"', source))
+    documented = set(re.findall(r"^\| `(SCOPE_[A-Z_]+)` \|", README, flags=re.MULTILINE))
+    assert asked <= documented
+
+
+def test_links_lead_to_files_that_are_there() -> None:
+    """Relative links of the documents exist."""
+    for document in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
+            assert "://" in target or (ROOT / target).exists(), f"{document}: {target}"
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """Return a folder that holds `traces/`, `before/` and `after/`, each with the traces of two ranks."""
+    job = TrainingJob(layout=Layout(dp=2))
+    for name in ("traces", "before", "after"):
+        (tmp_path / name).mkdir()
+        Scenario(layout=job.layout, simulation=job.run()).write(tmp_path / name)
+    return tmp_path
+
+
+def test_python_of_the_readme_runs(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block that is not marked `notest` runs and prints something."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(traces)
+    for block in blocks:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(block, "README.md", "exec"), {})
+        assert out.getvalue()
+
+
+def test_commands_of_the_readme_run(traces: Path) -> None:
+    """Every `scope analyze` and `scope compare` line of the README does what it says."""
+    lines = re.findall(r"^(scope (?:analyze|compare) .*)$", README, flags=re.MULTILINE)
+    assert len(lines) >= 5
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    for line in lines:
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"{line.partition('#')[0]} --no-cache" if "analyze" in line else line],
+            cwd=traces,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
