@@ -136,7 +136,6 @@ class Recorder:
             self._session.captures.request("user")
 
     def _open(self) -> None:
-        from scope.errors import ScopeError
         from scope.record import session, start
 
         if session.current is not None:
@@ -146,8 +145,7 @@ class Recorder:
                 folder, info = start.prepare(os.environ, run_dir=self._run_dir, run_id=self._run_id)
                 self._session = session.open_session(self._settings(folder), info)
                 self._owner = True
-            except (ScopeError, OSError) as error:
-                # Recording fails open: training must not end because a folder cannot be written.
+            except Exception as error:  # noqa: BLE001 - the guard: training must begin whatever happens here
                 sys.stderr.write(f"scope: training goes on unrecorded: {error}\n")
                 return
         for model in self._models:

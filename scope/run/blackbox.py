@@ -187,6 +187,7 @@ class BlackBox:
 
     def write_identity(self) -> None:
         """Write the identity block (again: a truncated file becomes readable once more)."""
+        self._restore_size()
         who = self.identity
         body = IDENTITY.pack(
             layout.BLACK_BOX_MAGIC,
@@ -229,6 +230,13 @@ class BlackBox:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+    def _restore_size(self) -> None:
+        try:
+            if self.descriptor >= 0 and os.fstat(self.descriptor).st_size < layout.BLACK_BOX_BYTES:
+                os.ftruncate(self.descriptor, layout.BLACK_BOX_BYTES)
+        except OSError:
+            self.num_failed += 1
 
     def _write(self, content: bytes, offset: int) -> None:
         if self.descriptor < 0:

@@ -236,3 +236,74 @@ def test_a_command_that_cannot_start(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "cannot be started" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_parameters_are_bit_identical_under_ddp_and_fsdp(tmp_path: Path) -> None:
+    """Fifty steps on two ranks with DDP and with FSDP2 end in the same bits, recorded or not."""
+    done = subprocess.run(
+        [*TORCHRUN, "--nproc-per-node", "2", str(JOBS), "identical"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [done.stdout.count(f"sharded={sharded} same=True") for sharded in (False, True)] == [2, 2]
+    for sharded, operations in ((False, {"all_reduce"}), (True, {"all_gather", "reduce_scatter"})):
+        for rank in (0, 1):
+            steps = read_steps(paths.rank_folder(tmp_path / f"run-{sharded}", 0, rank))
+            assert len(steps) == 50
+            assert operations <= {total.operation for step in steps for total in step.collectives}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small memory file system needs root")
+def test_a_full_memory_backed_spool_costs_records_only(tmp_path: Path, plain_output: str) -> None:
+    """On a memory file system without room the job ends as ever: no SIGBUS, and what was dropped is counted."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "scope", str(spool)], check=False)
+    if mounted.returncode:
+        pytest.skip("this container may not mount")
+    try:
+        done = run(tmp_path, sys.executable, str(JOBS), "alone", JOB_PAUSE="0.05")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == plain_output
+        (spool / "fill").write_bytes(b"x" * max(0, os.statvfs(spool).f_bavail * os.statvfs(spool).f_frsize))
+        done = run(tmp_path, sys.executable, str(JOBS), "alone")
+        assert done.returncode != 0 or done.stdout == plain_output
+        assert "Traceback" not in done.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(spool)], check=True)
+
+
+def test_a_spool_that_is_truncated_under_a_rank(tmp_path: Path) -> None:
+    """Truncating every file of a live spool neither ends nor stalls the job, and its later steps are kept."""
+    command = [*RECORD, "--run-dir", str(tmp_path / "run"), "--", sys.executable, str(JOBS), "alone"]
+    process = subprocess.Popen(
+        command, env=environment(tmp_path, JOB_PAUSE="0.2"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    spooled = "*/attempt-000/ranks/00000/"
+    while not list((tmp_path / "spool").glob(spooled + "steps.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for file in (tmp_path / "spool").glob(spooled + "*"):
+        if file.is_file():
+            os.truncate(file, 0)
+    time.sleep(1.5)
+    (run_spool,) = (tmp_path / "spool").iterdir()
+    assert read_black_box(paths.rank_folder(run_spool, 0, 0) / paths.BLACK_BOX_FILE).step is not None
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert len(output.split()) == 1
+    assert read_steps(rank_folder(tmp_path))[-1].step == 29
+
+
+def test_a_run_directory_that_cannot_be_written_leaves_the_spool(tmp_path: Path, plain_output: str) -> None:
+    """Where the run directory cannot be made, the job ends as ever and its record stays in the spool, which is said."""
+    (tmp_path / "run").write_text("a file where the folder should be")
+    done = run(tmp_path, sys.executable, str(JOBS), "alone")
+    assert (done.returncode, done.stdout) == (0, plain_output)
+    assert "not all of it could be published" in done.stderr
+    (spool,) = (tmp_path / "spool").iterdir()
+    assert len(read_steps(paths.rank_folder(spool, 0, 0))) == 30

@@ -133,6 +133,37 @@ def alone(steps: int = 30) -> None:
         time.sleep(5)
 
 
+def identical() -> None:
+    """Fifty steps of DDP and of FSDP2, recorded and not, in one process: prints whether all bits are the same."""
+    from torch.distributed.fsdp import fully_shard
+
+    from scope.record import Recorder
+
+    def train(*, sharded: bool) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model: nn.Module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+        if sharded:
+            fully_shard(model[0])
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(50):
+            model(torch.randn(4, WIDTH)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [getattr(each, "_local_tensor", each).detach().clone() for each in model.parameters()]
+
+    dist.init_process_group("gloo")
+    for sharded in (False, True):
+        plain = train(sharded=sharded)
+        with Recorder(run_dir=os.environ["JOB_FOLDER"] + f"/run-{sharded}", run_id="identical"):
+            recorded = train(sharded=sharded)
+        same = all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
+        print(f"sharded={sharded} same={same}", flush=True)
+    dist.destroy_process_group()
+
+
 def restarts() -> None:
     """Rank 0 fails in its first attempt and finishes in its second."""
     alone(5)
@@ -141,4 +172,4 @@ def restarts() -> None:
 
 
 if __name__ == "__main__":
-    {"truth": truth, "endless": endless, "alone": alone, "restarts": restarts}[sys.argv[1]]()
+    {"truth": truth, "endless": endless, "alone": alone, "restarts": restarts, "identical": identical}[sys.argv[1]]()
