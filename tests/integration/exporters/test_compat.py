@@ -106,10 +106,10 @@ def test_dcgm_names_have_dcgm_units(start_exporter: Callable[..., Any], tmp_path
     assert value("DCGM_FI_DEV_POWER_USAGE", **labels) == pytest.approx(350.001)
     assert value("DCGM_FI_DEV_XID_ERRORS", **labels) == 0
     deadline = time.monotonic() + 20
-    while value("DCGM_FI_PROF_NVLINK_TX_BYTES", **labels) is None:
+    # A window is half a second, in which a busy test machine may hold the sampler up.
+    while abs((value("DCGM_FI_PROF_NVLINK_TX_BYTES", **labels) or 0) / (18 * 1_000 * 1_024) - 1) > 0.02:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert value("DCGM_FI_PROF_NVLINK_TX_BYTES", **labels) == pytest.approx(18 * 1_000 * 1_024, rel=0.02)
     assert value("DCGM_FI_PROF_DRAM_ACTIVE", **labels) == pytest.approx(0.201)
     assert not any(name == "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL" for name, _ in exporter.samples())
 
