@@ -226,13 +226,20 @@ class Collector:
             return
         last: Any = (starts + durations).max()
         self.collected.last_ns = last if self.collected.last_ns is None else max(self.collected.last_ns, last)
-        kind = _CATEGORY_KINDS.get(category)
-        if kind is None:
-            kind = KERNEL if category not in _NAMED_RANGES and self._ran_on_device(members[0]) else ANNOTATION
+        kind = self._kind(category, members[0])
         if category == "Operator":
             self._old_operators(members, starts, durations)
             return
         self._one_kind(kind, category, members, (starts, durations))
+
+    def _kind(self, category: str, first: Any) -> int:
+        """Return what the records of a category are; of an unknown one, its name and its first record tell."""
+        kind = _CATEGORY_KINDS.get(category)
+        if kind is not None:
+            return kind
+        if category.endswith(("_runtime", "_driver")):
+            return LAUNCH
+        return KERNEL if category not in _NAMED_RANGES and self._ran_on_device(first) else ANNOTATION
 
     def _ran_on_device(self, event: Any) -> bool:
         args = self._args(AnnotationArgs, [event])[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -167,27 +168,45 @@ def _read_before_the_end(text: bytes, start: int, error: Exception, found: Salva
 
 
 def _repair(piece: bytes, found: Salvaged) -> None:
-    """Mend one piece; where two events ran into each other, each for itself."""
+    """Mend one piece; where events ran into each other, each for itself."""
     event = _mended(piece)
     if event is not None:
         found.events.append(event)
         found.repaired += 1
         return
-    splits = [match.start() for match in _EVENT_START.finditer(piece)]
-    inner = [split for split in splits if split > 0]
-    if not inner or len(piece) > _LONGEST_REPAIR_BYTES:
-        found.lost += 1
-        return
-    for start, end in zip([0, *inner], [*inner, len(piece)], strict=True):
-        part = piece[start:end].rstrip(_BETWEEN)
-        if not part:
-            continue
+    for part in _parts(piece):
         mended = _mended(part)
         if mended is None:
             found.lost += 1
         else:
             found.events.append(mended)
             found.repaired += 1
+
+
+def _parts(piece: bytes) -> list[bytes]:
+    """Split a piece where events seem to begin, and behind a whole event that something else follows."""
+    if len(piece) > _LONGEST_REPAIR_BYTES:
+        return [piece]
+    starts = [match.start() for match in _EVENT_START.finditer(piece)]
+    cuts = [0, *(start for start in starts if start > 0), len(piece)]
+    parts: list[bytes] = []
+    for start, end in pairwise(cuts):
+        part = piece[start:end]
+        whole = _end_of_object(part)
+        parts += [part] if whole is None else [part[:whole], part[whole:]]
+    return [stripped for part in parts if (stripped := part.strip(_BETWEEN))]
+
+
+def _end_of_object(part: bytes) -> int | None:
+    """Return where an object ends that something else follows."""
+    cleaned = _cleaned(part) if part.isascii() else part
+    try:
+        _exact_decoder.decode(cleaned)
+    except DECODE_ERRORS as error:
+        match = _TRAILING.search(str(error))
+        end = part.rfind(b"}", 0, int(match[1])) + 1 if match is not None and len(cleaned) == len(part) else 0
+        return end or None
+    return None
 
 
 def _mended(piece: bytes) -> Any:
@@ -216,6 +235,8 @@ def _cleaned(piece: bytes) -> bytes:
 
 
 def _escape_quotes(match: re.Match[bytes]) -> bytes:
+    if b'"ph"' in match[2]:  # the next event, not a name
+        return match[0]
     return match[1] + _LONE_QUOTE.sub(lambda quote: quote[1] or b'\\"', match[2]) + match[3]
 
 

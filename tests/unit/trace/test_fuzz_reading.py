@@ -1,0 +1,135 @@
+"""Mutated traces: nothing but errors of Scope, no hang, and every loss counted.
+
+`make fuzz N=1000000` runs as many mutations as it is told; a normal run takes 2,000.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from scope.errors import ScopeError
+from scope.trace import load_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NUM_MUTATIONS: Final = int(os.environ.get("SCOPE_FUZZ_MUTATIONS", "2000"))
+NUM_PARTS: Final = 8
+MOST_SECONDS: Final = 20.0
+TOKENS: Final = tuple(
+    token.encode()
+    for token in (
+        '"', "\\", "{", "}", "[", "]", ",", ":", "\0", "null", "true", "1e999", "-1", "NaN", "1.5", "{}", "[]", '"a"',
+        "9" * 40, '"ph":"X"', '"traceEvents":[', "-9223372036854775808", "\x1f\x8b", "0",
+    )
+) + (b"\xff",)  # fmt: skip
+
+
+def records() -> list[dict[str, Any]]:
+    """Return records of every kind that the reader knows."""
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    device = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel"}
+    nccl = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 2, "dtype": "Float"}
+    group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "In split size": "[]", "Seq": 4}
+    where = {"device": 0, "stream": 7, "grid": [8, 1, 1], "block": [64, 1, 1]}
+    memory = {"Device Type": 1, "Device Id": 0, "Addr": 139926520725504, "Bytes": 512, "Total Allocated": 512}
+    return [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "thread 1 (python)"}},
+        {**host, "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 1.5, "dur": 90, "args": {"External id": 1}},
+        {**host, "cat": "cpu_op", "name": "aten::mm", "ts": 2, "dur": 9, "args": {"External id": 2, "Input Dims": [[2, 3]]}},
+        {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 3, "dur": 1, "args": {"correlation": 5}},
+        {"ph": "s", "id": 5, "pid": 1, "tid": 1, "ts": 3, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "f", "id": 5, "pid": 0, "tid": 7, "ts": 4, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        {**device, "name": "gemm", "ts": 4.25, "dur": 3, "args": {**where, "correlation": 5}},
+        {**device, "name": "ncclDevKernel_AllReduce", "ts": 9, "dur": 3, "args": {**where, **nccl, **group}},
+        {**device, "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 13, "dur": 0, "args": {**where, "bytes": 64}},
+        {**device, "cat": "cuda_sync", "name": "Event Sync", "ts": 14, "dur": 1, "args": {"stream": -1}},
+        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": memory},
+    ]
+
+
+def document() -> bytes:
+    """Return a small trace."""
+    info = {"backend": "nccl", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]}
+    top = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "distributedInfo": info}
+    return json.dumps({**top, "baseTimeNanoseconds": 1_767_189_312_000_000_000, "traceEvents": records()}).encode()
+
+
+def mutated(text: bytes, rng: random.Random) -> bytes:
+    """Return the text after one to thirty random edits."""
+    data = bytearray(text)
+    for _ in range(rng.choice((1, 1, 1, 2, 5, 30))):
+        place = rng.randrange(len(data) + 1)
+        edit = rng.randrange(8)
+        if edit == 0 and place:
+            data[place - 1] = rng.randrange(256)
+        elif edit == 1:
+            data[place:place] = rng.choice(TOKENS)
+        elif edit == 2:
+            del data[place : place + rng.choice((1, 1, 5, 50, 500))]
+        elif edit == 3:
+            data[place:place] = data[place : place + rng.choice((5, 200, 1000))] * rng.choice((1, 2, 10))
+        elif edit == 4 and rng.random() < 0.2:
+            del data[place:]
+        elif edit == 5:
+            values = list(re.finditer(rb':\s*(-?\d[\d.]*|"[^"]*")', data[place : place + 500]))
+            if values:
+                value = rng.choice(values)
+                data[place + value.start(1) : place + value.end(1)] = rng.choice(TOKENS)
+        elif edit == 6:
+            data[place:place] = rng.randbytes(rng.randrange(8))
+        else:
+            other = rng.randrange(len(data) + 1)
+            data[place:place], data[other:other] = data[other : other + 100], data[place : place + 100]
+    return bytes(data)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[bytes], Any]:
+    """Write bytes to a file and read it; None when it is refused."""
+
+    def write_and_read(content: bytes) -> Any:
+        path = tmp_path / "trace.json"
+        path.write_bytes(content)
+        began = time.monotonic()
+        try:
+            return load_rank(path)
+        except ScopeError as error:
+            assert str(path) in str(error)
+            return None
+        finally:
+            assert time.monotonic() - began < MOST_SECONDS
+
+    return write_and_read
+
+
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_mutations(read: Callable[[bytes], Any], part: int) -> None:
+    """A mutated trace is read or refused with an error of Scope that names it."""
+    text = document()
+    for number in range(part, NUM_MUTATIONS, NUM_PARTS):
+        read(mutated(text, random.Random(number)))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_one_bad_byte_costs_one_event(read: Callable[[bytes], Any], part: int) -> None:
+    """Whatever a single byte of the events becomes, all others are read, and what is not read is counted."""
+    text = document()
+    first, last = text.index(b"[", text.index(b"traceEvents")) + 1, text.rindex(b"]")
+    for number in range(part, max(200, NUM_MUTATIONS // 8), 2):
+        rng = random.Random(number)
+        data = bytearray(text)
+        data[rng.randrange(first, last)] = rng.randrange(256)
+        trace = read(bytes(data))
+        quality = trace.quality
+        assert quality.events_read >= len(records()) - 1, bytes(data)
+        assert quality.events_read + quality.events_lost >= len(records()), bytes(data)
+        assert trace.rank == 1
