@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
@@ -21,8 +21,10 @@ from scope.report.results import Results
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from scope.analysis.clock import ClockAlignment
     from scope.analysis.collective_roofline import CollectiveRoofline
     from scope.analysis.collectives import Collectives
+    from scope.analysis.job import Analysis
     from scope.analysis.roofline import Roofline
     from scope.analysis.stragglers import Stragglers
     from scope.hardware import Gpu, GpuMatch
@@ -76,7 +78,7 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     collectives, stragglers, links, absent = (None, None, None, _NOTHING) if across is None else across.result()
     return Results(
         job=job,
-        analysis=analysis,
+        analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
         exposed=ExposedCollectives.empty() if exposed is None else exposed.result(),
         collectives=collectives,
         stragglers=stragglers,
@@ -84,6 +86,19 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
         rooflines={} if rooflines is None else rooflines.result(),
         absent=absent,
     )
+
+
+def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:
+    """Return the analysis with the clock interval of every rank that shares a collective with another."""
+    joined = {rank for component in clock.components if len(component) > 1 for rank in component}
+    intervals = {offset.rank: offset.interval_ns for offset in clock.offsets if offset.rank in joined}
+    ranks = tuple(
+        replace(rank, quality=replace(rank.quality, clock_interval_ns=intervals[rank.rank]))
+        if rank.rank in intervals
+        else rank
+        for rank in analysis.ranks
+    )
+    return replace(analysis, ranks=ranks)
 
 
 def _across_ranks(
