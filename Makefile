@@ -35,6 +35,13 @@ format: setup ## let ruff rewrite what it can
 test: setup ## run the tests; what needs a missing system package is skipped by name
 	$(BIN)/pytest -m "not gpu and not bench" -n auto
 
+bench: setup ## measure speed and memory; append the results to bench/RESULTS.md
+	$(BIN)/python bench/run.py $(BENCH)
+
+N ?= 1000000
+fuzz: setup ## read N mutated traces (N=1000000): nothing but errors of Scope, no hang, every loss counted
+	SCOPE_FUZZ_MUTATIONS=$(N) $(BIN)/pytest tests/unit/trace/test_fuzz_reading.py -n auto --timeout=0
+
 demo: setup ## train, record, serve and draw a real run on this machine (ARGS="--straggler 2")
 	$(BIN)/scope demo $(ARGS)
 
