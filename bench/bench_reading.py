@@ -9,8 +9,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPEATS = 5
 SHARED = Path(os.environ.get("SCOPE_SHARED_TRACES", Path(__file__).parent.parent.parent / "shared" / "traces"))
 TRACES = ("hta/v100_train_rank1of2.json.gz", "tracelens/h100_owlv2.json.gz")
 SIZES_MB = (50, 200, 1000)
