@@ -13,12 +13,14 @@ import contextlib
 import gc
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from scope.record import facts, memory
-from scope.record.batches import measure_batch
+from scope.record.batches import BatchSize, measure_batch
 from scope.record.captures import Captures
 from scope.record.checkpoints import CheckpointHooks
 from scope.record.collectives.guard import HookGuard
@@ -34,6 +36,8 @@ from scope.run.writer import RankWriter, StepDraft
 if TYPE_CHECKING:
     from scope.record.settings import Settings
     from scope.run.schema import DeviceInfo, RankInfo
+
+_MAX_FETCHED: Final = 256
 
 current: Session | None = None
 """The session of this process; `None` while nothing is recorded, and in forked children."""
@@ -74,6 +78,8 @@ class Session:
         self.user_tokens = False
         self.tokens_per_step: int | None = None
         self.num_batches = 0
+        self._fetched: deque[BatchSize] = deque(maxlen=_MAX_FETCHED)
+        self._num_taken = 0
         self._tokens: int | None = None
         self._samples: int | None = None
         self._input_bytes: int | None = None
@@ -162,12 +168,21 @@ class Session:
             return
         self.num_batches += 1
         size = measure_batch(batch)
+        if self.settings.count_tokens is not None:
+            size = replace(size, tokens=self.settings.count_tokens(batch))
+        self._fetched.append(size)
+
+    def _take_batch(self) -> None:
+        """Count the oldest batch that was fetched: some loops fetch the next one before they use the last."""
+        if not self._fetched:
+            return
+        size = self._fetched.popleft()
+        self._num_taken += 1
         self._input_bytes = (self._input_bytes or 0) + size.num_bytes
         if size.samples is not None:
             self._samples = (self._samples or 0) + size.samples
-        tokens = self.settings.count_tokens(batch) if self.settings.count_tokens is not None else size.tokens
-        if tokens is not None and not self.user_tokens:
-            self._tokens = (self._tokens or 0) + tokens
+        if size.tokens is not None and not self.user_tokens:
+            self._tokens = (self._tokens or 0) + size.tokens
 
     def note_exception(self, error: BaseException) -> None:
         """The program ends because of an exception."""
@@ -194,6 +209,8 @@ class Session:
         """
         if training:
             self._begin_compute()
+            if self._is_training_thread() and not self._absorbed():
+                self._take_batch()
         return self.clock.push("forward")
 
     def begin_backward(self) -> bool:
@@ -259,6 +276,10 @@ class Session:
         return self.clock.is_open("evaluation") or self.clock.is_open("checkpoint")
 
     def _finish_step(self, following: int) -> None:
+        if not self._num_taken:
+            # No call of a model was seen to use them.
+            for _ in range(len(self._fetched)):
+                self._take_batch()
         start, end, spent = self.clock.cut()
         calls = self.writer.calls.next_step(following)
         meter = self._meter
@@ -297,7 +318,7 @@ class Session:
 
     def _reset_counters(self) -> None:
         self._tokens = self._samples = self._input_bytes = None
-        self._gc_ns = self._num_gc = 0
+        self._gc_ns = self._num_gc = self._num_taken = 0
 
     def _tell_start(self) -> None:
         """Tell how long start-up took: startup until torch was imported, init until the first step."""

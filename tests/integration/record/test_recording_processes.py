@@ -181,6 +181,7 @@ def plain_output(tmp_path_factory: pytest.TempPathFactory) -> str:
         timeout=120,
         check=True,
     )
+    assert float(done.stdout)
     return done.stdout
 
 

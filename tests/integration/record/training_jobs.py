@@ -119,6 +119,8 @@ def alone(steps: int = 30) -> None:
         model(torch.full((2, WIDTH), float(step % 3))).pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    sys.stdout.write(f"{sum(float(each.sum()) for each in model.parameters()):.12f}\n")
+    sys.stdout.flush()
     end = os.environ.get("JOB_END")
     if end == "exception":
         msg = "the job's own"
@@ -160,7 +162,7 @@ def identical() -> None:
         with Recorder(run_dir=os.environ["JOB_FOLDER"] + f"/run-{sharded}", run_id="identical"):
             recorded = train(sharded=sharded)
         same = all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
-        print(f"sharded={sharded} same={same}", flush=True)
+        sys.stdout.write(f"sharded={sharded} same={same}\n")
     dist.destroy_process_group()
 
 

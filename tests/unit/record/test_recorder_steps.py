@@ -397,3 +397,21 @@ def test_parameters_are_bit_identical(tmp_path: Path) -> None:
     with Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE):
         recorded = run()
     assert all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
+
+
+def test_a_loop_that_fetches_ahead_counts_each_batch_where_it_is_used(tmp_path: Path) -> None:
+    """With the next batch fetched before the last is used, every step still has its own batch's samples and FLOPs."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        iterator = iter(make_loader([torch.ones(8)] * 7, batch_size=2))
+        batch: torch.Tensor | None = next(iterator)
+        while batch is not None:
+            following = next(iterator, None)
+            model(batch).sum().backward()
+            optimizer.step()
+            batch = following
+
+    steps = record(tmp_path, train)
+    assert [step.samples for step in steps] == [2, 2, 2, 1]
