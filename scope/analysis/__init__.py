@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scope.analysis.options import Options
 from scope.analysis.summary import analyze
 
-__all__ = ["analyze"]
+__all__ = ["Options", "analyze"]

@@ -118,7 +118,9 @@ class StepSummary(Result):
     is_cut: bool
     """Some rank has only a part of it."""
     breakdown: Breakdown
-    """Sum over the devices."""
+    """Sum over the devices, as are idle causes and queue."""
+    idle: IdleCauses | None
+    queue: QueueDepth | None
     min_window_ns: int
     median_window_ns: int
     max_window_ns: int

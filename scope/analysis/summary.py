@@ -81,13 +81,18 @@ def _summarize_steps(ranks: Sequence[RankAnalysis]) -> tuple[StepSummary, ...]:
 def _summarize_step(number: int, parts: list[tuple[str, PartAnalysis]]) -> StepSummary:
     lengths = [part.window.length_ns for _, part in parts if part.window is not None]
     slowest = lengths.index(max(lengths))
+    idle = [part.idle for _, part in parts if part.idle is not None]
+    queues = [part.queue for _, part in parts if part.queue is not None]
     return StepSummary(
         number=number,
         num_devices=len(parts),
         is_cut=any(part.step is not None and part.step.is_cut for _, part in parts),
         breakdown=sum_breakdowns(part.breakdown for _, part in parts if part.breakdown is not None),
+        idle=sum_idle_causes(idle) if idle else None,
+        queue=sum_queues(queues) if queues else None,
         min_window_ns=min(lengths),
         median_window_ns=statistics.median_low(lengths),
         max_window_ns=max(lengths),
         slowest=parts[slowest][0],
+        absent={} if idle else {"idle": _NO_LAUNCHES, "queue": _NO_LAUNCHES},
     )

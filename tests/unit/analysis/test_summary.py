@@ -55,6 +55,11 @@ def test_ranks_and_steps_sum_up(job: Job) -> None:
     assert (first.number, first.num_devices, first.breakdown.window_ns, first.slowest) == (1, 2, 200, "rank 0")
     assert (second.min_window_ns, second.median_window_ns, second.max_window_ns) == (30, 30, 50)
     assert second.slowest == "rank 3"
+    # Each rank idles in its first step from 60 to 120: the host up to the call at 110, then the launch's latency.
+    assert first.idle is not None
+    assert (first.idle.idle_ns, first.idle.host_ns, first.idle.launch_latency_ns) == (120, 100, 20)
+    assert second.queue is not None
+    assert (second.queue.num_launches, second.queue.waited_ns) == (2, 0)
     assert analysis.queue is not None
     assert analysis.queue.num_launches == 4
     assert analysis.kernels.by_name.select("key", "num_events", "total_ns").rows() == [
