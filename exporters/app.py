@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import logging
 import signal
 import sys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("scope.exporter")
 
 _TRAINING_STALE_NS = 30 * NS_PER_S
+_M_ARENA_MAX = -8
 
 
 class Exporter:
@@ -146,10 +148,18 @@ def main(arguments: list[str]) -> int:
     except ScopeError as error:
         sys.stderr.write(f"scope: {error}\n")
         return error.exit_code
+    use_one_arena()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: exporter.stop())
     exporter.run()
     return 0
+
+
+def use_one_arena() -> None:
+    """Tell glibc to keep one heap for all threads; one for each that ever answered a scrape would stay for ever."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def write_targets(arguments: list[str]) -> int:

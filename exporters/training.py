@@ -29,7 +29,7 @@ log = logging.getLogger("scope.exporter")
 LINGER_NS: Final = 15 * 60 * NS_PER_S
 MAX_RANKS: Final = 256
 MAX_RUNS: Final = 64
-_MAX_BYTES_A_READ: Final = 8 << 20
+_READ_BYTES: Final = 128 << 10
 _RESCAN_NS: Final = 5 * NS_PER_S
 _SILENT_NS: Final = 120 * NS_PER_S
 
@@ -59,12 +59,13 @@ class _Rank:
         except (RunError, OSError) as error:
             report("rank", str(error))
         try:
-            lines = self.reader.new_steps(max_bytes=_MAX_BYTES_A_READ)
-            if self.reader.restarts != self._restarts:
-                # Old steps were folded and everything comes again; the sums stay the same.
-                self._restarts = self.reader.restarts
-                self.totals.clear()
-            self.totals.add(lines)
+            # Small pieces: the memory of a large one would never be given back.
+            while lines := self.reader.new_steps(max_bytes=_READ_BYTES):
+                if self.reader.restarts != self._restarts:
+                    # Old steps were folded and everything comes again; the sums stay the same.
+                    self._restarts = self.reader.restarts
+                    self.totals.clear()
+                self.totals.add(lines)
         except (RunError, OSError) as error:
             report("steps", str(error))
         black_box = self.reader.folder / paths.BLACK_BOX_FILE

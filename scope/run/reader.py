@@ -139,7 +139,7 @@ class LineTail(Generic[_Record]):
         taken = 0
         left = b""
         while max_bytes is None or taken < max_bytes:
-            chunk = os.pread(descriptor, _READ_BYTES, self._offset + len(left))
+            chunk = os.pread(descriptor, min(_READ_BYTES, max_bytes or _READ_BYTES), self._offset + len(left))
             if not chunk:
                 break
             whole, newline, left = (left + chunk).rpartition(b"\n")
