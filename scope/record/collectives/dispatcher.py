@@ -53,12 +53,14 @@ class DispatcherRoute:
     """
 
     name = "dispatcher"
+    blind_to = ()
 
     def __init__(self, tracker: CallTracker, guard: HookGuard) -> None:
         self.operators: list[str] = []
         self._tracker = tracker
         self._guard = guard
         self._libraries: list[Any] = []
+        self._wait = WaitTensorKernel(tracker, guard)
 
     def attach(self) -> None:
         """Register a kernel for every operator of c10d that this torch has, and for functional waits."""
@@ -71,12 +73,7 @@ class DispatcherRoute:
                 continue
             library.impl(spec.name, self._kernel(spec, operator, after), _KEY, with_keyset=True)
             self.operators.append(f"c10d::{spec.name}")
-        wait = _operator("_c10d_functional", "wait_tensor")
-        if wait is not None:
-            functional = torch.library.Library("_c10d_functional", "IMPL")
-            self._libraries.append(functional)
-            functional.impl("wait_tensor", self._wait_kernel(wait, after), _KEY, with_keyset=True)
-            self.operators.append("_c10d_functional::wait_tensor")
+        self._wait.attach()
 
     def detach(self) -> None:
         """Take all kernels away again."""
@@ -84,6 +81,7 @@ class DispatcherRoute:
             library._destroy()
         self._libraries.clear()
         self.operators.clear()
+        self._wait.detach()
 
     def _kernel(self, spec: OperationSpec, operator: Any, after: Any) -> Callable[..., Any]:
         tracker, guard, finish = self._tracker, self._guard, self._finish
@@ -126,14 +124,39 @@ class DispatcherRoute:
             work = result[-1] if type(result) is tuple else result
             self._tracker.end(call, spec, written_tensors(args), work)
 
-    def _wait_kernel(self, operator: Any, after: Any) -> Callable[..., Any]:
+
+class WaitTensorKernel:
+    """The kernel in front of functional waits, from `attach` to `detach`."""
+
+    def __init__(self, tracker: CallTracker, guard: HookGuard) -> None:
+        self._tracker = tracker
+        self._guard = guard
+        self._library: Any = None
+
+    def attach(self) -> None:
+        """Register the kernel, where this torch has the operator."""
+        operator = _operator("_c10d_functional", "wait_tensor")
+        if operator is not None and self._library is None:
+            self._library = torch.library.Library("_c10d_functional", "IMPL")
+            self._library.impl("wait_tensor", self._kernel(operator), _KEY, with_keyset=True)
+
+    def detach(self) -> None:
+        """Take the kernel away again."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+
+    def _kernel(self, operator: Any) -> Callable[..., Any]:
         tracker, guard = self._tracker, self._guard
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = operator._handle.redispatch_boxed
         plain = torch.Tensor
+        intact = True
 
         def kernel(keyset: Any, tensor: Any) -> Any:
+            nonlocal intact
             rest = keyset & after
-            if not tracker.active or type(tensor) is not plain or tensor.is_meta:
+            if not (intact and tracker.active) or type(tensor) is not plain or tensor.is_meta:
                 # A graph is being traced: nothing is waited for.
                 return redispatch(rest, tensor)
             start = time.monotonic_ns()
@@ -142,6 +165,7 @@ class DispatcherRoute:
                 end = time.monotonic_ns()
                 tracker.waited_for_tensor(tensor.data_ptr(), start, end, on_host=tensor.is_cpu)
             except Exception as error:  # noqa: BLE001 - the one guard
+                intact = False
                 guard.disable("_c10d_functional::wait_tensor", error)
             return result
 

@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from scope.record.collectives import dispatcher
+from scope.record.collectives import dispatcher, methods, native
 from scope.record.collectives.groups import GroupTable, watch_meshes
 from scope.record.collectives.guard import HookGuard
 from scope.record.collectives.tracker import CallTracker
@@ -37,6 +37,7 @@ class CollectiveRecorder:
         group_added: Callable[[GroupInfo], None] | None = None,
         hook_disabled: Callable[[str, str], None] | None = None,
         wall_offset_ns: int = 0,
+        route: str | None = None,
     ) -> None:
         """Prepare; nothing is hooked before `attach`.
 
@@ -45,7 +46,9 @@ class CollectiveRecorder:
             group_added: Told every process group when it is first used.
             hook_disabled: Told the name of a hook that raised, and what.
             wall_offset_ns: Added to the monotonic clock it gives nanoseconds since the epoch.
+            route: Take this one instead of the best.
         """
+        self._wanted = route
         self.guard = HookGuard(hook_disabled)
         self.groups = GroupTable(group_added, wall_offset_ns=wall_offset_ns)
         self.tracker = CallTracker(sink, self.groups, self.guard)
@@ -67,6 +70,7 @@ class CollectiveRecorder:
         if restore_meshes is not None:
             self._undo.append(restore_meshes)
         self.route = route.name
+        self.blind_to = tuple(route.blind_to)
         _stop_in_children(self.tracker)
 
     def close(self) -> None:
@@ -77,7 +81,13 @@ class CollectiveRecorder:
         self.route = None
 
     def _choose_route(self) -> Any:
-        return dispatcher.DispatcherRoute(self.tracker, self.guard)
+        """Return the best route that this torch has all parts of."""
+        wanted = self._wanted
+        if wanted in (None, "hooks") and not native.missing_parts():
+            return native.NativeRoute(self.tracker, self.groups, self.guard)
+        if wanted != "methods" and not dispatcher.missing_parts():
+            return dispatcher.DispatcherRoute(self.tracker, self.guard)
+        return methods.MethodsRoute(self.tracker, self.groups, self.guard)
 
 
 def _stop_in_children(tracker: CallTracker) -> None:

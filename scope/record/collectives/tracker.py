@@ -24,16 +24,17 @@ from scope.record.collectives.callers import (
     ENGINE,
     FUNCTIONAL,
 )
-from scope.record.collectives.shapes import find_shapes
+from scope.record.collectives.shapes import find_shapes, make_shapes
 from scope.record.collectives.waits import BackwardWaits
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from types import FrameType
 
-    from scope.record.collectives.groups import GroupTable
+    from scope.record.collectives.groups import Group, GroupTable
     from scope.record.collectives.guard import HookGuard
-    from scope.record.collectives.operations import OperationSpec
+    from scope.record.collectives.operations import Measured, OperationSpec
     from scope.record.collectives.sink import CallSink
     from scope.run.calls import Call
 
@@ -157,17 +158,61 @@ class CallTracker:
 
         return begin
 
-    def end(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], work: Any) -> None:
+    def begin_measured(
+        self, spec: OperationSpec, group: Group, measured: Measured, *, asynchronous: bool | None, depth: int
+    ) -> Call:
+        """Take a call that a hook describes by itself.
+
+        Args:
+            spec: Which operation.
+            group: On which group.
+            measured: What its tensors say.
+            asynchronous: Whether the caller gets a Work to wait for; None where the hook does not say.
+            depth: Frames from this function to the caller.
+        """
+        shapes = make_shapes(spec, group, measured)
+        frame = _frame_above(depth)
+        kind = ENGINE if frame is None else self._callers.kind(frame.f_code)
+        shape, flags = shapes.plain, 0
+        if kind == API:
+            kind = self._callers.walk_api(frame)
+            if kind == API_OBJECT and shapes.may_be_control:
+                shape, flags = shapes.objects, FLAG_CONTROL
+            if asynchronous is None:
+                asynchronous = kind != API_BLOCKING_P2P and _says_asynchronous(frame)
+        elif kind >= FUNCTIONAL:
+            shape = shapes.functional
+            flags = FLAG_COMPILED if kind == COMPILED or self._callers.is_compiled(frame) else 0
+        self.thread.kind = kind
+        self.thread.blocking = None
+        if asynchronous is False or kind == API_BLOCKING_P2P:
+            self.thread.blocking = call = self._issue(shape, flags, _monotonic())
+            return call
+        return self._issue(shape, flags | FLAG_ASYNCHRONOUS, _monotonic())
+
+    def end(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], boxed_work: Any) -> None:
         """Take the boxed Work of an asynchronous call that the backend has accepted.
 
         Args:
             call: What `begin` returned.
             spec: Which operator.
             tensors: The tensors that it writes.
-            work: The script object, or None.
+            boxed_work: The script object, or None.
         """
-        thread = self.thread
-        kind = thread.kind
+        self.track(call, spec, tensors, None if boxed_work is None else self._unbox_work(boxed_work))
+
+    def track(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], work: Any) -> None:
+        """Follow an asynchronous call that the backend has accepted.
+
+        Args:
+            call: What `begin_measured` returned.
+            spec: Which operation.
+            tensors: The tensors that it writes.
+            work: Its Work, or None.
+        """
+        if not call.flags & FLAG_ASYNCHRONOUS:
+            return
+        kind = self.thread.kind
         on_host = True
         for tensor in tensors:
             on_host = tensor.is_cpu
@@ -179,12 +224,11 @@ class CallTracker:
                 self._forget_oldest_storages()
             if kind == ENGINE:
                 self._backward.watch(call)
-        elif _in_backward() != _NO_BACKWARD and self._callers.is_gradient_hook(sys._getframe(1)):
+        elif _in_backward() != _NO_BACKWARD and self._callers.is_gradient_hook(_frame_above(1)):
             # The reducer waits for the future that the hook returns.
             self._backward.watch(call)
         if work is None:
             return
-        work = self._unbox_work(work)
         if on_host and spec.name not in self._without_future:
             try:
                 work.get_future().add_done_callback(Completion(self.sink, call, self._guard))
@@ -288,6 +332,18 @@ def written_tensors(args: Sequence[Any]) -> Iterable[Any]:
     return nested or args[1]
 
 
+def _frame_above(depth: int) -> FrameType | None:
+    """Return the frame `depth` above the caller of this function; None above a thread of C++."""
+    try:
+        return sys._getframe(depth + 1)
+    except ValueError:
+        return None
+
+
 def _says_asynchronous(frame: Any) -> bool:
     """Return whether a function of torch.distributed was called with `async_op`, where the operator does not say."""
-    return bool(frame.f_locals.get("async_op", True)) if frame is not None else True
+    if frame is None:
+        return True
+    local = frame.f_locals
+    # The coalescing manager calls it `async_ops`.
+    return bool(local.get("async_op", local.get("async_ops", True)))

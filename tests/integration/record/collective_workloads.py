@@ -529,7 +529,11 @@ def main(output: str, names: list[str]) -> None:
     store = dist.FileStore(os.environ["SCOPE_TEST_STORE"], WORLD)
     sink = ListSink()
     disabled: list[tuple[str, str]] = []
-    recorder = CollectiveRecorder(sink, hook_disabled=lambda hook, reason: disabled.append((hook, reason)))
+    recorder = CollectiveRecorder(
+        sink,
+        hook_disabled=lambda hook, reason: disabled.append((hook, reason)),
+        route=os.environ.get("SCOPE_TEST_ROUTE"),
+    )
     recorder.attach()
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=WORLD, store=store)
     seen: dict[str, Any] = {}
