@@ -105,56 +105,45 @@ def _mapped(codes: pl.Series, compute: Callable[[int], Any], dtype: Any) -> pl.S
     return values.gather(codes)
 
 
+@dataclass(frozen=True)
+class _LinkedOps:
+    table: pl.DataFrame
+    file_rows: pl.Series
+    """Row of each operator in file order."""
+    nested: pl.DataFrame
+    """Thread, start, end and parent of each, for `innermost`."""
+    overlaps: int
+
+
 def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ...] = ()) -> RankTrace:
     """Link the records of one file."""
     texts = Texts(read)
     base_ns = base_nanoseconds(read.metadata)
     groups = process_groups(read.metadata)
-    info = as_mapping(read.metadata.get("distributedInfo"))
-    raw_ops = _sorted_spans(read.collected.frame(RawSpans, RawOps).with_row_index(FILE_ROW), RawOps.external_id)
-    raw_launches = _sorted_spans(read.collected.frame(RawSpans, RawLaunches), RawLaunches.correlation)
-    raw_memory = read.collected.frame(RawMemory).sort(RawMemory.time_ns, maintain_order=True)
     flows = read.collected.frame(RawFlows)
     annotations, host_ranges = _annotations(read.collected.frame(RawSpans, RawAnnotations), texts, base_ns)
     steps = _steps(annotations, read, base_ns)
-
-    ends = _ends(raw_ops)
-    nesting = nest(raw_ops[RawSpans.thread], raw_ops[RawSpans.start_ns], ends)
-    parents = pl.Series(Ops.parent_id, nesting.parents, dtype=_NO_ROW)
-    nested = pl.DataFrame([raw_ops[RawSpans.thread], raw_ops[RawSpans.start_ns], ends.alias("end"), parents])
-    ops = _ops(raw_ops, texts, base_ns)
-    depths = pl.Series(Ops.depth, nesting.depths, dtype=pl.UInt32).clip(upper_bound=_DEEPEST).cast(pl.UInt16)
-    leaves = pl.Series(Ops.is_leaf, nesting.is_leaf, dtype=pl.Boolean)
-    ops = ops.with_columns(
-        parents,
-        depths,
-        leaves,
-        _step_of(ops[Ops.start_ns], steps).alias(Ops.step_id),
-        _forward_ops(raw_ops, flows).alias(Ops.forward_op_id),
-    ).select(*Ops.columns())
-
-    launches = _launches(raw_launches, texts, base_ns, steps)
-    launch_ops = innermost(raw_launches.select(RawSpans.thread, RawSpans.start_ns), nested)
-    launch_ops = _by_external_id(launch_ops, raw_launches, ops)
-    launches = launches.with_columns(launch_ops.alias(Launches.op_id))
-    host = HostSide(launches=launches, ops=ops, raw_launches=raw_launches, flows=flows)
+    # Each of these drops its raw rows before the next takes its own, which keeps the peak of memory low.
+    ops = _linked_ops(read, texts, base_ns, steps, flows)
+    launches = _linked_launches(read, texts, base_ns, steps, ops)
+    memory = _memory(read, ops.nested, base_ns)
+    host = HostSide(launches=launches, ops=ops.table, flows=flows)
     devices = device_events(read, host, texts=texts, base_ns=base_ns, patterns=patterns)
     calls, call_ids = collective_calls(
         CallSources(
             devices=devices,
-            ops=ops,
+            ops=ops.table,
             launches=launches,
-            raw_ops=raw_ops,
+            op_file_rows=ops.file_rows,
             host_ranges=host_ranges,
             steps_of=lambda starts: _step_of(starts, steps),
             groups=groups,
             collective_args=read.collected.collective_args,
-            world_size=_integer(info.get("world_size")),
         )
     )
-    events = devices.frame.with_columns(call_ids)
-    launches = _with_counts(launches, events)
-    memory = _memory(raw_memory, innermost(raw_memory.select(RawMemory.thread, RawMemory.time_ns), nested), base_ns)
+    events = devices.frame.with_columns(call_ids).select(*DeviceEvents.columns())
+    launches = _with_counts(launches, events).select(*Launches.columns())
+    info = as_mapping(read.metadata.get("distributedInfo"))
     return RankTrace(
         label=identity.label,
         rank=identity.rank,
@@ -163,9 +152,9 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
         backend=_optional_text(info.get("backend")),
         host=_optional_text(read.metadata.get("host_name")),
         is_host_timeline=events.height == 0,
-        device_events=DeviceEvents.check(events.select(*DeviceEvents.columns())),
-        ops=Ops.check(ops),
-        launches=Launches.check(launches.select(*Launches.columns())),
+        device_events=DeviceEvents.check(events),
+        ops=Ops.check(ops.table),
+        launches=Launches.check(launches),
         collective_calls=calls,
         annotations=Annotations.check(annotations),
         steps=Steps.check(steps),
@@ -175,8 +164,32 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
         process_groups=tuple(groups.values()),
         devices=device_properties(read.metadata),
         threads=dict(read.collected.threads),
-        quality=_quality(read, events, launches, steps, devices.negative_length, nesting.overlaps),
+        quality=_quality(read, events, launches, steps, (devices.negative_length, ops.overlaps)),
     )
+
+
+def _linked_ops(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame, flows: pl.DataFrame) -> _LinkedOps:
+    raw = _sorted_spans(read.collected.frame(RawSpans, RawOps).with_row_index(FILE_ROW), RawOps.external_id)
+    ends = _ends(raw)
+    nesting = nest(raw[RawSpans.thread], raw[RawSpans.start_ns], ends)
+    parents = pl.Series(Ops.parent_id, nesting.parents, dtype=_NO_ROW)
+    nested = pl.DataFrame([raw[RawSpans.thread], raw[RawSpans.start_ns], ends.alias("end"), parents])
+    ops = _ops(raw, texts, base_ns)
+    ops = ops.with_columns(
+        parents,
+        pl.Series(Ops.depth, nesting.depths, dtype=pl.UInt32).clip(upper_bound=_DEEPEST).cast(pl.UInt16),
+        pl.Series(Ops.is_leaf, nesting.is_leaf, dtype=pl.Boolean),
+        _step_of(ops[Ops.start_ns], steps).alias(Ops.step_id),
+        _forward_ops(raw, flows).alias(Ops.forward_op_id),
+    ).select(*Ops.columns())
+    return _LinkedOps(ops, raw[FILE_ROW], nested, nesting.overlaps)
+
+
+def _linked_launches(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame, ops: _LinkedOps) -> pl.DataFrame:
+    raw = _sorted_spans(read.collected.frame(RawSpans, RawLaunches), RawLaunches.correlation)
+    op_ids = innermost(raw.select(RawSpans.thread, RawSpans.start_ns), ops.nested)
+    op_ids = _by_external_id(op_ids, raw, ops.table)
+    return _launches(raw, texts, base_ns, steps).with_columns(op_ids.alias(Launches.op_id))
 
 
 def base_nanoseconds(metadata: dict[str, Any]) -> int:
@@ -450,7 +463,9 @@ def _flow_pairs(raw: pl.DataFrame, flows: pl.DataFrame) -> dict[int, int]:
     return dict(zip(both["row"].to_list(), both["row_forward"].to_list(), strict=True))
 
 
-def _memory(raw: pl.DataFrame, op_ids: pl.Series, base_ns: int) -> pl.DataFrame:
+def _memory(read: ReadTrace, nested: pl.DataFrame, base_ns: int) -> pl.DataFrame:
+    raw = read.collected.frame(RawMemory).sort(RawMemory.time_ns, maintain_order=True)
+    op_ids = innermost(raw.select(RawMemory.thread, RawMemory.time_ns), nested)
     return pl.DataFrame(
         [
             (raw[RawMemory.time_ns] + base_ns).alias(Memory.time_ns),
@@ -507,8 +522,10 @@ def _python_calls(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame
 
 
 def _quality(
-    read: ReadTrace, events: pl.DataFrame, launches: pl.DataFrame, steps: pl.DataFrame, negative: int, overlaps: int
+    read: ReadTrace, events: pl.DataFrame, launches: pl.DataFrame, steps: pl.DataFrame, counts: tuple[int, int]
 ) -> TraceQuality:
+    """Count what was seen; `counts` are the events of negative length and the overlapping operators."""
+    negative, overlaps = counts
     lengths = events[DeviceEvents.end_ns] - events[DeviceEvents.start_ns]
     total = int(lengths.sum())
     attributed = int(lengths.filter(events[DeviceEvents.op_id].is_not_null()).sum())

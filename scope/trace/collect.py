@@ -154,7 +154,7 @@ class Collected:
         """Return all rows of the table whose columns these declare, and forget the pieces."""
         pieces = self.frames.pop(tables[-1], None)
         if pieces:
-            return pl.concat(pieces, rechunk=True)
+            return pl.concat(pieces, rechunk=False)
         return pl.DataFrame(schema={str(column): column.dtype for table in tables for column in table.columns()})
 
     def height(self, table: type[Table]) -> int:
@@ -354,6 +354,8 @@ class Collector:
 
     def _text_series(self, name: str, raws: list[msgspec.Raw]) -> pl.Series:
         texts = self.collected.texts
+        if raws.count(NO_TEXT) == len(raws):
+            return pl.zeros(len(raws), dtype=pl.UInt32, eager=True).alias(name)
         return pl.Series(name, [0 if raw is NO_TEXT else texts[bytes(raw)] for raw in raws], dtype=pl.UInt32)
 
     def _memory(self, members: list[Any], instants: pl.Series) -> None:

@@ -46,6 +46,8 @@ _EVENT_COLUMNS: Final = (
 )
 
 Fields = dict[str, Any]
+_ROLE_PLACES: Final = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3, "send": 2, "recv": 2}
+"""Where the operators of c10d take their root or peer."""
 _EMPTY_ROW: Final[Fields] = dict.fromkeys(CollectiveCalls.columns())
 
 
@@ -56,13 +58,12 @@ class CallSources:
     devices: Devices
     ops: pl.DataFrame
     launches: pl.DataFrame
-    raw_ops: pl.DataFrame
-    """Rows of the operators in file order, by their ids."""
+    op_file_rows: pl.Series
+    """Row of each operator in file order."""
     host_ranges: pl.DataFrame
     steps_of: Callable[[pl.Series], pl.Series]
     groups: dict[str, ProcessGroup]
     collective_args: list[tuple[bool, int, CollectiveArgs]]
-    world_size: int | None
 
 
 def collective_calls(sources: CallSources) -> tuple[pl.DataFrame, pl.Series]:
@@ -98,7 +99,7 @@ class _Context:
         self.by_device_row = {row: fields for is_device, row, fields in sources.collective_args if is_device}
         self.by_op: dict[int, CollectiveArgs] = {}
         if len(self.by_device_row) < len(sources.collective_args):
-            op_of_row = dict(zip(sources.raw_ops[FILE_ROW].to_list(), range(sources.raw_ops.height), strict=True))
+            op_of_row = {row: op for op, row in enumerate(sources.op_file_rows.to_list())}
             self.by_op = {op_of_row[row]: fields for is_device, row, fields in sources.collective_args if not is_device}
         self.op_names: list[str] = sources.ops[Ops.name].to_list()
         self.parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
@@ -198,6 +199,9 @@ def _device_row(
     labels += [op_name for _, op_name in context.ancestors(event[DeviceEvents.op_id]) if op_name.startswith(_C10D)]
     labels.append(name)
     row = _described(fields, [label for label in labels if label], sources)
+    if row[CollectiveCalls.operation] in _ROLE_PLACES:
+        known = _roles(row[CollectiveCalls.operation], _arguments(event[DeviceEvents.op_id], context, sources))
+        row.update({column: value for column, value in known.items() if row[column] is None})
     if fields is None and around is not None:
         _sizes_of_range(row, around)
     row.update(
@@ -212,6 +216,12 @@ def _device_row(
         }
     )
     return row
+
+
+def _arguments(op: int | None, context: _Context, sources: CallSources) -> list[str]:
+    """Return the arguments of the c10d operator around an operator, none where they were not recorded."""
+    c10d = next((each for each, name in context.ancestors(op) if name.startswith(_C10D)), None)
+    return [] if c10d is None else _concrete({Ops.concrete_inputs: sources.ops[Ops.concrete_inputs][c10d]})
 
 
 def _described(fields: CollectiveArgs | None, labels: list[str], sources: CallSources) -> Fields:
@@ -357,8 +367,7 @@ def _host_row(around: Fields, match: re.Match[str], op: Fields | None, sources: 
             CollectiveCalls.group_size: size,
             CollectiveCalls.out_elements: out_elements,
             CollectiveCalls.out_bytes: _bytes(out_elements, width),
-            CollectiveCalls.source_rank: _argument_rank(concrete) if operation in ("broadcast", "recv") else None,
-            CollectiveCalls.destination_rank: _argument_rank(concrete) if operation == "send" else None,
+            **_roles(operation, concrete),
             CollectiveCalls.asynchronous: _truth(concrete[-2])
             if operation not in ("send", "recv") and len(concrete) > 2
             else None,
@@ -387,6 +396,20 @@ def _concrete(op: Fields | None) -> list[str]:
     return [str(value) for value in calls.json_list(op[Ops.concrete_inputs])] if op is not None else []
 
 
-def _argument_rank(concrete: list[str]) -> int | None:
-    """Return the root or peer, which c10d takes as its third argument."""
-    return int(concrete[2]) if len(concrete) > 2 and concrete[2].isdigit() and len(concrete[2]) < 7 else None
+def _roles(operation: str, concrete: list[str]) -> Fields:
+    """Return root or peer, and tag, which c10d takes as arguments at places of their own, in the group's numbering."""
+    place = _ROLE_PLACES.get(operation)
+    peer = _argument(concrete, place)
+    return {
+        CollectiveCalls.source_rank: None if operation == "send" else _rank(peer),
+        CollectiveCalls.destination_rank: _rank(peer) if operation == "send" else None,
+        CollectiveCalls.tag: _argument(concrete, 3) if operation in ("send", "recv") else None,
+    }
+
+
+def _argument(concrete: list[str], place: int | None) -> int | None:
+    """Return a whole number among an operator's arguments."""
+    if place is None or place >= len(concrete):
+        return None
+    text = concrete[place]
+    return int(text) if text.isdecimal() and len(text) < 19 else None

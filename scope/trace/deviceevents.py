@@ -45,8 +45,6 @@ class HostSide:
 
     launches: pl.DataFrame
     ops: pl.DataFrame
-    raw_launches: pl.DataFrame
-    """Rows of the launches, by their ids."""
     flows: pl.DataFrame
 
 
@@ -60,7 +58,7 @@ def device_events(
     raw = raw.sort(RawSpans.start_ns, RawDevice.device, RawDevice.stream, RawSpans.duration_ns, maintain_order=True)
     lengths = raw[RawSpans.duration_ns]
     ends = raw[RawSpans.start_ns] + lengths.clip(lower_bound=0)
-    launch_ids = _launch_ids(raw, launches, host.raw_launches, host.flows)
+    launch_ids = _launch_ids(raw, launches, host.flows, base_ns)
     op_ids = launches[Launches.op_id].gather(launch_ids)
     if op_ids.null_count() and ops.height:
         from scope.trace.assemble import rows_by_external_id, usable_external_ids
@@ -128,9 +126,7 @@ def _num_threads(text: str | None) -> int | None:
     return product if product is not None and product <= _MOST_THREADS else None
 
 
-def _launch_ids(
-    raw: pl.DataFrame, launches: pl.DataFrame, raw_launches: pl.DataFrame, flows: pl.DataFrame
-) -> pl.Series:
+def _launch_ids(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, base_ns: int) -> pl.Series:
     """Return the launch of each event: by correlation, else by the arrow that ends where the event begins."""
     by_number = launches.select(
         Launches.correlation,
@@ -145,13 +141,14 @@ def _launch_ids(
     found = wanted.join(by_number, on=Launches.correlation, how="left", maintain_order="left")[Launches.launch_id]
     if found.null_count() == 0 or flows.height == 0 or launches.height == 0:
         return found.alias(DeviceEvents.launch_id)
-    return found.fill_null(_by_flows(raw, raw_launches, flows.filter(~pl.col(RawFlows.is_backward))))
+    return found.fill_null(_by_flows(raw, launches, flows.filter(~pl.col(RawFlows.is_backward)), base_ns))
 
 
-def _by_flows(raw: pl.DataFrame, raw_launches: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:
-    calls = raw_launches.select(RawSpans.thread, pl.col(RawSpans.start_ns).alias(RawFlows.time_ns)).with_row_index(
-        _LAUNCH_ROW
-    )
+def _by_flows(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, base_ns: int) -> pl.Series:
+    calls = launches.select(
+        pl.col(Launches.thread).alias(RawFlows.thread),
+        (pl.col(Launches.start_ns) - base_ns).alias(RawFlows.time_ns),
+    ).with_row_index(_LAUNCH_ROW)
     begins = (
         flows.filter(pl.col(RawFlows.is_start))
         .join(calls, on=[RawFlows.thread, RawFlows.time_ns], how="inner")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 2 << 20
 _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
-_TAIL_BYTES: Final = 64 << 10
+_TAIL_BYTES: Final = 4 << 10
 _LIST_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*')
 _MOST_LIST_KEYS: Final = 32
 """Each is tried by decoding all that stands before it."""
@@ -156,7 +156,7 @@ class _Reader:
 
     def _take_chunk(self, chunk: bytes, *, is_last: bool) -> bytes:
         """Decode a chunk; return the beginning of an event that it does not finish."""
-        if not chunk.strip(_WHITE):
+        if not chunk or chunk.isspace():
             return b""
         text = b"[" + chunk + b"]"
         try:

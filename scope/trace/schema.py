@@ -13,7 +13,7 @@ import polars as pl
 
 from scope.trace.columns import Column, Table
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Part of the key of the cache: raise it with every change below."""
 
 DEVICE_EVENT_KINDS: Final = ("kernel", "memcpy", "memset")
@@ -133,6 +133,7 @@ class CollectiveCalls(Table):
     sequence = Column("sequence", pl.Int64, "`Seq` of the trace", nullable=True)
     source_rank = Column("source_rank", pl.Int32, "root or sender, in the group's numbering", nullable=True)
     destination_rank = Column("destination_rank", pl.Int32, "receiver, in the group's numbering", nullable=True)
+    tag = Column("tag", pl.Int64, "tag of a send or recv, where the trace says it", nullable=True)
     dtype = Column("dtype", _NAME, "element type as the trace has it", nullable=True)
     in_elements = Column("in_elements", pl.Int64, "elements put in", nullable=True)
     out_elements = Column("out_elements", pl.Int64, "elements received", nullable=True)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 512 << 10
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _GZIP_WINDOW: Final = 31
 _RATIO_FREE_BYTES: Final = 32 << 20
-_QUEUED_BLOCKS: Final = 4
+_QUEUED_BLOCKS: Final = 2
 _COMPRESSED_READ_BYTES: Final = 128 << 10
 _MAX_BYTES_VARIABLE: Final = "SCOPE_MAX_TRACE_BYTES"
 _MAX_RATIO_VARIABLE: Final = "SCOPE_MAX_TRACE_RATIO"
