@@ -10,6 +10,8 @@ from dashboards.shell import require_sign_in
 
 # Not "pages": Streamlit would serve the files of such a folder by itself, past the sign-in.
 PAGES_FOLDER = Path(__file__).parent / "views"
+# A named icon would be fetched from another server for the browser's tab.
+ICON = Path(__file__).parent / "icon.svg"
 
 SECTIONS = {
     "Run": (
@@ -36,7 +38,7 @@ SECTIONS = {
 
 def main() -> None:
     """Draw one page."""
-    st.set_page_config(page_title="Scope", page_icon=":material/monitoring:", layout="wide")
+    st.set_page_config(page_title="Scope", page_icon=str(ICON), layout="wide")
     require_sign_in()
     pages = {
         section: [

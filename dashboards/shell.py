@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import streamlit as st
 
@@ -18,11 +18,13 @@ from scope.report.rows import to_csv
 from scope.report.table import format_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import polars as pl
     from plotly.graph_objects import Figure
 
+    from dashboards.sources.runs import LiveRun
+    from dashboards.sources.traces import TraceReport
     from scope.report.table import ReportTable
 
 _LIST_TTL_S: Final = 5.0
@@ -33,7 +35,16 @@ _KIND_WORDS: Final[dict[SourceKind, str]] = {
     "prometheus": "Prometheus server",
 }
 _STATE: Final = "scope_state"
+_PLOT_CONFIG: Final = {"displaylogo": False, "responsive": True}
 _SIGNED_IN: Final = "scope_signed_in"
+_SHOWN: Final = "scope_shown_source"
+_STYLE: Final = """<style>
+.stMainBlockContainer { padding-top: 2.75rem; }
+h1 { font-size: 1.9rem !important; padding-bottom: 0 !important; }
+h3 { font-size: 1.15rem !important; }
+[data-testid="stMetricValue"] { font-size: 1.6rem; }
+</style>"""
+"""Fixed text: nothing that comes from a source may ever stand here."""
 
 
 @st.cache_resource
@@ -82,6 +93,7 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
         question: What the page answers.
         kinds: Kinds of sources that the page can show.
     """
+    st.html(_STYLE)
     st.title(title)
     st.caption(question)
     state = _current_state()
@@ -102,8 +114,12 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
         key=f"source of {title}",
     )
     source = fitting[index]
+    if source.source_id != state.source_id and state.source_id is not None:
+        # Ranks, steps and windows of another source mean nothing here.
+        state = PageState(source_id=source.source_id)
     state = replace(state, source_id=source.source_id)
     keep_state(state)
+    st.session_state[_SHOWN] = source.source_id
     return source, state
 
 
@@ -135,18 +151,55 @@ def choose_other(source: Source, state: PageState, label: str) -> tuple[Source |
     return others[index], state
 
 
+def say_synthetic() -> None:
+    """Say that what the page shows is made up."""
+    st.warning("**Synthetic**: made by `scope.testing`, not recorded on hardware.", icon=":material/science:")
+
+
 def say_age(last_ns: int | None, *, live: bool, synthetic: bool) -> None:
     """Say how old the data is, whether it still grows, and whether it is made up."""
     if synthetic:
-        st.warning("**Synthetic**: made by `scope.testing`, not recorded on hardware.", icon=":material/science:")
+        say_synthetic()
     if last_ns is None:
         return
     age_s = max(0.0, time.time() - last_ns / 1e9)
     if live:
         st.caption(f":material/sensors: live, last step {age_s:.0f} s ago")
     else:
-        ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(last_ns / 1e9))
-        st.caption(f":material/history: not running; last step at {ended}")
+        st.caption(f":material/history: not running; last step at {utc(last_ns)}")
+
+
+def say_traces(report: TraceReport) -> None:
+    """Say how old traces are, and whether they are made up."""
+    if report.synthetic:
+        say_synthetic()
+    st.caption(f":material/history: profiler traces, written at {utc(report.modified_ns)}")
+
+
+def utc(instant_ns: int) -> str:
+    """Return an instant for people, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(instant_ns / 1e9))
+
+
+def on_each_refresh(run: LiveRun, draw: Callable[[], None]) -> None:
+    """Draw now and, while the run goes on, again at each refresh, without redrawing the rest of the page.
+
+    A run whose folder was deleted while it is shown, or whose files break, says so where its figures stood.
+    """
+
+    def draw_or_say() -> None:
+        try:
+            run.refresh()
+            draw()
+        except ScopeError as error:
+            say_error(error)
+
+    st.fragment(draw_or_say, run_every=settings().refresh_s if run.is_live else None)()
+
+
+def say_error(error: ScopeError) -> None:
+    """Show what is wrong in one sentence; its text may hold names from files."""
+    st.error(markdown_text(str(error)), icon=":material/broken_image:")
 
 
 def show_figure(figure: Figure, table: pl.DataFrame | None, *, key: str) -> None:
@@ -154,13 +207,61 @@ def show_figure(figure: Figure, table: pl.DataFrame | None, *, key: str) -> None
 
     Args:
         figure: A figure of `scope.report.figures`, whose names are inert already.
-        table: The values; its text is made inert here. None where the figure is empty.
+        table: The values; its text is made inert here. None where the table stands elsewhere on the page.
         key: Name of the plot on the page and of the download; keeps zoom and selection while the page is refreshed.
     """
-    st.plotly_chart(figure, width="stretch", key=key, config={"displaylogo": False})
+    st.plotly_chart(_with_memory(figure, key), width="stretch", key=key, config=_PLOT_CONFIG)
     if table is not None:
-        with st.expander("Table"):
-            show_table(table, key=key)
+        _fold(table, key)
+
+
+def choose_points(figure: Figure, table: pl.DataFrame | None, *, key: str) -> list[Mapping[str, Any]]:
+    """Show a figure whose marks can be clicked, and return those that are chosen now, as plotly describes them.
+
+    Args:
+        figure: As in `show_figure`.
+        table: As in `show_figure`.
+        key: As in `show_figure`.
+    """
+    chosen: Any = st.plotly_chart(
+        _with_memory(figure, key),
+        width="stretch",
+        key=key,
+        config=_PLOT_CONFIG,
+        on_select="rerun",
+        selection_mode="points",
+    )
+    if table is not None:
+        _fold(table, key)
+    return list(chosen["selection"]["points"]) if chosen else []
+
+
+def choose_span(figure: Figure, *, key: str) -> tuple[float, float] | None:
+    """Show a figure in which a box can be drawn, and return its extent along the x axis, None without one."""
+    figure.update_layout(dragmode="select", selectdirection="h")
+    chosen: Any = st.plotly_chart(
+        _with_memory(figure, key),
+        width="stretch",
+        key=key,
+        config=_PLOT_CONFIG,
+        on_select="rerun",
+        selection_mode="box",
+    )
+    boxes = chosen["selection"]["box"] if chosen else []
+    if not boxes:
+        return None
+    edges = [float(each) for each in boxes[0]["x"]]
+    return min(edges), max(edges)
+
+
+def _with_memory(figure: Figure, key: str) -> Figure:
+    """Let the browser keep zoom and hidden lines while the same source is drawn again."""
+    return figure.update_layout(uirevision=f"{st.session_state.get(_SHOWN)} {key}")
+
+
+def _fold(table: pl.DataFrame, key: str) -> None:
+    with st.expander("Table"):
+        show_table(table, key=key)
 
 
 def show_table(table: pl.DataFrame, *, key: str) -> None:
@@ -179,7 +280,7 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
 
 
 def show_report_table(table: ReportTable, *, key: str) -> None:
-    """Show a table of a report: numbers sort as numbers, the meaning of each column is its help, notes stand below."""
+    """Show a table of a report: the meaning of each column is its help, notes and reasons stand below."""
     columns = {
         column.heading: st.column_config.Column(column.heading, help=markdown_text(column.meaning))
         for column in table.columns
@@ -191,12 +292,14 @@ def show_report_table(table: ReportTable, *, key: str) -> None:
         }
         for row in table.limited(_MAX_TABLE_ROWS).rows
     ]
-    if rows:
-        st.dataframe(rows, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
-    else:
+    if not rows:
         st.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
+    else:
+        st.dataframe(rows, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
     for note in (*table.notes, *table.reasons()):
         st.caption(markdown_text(note))
+    if not rows:
+        return
     st.download_button(
         "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
     )

@@ -24,6 +24,8 @@ FIRST_STEP: Final = "from"
 LAST_STEP: Final = "to"
 STEP: Final = "step"
 SELECTION: Final = "selection"
+START_US: Final = "start"
+END_US: Final = "end"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +40,8 @@ class PageState:
         last_step: Last step of the range, inclusive; None for the last of all.
         step: The step that is looked at.
         selection: Number of the selected row or mark.
+        start_us: Start of a window of time, from the first instant of the source.
+        end_us: Its end.
     """
 
     source_id: str | None = None
@@ -47,6 +51,8 @@ class PageState:
     last_step: int | None = None
     step: int | None = None
     selection: int | None = None
+    start_us: int | None = None
+    end_us: int | None = None
 
 
 def read_state(parameters: Mapping[str, str]) -> PageState:
@@ -54,6 +60,9 @@ def read_state(parameters: Mapping[str, str]) -> PageState:
     first, last = _number(parameters.get(FIRST_STEP)), _number(parameters.get(LAST_STEP))
     if first is not None and last is not None and first > last:
         first, last = last, first
+    start, end = _number(parameters.get(START_US)), _number(parameters.get(END_US))
+    if start is not None and end is not None and start > end:
+        start, end = end, start
     return PageState(
         source_id=_source_id(parameters.get(SOURCE)),
         other_id=_source_id(parameters.get(OTHER)),
@@ -62,6 +71,8 @@ def read_state(parameters: Mapping[str, str]) -> PageState:
         last_step=last,
         step=_number(parameters.get(STEP)),
         selection=_number(parameters.get(SELECTION)),
+        start_us=start,
+        end_us=end,
     )
 
 
@@ -75,6 +86,8 @@ def write_state(parameters: MutableMapping[str, str], state: PageState) -> None:
         LAST_STEP: state.last_step,
         STEP: state.step,
         SELECTION: state.selection,
+        START_US: state.start_us,
+        END_US: state.end_us,
     }
     for name, value in values.items():
         if value is None:

@@ -31,9 +31,9 @@ def metric(
         form: Makes it readable.
     """
     if value is None:
-        place.metric(label, "–", help=markdown_text(reason or "unknown"))
+        place.metric(label, "–", help=markdown_text(reason or "unknown"), width="content")
     else:
-        place.metric(label, form(value))
+        place.metric(label, form(value), width="content")
 
 
 def say_problems(run: LiveRun) -> None:

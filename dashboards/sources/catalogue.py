@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from scope.errors import InputError, LimitError
+from scope.errors import InputError, LimitError, RunError
+from scope.run.reader import RunReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from scope.run.reader import Trace
 
 SourceKind = Literal["run", "trace", "prometheus"]
 
@@ -31,19 +35,24 @@ class Source:
         kind: What it is.
         label: Name for people; comes from the file system, so it is escaped wherever it is shown.
         place: Absolute path, or the address of a Prometheus server.
+        files: For a window that a run captured: its traces, one a rank. Empty for what holds its own files.
+        run_id: `source_id` of the run that captured it.
     """
 
     source_id: str
     kind: SourceKind
     label: str
     place: str
+    files: tuple[str, ...] = ()
+    run_id: str | None = None
 
 
 def find_sources(places: Sequence[str]) -> tuple[Source, ...]:
     """Return everything that can be shown below the given paths and addresses.
 
-    A folder with a `run.json` is a run; any other folder is searched, three levels deep, for runs and for folders of
-    traces; a file is a trace; an address is a Prometheus server. Symbolic links are not followed.
+    A folder with a `run.json` is a run, followed by the windows that it captured; any other folder is searched, three
+    levels deep, for runs and for folders of traces; a file is a trace; an address is a Prometheus server. Symbolic
+    links are not followed.
 
     Args:
         places: Paths and `http(s)://` addresses, in the order in which they shall be listed.
@@ -89,7 +98,9 @@ def _prometheus(address: str) -> Source:
 
 def _search(folder: Path, root: Path, *, depth: int) -> Iterator[Source]:
     if (folder / "run.json").is_file():
-        yield _source("run", folder, folder.name)
+        run = _source("run", folder, folder.name)
+        yield run
+        yield from _windows(run, folder)
         return
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -102,6 +113,49 @@ def _search(folder: Path, root: Path, *, depth: int) -> Iterator[Source]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 yield from _search(Path(entry.path), root, depth=depth + 1)
+
+
+def _windows(run: Source, folder: Path) -> Iterator[Source]:
+    """Yield one source for each window of a run; what ranks recorded at the same time is one window."""
+    for number, traces in enumerate(find_windows(folder)):
+        ranks = ", ".join(str(trace.info.rank) for trace in traces)
+        first = min(trace.info.first_step for trace in traces)
+        yield Source(
+            source_id=_digest("window", f"{folder}\0{traces[0].path}"),
+            kind="trace",
+            label=f"{folder.name}: window {number}, from step {first}, rank{'s' if len(traces) > 1 else ''} {ranks}",
+            place=str(folder),
+            files=tuple(str(trace.path) for trace in traces),
+            run_id=run.source_id,
+        )
+
+
+def find_windows(run: Path) -> list[list[Trace]]:
+    """Return the captured traces of a run, those of one window together, in the order of time.
+
+    Two traces belong to one window when they were recorded by different ranks of one attempt at overlapping times. A
+    rank whose descriptions cannot be read is left out here; the page on data quality names its files.
+    """
+    windows: list[list[Trace]] = []
+    reader = RunReader(run)
+    for attempt in reader.attempts():
+        traces: list[Trace] = []
+        for rank in reader.ranks(attempt):
+            with contextlib.suppress(RunError):
+                traces += rank.traces()
+        open_windows: list[list[Trace]] = []
+        for trace in sorted(traces, key=lambda each: (each.info.start_ns, each.info.rank)):
+            fitting = [window for window in open_windows if _overlaps(trace, window)]
+            if fitting:
+                fitting[0].append(trace)
+            else:
+                open_windows.append([trace])
+        windows += [sorted(window, key=lambda each: each.info.rank) for window in open_windows]
+    return windows
+
+
+def _overlaps(trace: Trace, window: Sequence[Trace]) -> bool:
+    return all(trace.info.rank != other.info.rank and trace.info.start_ns < other.info.end_ns for other in window)
 
 
 def _is_trace(entry: os.DirEntry[str]) -> bool:

@@ -13,6 +13,7 @@ import streamlit as st
 
 from scope.analysis.recorded import (
     RunSummary,
+    StepSummary,
     bin_rank_steps,
     compute_rank_excess,
     summarize_collectives,
@@ -32,36 +33,60 @@ _LIVE_S: Final = 30.0
 _MAX_OPEN_RUNS: Final = 8
 _MAX_HEAT_RANKS: Final = 256
 _MAX_HEAT_STEPS: Final = 600
+_REST_FACTOR: Final = 50.0
+"""Whatever took a second is done again after 50 s at the earliest, so that a live page costs 2 % of a core for each."""
 _Value = TypeVar("_Value")
+
+
+@dataclass(kw_only=True, slots=True)
+class _Result:
+    """Something computed from a state of the run."""
+
+    value: object
+    version: int
+    rest_until: float
 
 
 @dataclass
 class LiveRun:
     """A run that pages look at again and again, from many threads.
 
+    What is expensive to read or to compute is done again the more rarely the longer it takes, so that a run of a
+    thousand ranks does not keep the server busy.
+
     Attributes:
         run: The open run.
         refresh_s: Shortest time between two looks at the disk.
+        clock: Seconds, monotonic.
     """
 
     run: Run
     refresh_s: float
+    clock: Callable[[], float] = time.monotonic
     steps: pl.DataFrame = field(default_factory=RankSteps.empty, init=False)
     ranks: pl.DataFrame = field(default_factory=Ranks.empty, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
-    _looked_at: float = field(default=float("-inf"), init=False)
-    _results: dict[str, object] = field(default_factory=dict[str, object], init=False)
+    _rest_until: float = field(default=float("-inf"), init=False)
+    _version: int = field(default=0, init=False)
+    _results: dict[str, _Result] = field(default_factory=dict[str, _Result], init=False)
 
     def refresh(self) -> None:
-        """Read what was written since the last look; results are kept when no step came."""
+        """Read what was written since the last look; results are kept when nothing came.
+
+        Raises:
+            RunError: The folder is no run directory any more.
+        """
         with self._lock:
-            if time.monotonic() - self._looked_at < self.refresh_s:
+            began = self.clock()
+            if began < self._rest_until:
                 return
+            self.run.info()
             ranks, steps = self.run.ranks, self.run.steps()
             if steps.height != self.steps.height or not ranks.equals(self.ranks):
                 self.ranks, self.steps = ranks, steps
-                self._results.clear()
-            self._looked_at = time.monotonic()
+                self._version += 1
+            now = self.clock()
+            self._rest_until = now + max(self.refresh_s, _REST_FACTOR * (now - began))
 
     @property
     def info(self) -> RunInfo:
@@ -103,6 +128,24 @@ class LiveRun:
         """Files that could not be read."""
         return self.run.problems
 
+    @property
+    def rank_numbers(self) -> list[int]:
+        """Ranks that have begun to record, sorted."""
+        return self.ranks[Ranks.rank].unique().sort().to_list()
+
+    def steps_of(self, rank: int) -> pl.DataFrame:
+        """Return the steps of one rank in the last attempt (table `RankSteps`)."""
+        return self.of_attempt.filter(pl.col(RankSteps.rank) == rank).collect()
+
+    def ranks_in(self, step: int) -> pl.DataFrame:
+        """Return one step of the last attempt on every rank (table `RankSteps`)."""
+        found = self.of_attempt.filter(pl.col(RankSteps.step) == step, pl.col(RankSteps.num_steps) == 1)
+        return found.sort(RankSteps.rank).collect()
+
+    def by_step_of_attempt(self) -> pl.DataFrame:
+        """Return the table `StepSummary` of the last attempt."""
+        return self.by_step().filter(pl.col(StepSummary.attempt) == self.attempt)
+
     def summary(self) -> RunSummary:
         """Return the run at a glance; at least one rank must have begun."""
         return self._kept("summary", lambda: summarize_run(self.ranks, self.steps.lazy()))
@@ -129,6 +172,23 @@ class LiveRun:
         """Return the calls that were recorded one by one."""
         return self._kept("calls", self.run.collectives)
 
+    def memory_by_rank(self) -> pl.DataFrame:
+        """Return the largest memory of any step of each rank in the last attempt."""
+        peaks = (
+            RankSteps.allocated_peak_bytes,
+            RankSteps.reserved_peak_bytes,
+            RankSteps.resident_peak_bytes,
+            RankSteps.other_memory_bytes,
+        )
+        return self._kept(
+            "memory",
+            lambda: self.of_attempt.group_by(RankSteps.rank).agg(pl.col(peaks).max()).sort(RankSteps.rank).collect(),
+        )
+
+    def memory_by_phase(self, rank: int) -> pl.DataFrame:
+        """Return the largest memory of each phase of one rank in the last attempt, over its unfolded steps."""
+        return self._kept(f"memory of {rank}", lambda: self.run.phase_memory(attempt=self.attempt, rank=rank))
+
     def events(self) -> pl.DataFrame:
         """Return what is rare."""
         return self._kept("events", self.run.events)
@@ -149,14 +209,19 @@ class LiveRun:
 
     def _kept(self, name: str, compute: Callable[[], _Value]) -> _Value:
         with self._lock:
-            if name not in self._results:
-                self._results[name] = compute()
-            return cast("_Value", self._results[name])
+            began = self.clock()
+            known = self._results.get(name)
+            if known is None or (known.version != self._version and began >= known.rest_until):
+                value = compute()
+                now = self.clock()
+                rest_until = now + _REST_FACTOR * (now - began)
+                known = self._results[name] = _Result(value=value, version=self._version, rest_until=rest_until)
+            return cast("_Value", known.value)
 
 
 @st.cache_resource(max_entries=_MAX_OPEN_RUNS, show_spinner=False)
 def _open(place: str, refresh_s: float) -> LiveRun:
-    return LiveRun(open_run(Path(place)), refresh_s)
+    return LiveRun(run=open_run(Path(place)), refresh_s=refresh_s)
 
 
 def load_run(place: str, *, refresh_s: float) -> LiveRun:

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Final
 import streamlit as st
 
 from dashboards.sources.catalogue import TRACE_SUFFIXES
+from scope.errors import InputError
 from scope.report.build import compute_results
 from scope.report.findings import find_all
+from scope.run.reader import read_run_info
 from scope.trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dashboards.sources.catalogue import Source
     from scope.report.findings import Finding
     from scope.report.results import Results
 
 _MAX_KEPT: Final = 4
+SYNTHETIC_MARK: Final = "SYNTHETIC"
+"""A file of this name in a folder of traces says that they were made, not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,29 +35,59 @@ class TraceReport:
     findings: Sequence[Finding]
     modified_ns: int
     """When the youngest of the files was written."""
+    synthetic: bool
+    """Made by `scope.testing`."""
 
 
-def load_traces(place: str) -> TraceReport:
-    """Return the report of a trace or a folder of traces; read again when a file has changed.
+def load_traces(source: Source) -> TraceReport:
+    """Return the report of a trace, a folder of traces or a captured window; read again when a file has changed.
 
     Raises:
-        ScopeError: A file cannot be read, or two claim one rank.
+        ScopeError: A file cannot be read or is gone, or two claim one rank.
     """
-    return _read(place, _fingerprint(place))
+    files = files_of(source)
+    return _read(_fingerprint(files), synthetic=_is_synthetic(source))
 
 
-def _fingerprint(place: str) -> tuple[tuple[str, int, int], ...]:
-    path = Path(place)
-    files = [path] if path.is_file() else [each for each in path.iterdir() if each.name.endswith(TRACE_SUFFIXES)]
-    status = [(each.name, each.stat()) for each in sorted(files)]
+def files_of(source: Source) -> list[Path]:
+    """Return the trace files of a source.
+
+    Raises:
+        InputError: They are gone.
+    """
+    path = Path(source.place)
+    if source.files:
+        files = [Path(each) for each in source.files]
+    elif path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = [each for each in path.iterdir() if each.name.endswith(TRACE_SUFFIXES) and not each.is_symlink()]
+    else:
+        files = []
+    present = sorted(each for each in files if each.is_file())
+    if not present:
+        message = f"the traces of {source.label} are gone: choose another source"
+        raise InputError(message)
+    return present
+
+
+def _is_synthetic(source: Source) -> bool:
+    if source.run_id is not None:
+        return read_run_info(Path(source.place)).synthetic
+    return (Path(source.place) / SYNTHETIC_MARK).is_file()
+
+
+def _fingerprint(files: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
+    status = [(str(each), each.stat()) for each in files]
     return tuple((name, each.st_size, each.st_mtime_ns) for name, each in status)
 
 
 @st.cache_resource(max_entries=_MAX_KEPT, show_spinner="Reading traces …")
-def _read(place: str, fingerprint: tuple[tuple[str, int, int], ...]) -> TraceReport:
-    results = compute_results(load(place))
+def _read(fingerprint: tuple[tuple[str, int, int], ...], *, synthetic: bool) -> TraceReport:
+    results = compute_results(load([name for name, _, _ in fingerprint]))
     return TraceReport(
         results=results,
         findings=find_all(results),
         modified_ns=max((modified for _, _, modified in fingerprint), default=0),
+        synthetic=synthetic,
     )

@@ -6,16 +6,32 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboards.shell import open_page, say_age, settings, show_figure, show_report_table
+from dashboards.shell import (
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_traces,
+    settings,
+    show_figure,
+    show_report_table,
+)
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from scope.analysis.recorded import CollectiveSummary
-from scope.report.figures import CollectiveBubble, collective_bandwidth
+from scope.report.figures import CollectiveBubble, collective_bandwidth, parts_by_time, wait_and_transfer
 from scope.report.inert import markdown_text
-from scope.report.sections.collectives import collectives_table, exposed_table, rank_waits_table
+from scope.report.page_figures import bandwidth_figure, lateness_figure, wait_bars
+from scope.report.sections.collectives import (
+    collective_roofline_table,
+    collectives_table,
+    exposed_table,
+    rank_waits_table,
+)
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from dashboards.sources.catalogue import Source
 
 
 def bubbles_of(collectives: pl.DataFrame) -> list[CollectiveBubble]:
@@ -38,25 +54,49 @@ def bubbles_of(collectives: pl.DataFrame) -> list[CollectiveBubble]:
 
 def draw_run(run: LiveRun) -> None:
     """Draw the collectives of a recorded run."""
-    run.refresh()
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
     collectives = run.collectives()
     if collectives.is_empty():
         st.info("No collective was recorded: one rank alone, or the recorder saw none (see Data quality).")
         return
+    draw_time(collectives)
     show_figure(collective_bandwidth(bubbles_of(collectives), []), collectives, key="size against bandwidth")
     st.caption(
         "Bandwidth is at least this: it counts from issue to completion, the wait for late ranks included. Captured "
-        "traces tell wait and transfer apart."
+        "traces tell wait and transfer apart, and know the ceilings of the links."
     )
 
 
-def draw_trace(place: str) -> None:
+def draw_time(collectives: pl.DataFrame) -> None:
+    """Draw how long calls took by operation and axis, over all ranks."""
+    known = collectives.drop_nulls(CollectiveSummary.duration_ns)
+    parts: dict[str, int] = {}
+    for row in known.iter_rows(named=True):
+        axis = row[CollectiveSummary.mesh_axis]
+        name = f"{row[CollectiveSummary.operation]} over {axis}" if axis else row[CollectiveSummary.operation]
+        parts[name] = parts.get(name, 0) + row[CollectiveSummary.duration_ns]
+    if parts:
+        title = "Issue to completion, added over all calls of all ranks"
+        figure = parts_by_time(parts, title=title, whole_ns=sum(parts.values()))
+        show_figure(figure, None, key="time of collectives")
+
+
+def draw_trace(source: Source) -> None:
     """Draw the collectives of traces."""
-    results = load_traces(place).results
+    report = load_traces(source)
+    say_traces(report)
+    results = report.results
     if results.collectives is None:
         st.info(markdown_text(f"No collectives: {results.absent['collectives']}."), icon=":material/inbox:")
         return
+    if results.collective_roofline is not None:
+        show_figure(bandwidth_figure(results.collective_roofline), None, key="size against bandwidth")
+        with st.expander("Table and ceilings"):
+            show_report_table(collective_roofline_table(results.collective_roofline), key="size and bandwidth")
+    if results.stragglers is not None:
+        show_figure(wait_and_transfer(wait_bars(results)), None, key="wait against transfer")
+        show_figure(lateness_figure(results.collectives), None, key="arrival skew")
+    st.subheader("Collectives")
     show_report_table(collectives_table(results.collectives), key="collectives")
     st.subheader("Communication that nothing hid")
     show_report_table(exposed_table(results.exposed), key="exposed")
@@ -69,11 +109,10 @@ def main() -> None:
     question = "How fast is communication, and how much of it is waiting for the last rank?"
     source, _ = open_page("Collectives", question, ("run", "trace"))
     if source.kind == "trace":
-        draw_trace(source.place)
+        draw_trace(source)
         return
-    refresh_s = settings().refresh_s
-    run = load_run(source.place, refresh_s=refresh_s)
-    st.fragment(draw_run, run_every=refresh_s if run.is_live else None)(run)
+    run = load_run(source.place, refresh_s=settings().refresh_s)
+    on_each_refresh(run, lambda: draw_run(run))
 
 
 main()

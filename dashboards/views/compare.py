@@ -1,65 +1,116 @@
-"""Compare: what changed between two runs, or between two ranges of steps."""
+"""Compare: what changed between two runs, two ranges of steps of one run, or two traces."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import choose_other, open_page, settings, show_figure, show_table
+from dashboards.shell import (
+    choose_other,
+    keep_state,
+    open_page,
+    say_synthetic,
+    settings,
+    show_figure,
+    show_report_table,
+    show_table,
+)
 from dashboards.sources.runs import LiveRun, load_run
-from scope.frames.schema import PHASE_COLUMNS, RankSteps
+from dashboards.sources.traces import load_traces
+from scope.analysis.comparison import compare_jobs
+from scope.analysis.recorded import PhaseChanges, compare_phases
+from scope.frames.schema import RankSteps
 from scope.report.figures import StackedTimes, phase_breakdown
 from scope.report.inert import markdown_text
+from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 from scope.units import format_duration, format_ratio
 
-BEFORE = "before_ns"
-AFTER = "after_ns"
+if TYPE_CHECKING:
+    from dashboards.sources.catalogue import Source
+    from dashboards.state import PageState
+
+RUNS, RANGES = "Two runs", "Two ranges of steps"
 
 
-def phases_per_step(run: LiveRun) -> pl.DataFrame:
-    """Return the mean host time a step of each phase over all ranks of the last attempt, disturbed steps left out."""
-    steps = run.of_attempt.filter(pl.col(RankSteps.disturbed).is_null())
-    means = steps.select((pl.col(list(PHASE_COLUMNS)).sum() / pl.col(RankSteps.num_steps).sum()).round().cast(pl.Int64))
-    return means.collect().unpivot(variable_name="phase", value_name="mean_ns")
-
-
-def compare(first: LiveRun, second: LiveRun) -> pl.DataFrame:
-    """Return each phase's mean time a step in both runs and the difference, the largest change first."""
-    both = phases_per_step(first).rename({"mean_ns": BEFORE})
-    both = both.join(phases_per_step(second).rename({"mean_ns": AFTER}), on="phase")
-    return (
-        both.filter((pl.col(BEFORE) > 0) | (pl.col(AFTER) > 0))
-        .with_columns(pl.col("phase").str.strip_suffix("_ns"), (pl.col(AFTER) - pl.col(BEFORE)).alias("difference_ns"))
-        .sort(pl.col("difference_ns").abs(), descending=True)
-    )
-
-
-def draw(first: LiveRun, second: LiveRun, names: tuple[str, str]) -> None:
-    """Draw both runs beside each other."""
-    if first.steps.is_empty() or second.steps.is_empty():
-        st.info("One of the two has no steps yet.", icon=":material/hourglass_empty:")
+def draw(before: pl.LazyFrame, after: pl.LazyFrame, names: tuple[str, str]) -> None:
+    """Draw the mean step of both beside each other, and what changed."""
+    table = compare_phases(before, after)
+    if table.is_empty():
+        st.info("One of the two has no undisturbed steps yet.", icon=":material/hourglass_empty:")
         return
-    table = compare(first, second)
-    before, after = int(table[BEFORE].sum()), int(table[AFTER].sum())
-    change = after / before - 1 if before else 0.0
-    st.metric(
-        "Mean step", format_duration(after), f"{format_ratio(change)} against {markdown_text(names[0])}", "inverse"
-    )
-    parts = {row["phase"]: [row[BEFORE], row[AFTER]] for row in table.iter_rows(named=True)}
-    show_figure(phase_breakdown(StackedTimes(labels=names, parts=parts)), None, key="comparison")
+    first, second = int(table[PhaseChanges.before_ns].sum()), int(table[PhaseChanges.after_ns].sum())
+    change = second / first - 1 if first else 0.0
+    delta = f"{format_ratio(change)} against {format_duration(first)} ({names[0]})"
+    st.metric(f"Mean step: {markdown_text(names[1])}", format_duration(second), markdown_text(delta), "inverse")
+    parts = {row[0]: [row[1], row[2]] for row in table.iter_rows()}
+    figure = phase_breakdown(StackedTimes(labels=names, parts=parts), title="Mean host time a step, all ranks", axis="")
+    show_figure(figure, None, key="comparison")
     show_table(table, key="changes by phase")
 
 
-def main() -> None:
-    """Draw the page."""
-    source, state = open_page("Compare", "What changed between two runs?", ("run",))
+def draw_runs(run: LiveRun, source: Source, state: PageState) -> None:
+    """Compare a run with another, the chosen one being what is judged."""
     other, _ = choose_other(source, state, "Compared with")
     if other is None:
         st.info("There is only one run here: start the dashboard on a folder of runs to compare two.")
         return
-    refresh_s = settings().refresh_s
-    runs = load_run(other.place, refresh_s=refresh_s), load_run(source.place, refresh_s=refresh_s)
-    draw(*runs, (other.label, source.label))
+    base = load_run(other.place, refresh_s=settings().refresh_s)
+    draw(base.of_attempt, run.of_attempt, (other.label, source.label))
+
+
+def draw_ranges(run: LiveRun, state: PageState) -> None:
+    """Compare the steps before a step with those from it on."""
+    last = run.last_step
+    if last < 1:
+        st.info("A run of at least two steps can be cut in two.", icon=":material/hourglass_empty:")
+        return
+    cut = state.step if state.step is not None and 0 < state.step <= last else (last + 1) // 2
+    step = st.slider("From step", 1, last, cut) if last > 1 else 1
+    keep_state(replace(state, step=step))
+    number = pl.col(RankSteps.step)
+    names = (f"steps before {step}", f"steps from {step} on")
+    draw(run.of_attempt.filter(number < step), run.of_attempt.filter(number >= step), names)
+
+
+def draw_traces(source: Source, state: PageState) -> None:
+    """Compare two traces by kernel, class, operator and phase."""
+    other, _ = choose_other(source, state, "Compared with")
+    if other is None:
+        st.info("There is only one trace here: start the dashboard on a folder of several to compare two.")
+        return
+    reports = load_traces(other), load_traces(source)
+    if any(report.synthetic for report in reports):
+        say_synthetic()
+    st.caption(f"Before: {markdown_text(other.label)}. After: {markdown_text(source.label)}.")
+    comparison = compare_jobs(reports[0].results.job, reports[1].results.job)
+    show_report_table(comparison_table(comparison), key="steps of both")
+    tabs = st.tabs([kind.capitalize() for kind in CHANGE_KINDS])
+    for tab, kind in zip(tabs, CHANGE_KINDS, strict=True):
+        with tab:
+            show_report_table(changes_table(comparison, kind), key=f"changes of {kind}")
+
+
+def main() -> None:
+    """Draw the page."""
+    source, state = open_page("Compare", "What changed between two runs, or two ranges of steps?", ("run", "trace"))
+    if source.kind == "trace":
+        draw_traces(source, state)
+        return
+    run = load_run(source.place, refresh_s=settings().refresh_s)
+    if run.info.synthetic:
+        say_synthetic()
+    if run.steps.is_empty():
+        st.info("No step has ended yet.", icon=":material/hourglass_empty:")
+        return
+    wish = RANGES if state.step is not None else RUNS
+    choice = st.radio("Compare", (RUNS, RANGES), index=(RUNS, RANGES).index(wish), horizontal=True)
+    if choice == RUNS:
+        draw_runs(run, source, state)
+    else:
+        draw_ranges(run, state)
 
 
 main()

@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import keep_state, open_page, say_age, settings, show_figure
+from dashboards.shell import (
+    keep_state,
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_traces,
+    settings,
+    show_figure,
+    show_report_table,
+    show_table,
+)
 from dashboards.sources.runs import LiveRun, load_run
+from dashboards.sources.traces import load_traces
 from dashboards.words import metric
 from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import Samples, memory_over_time
+from scope.report.page_figures import memory_capacities, memory_samples
+from scope.report.sections.memory import holders_table, memory_table
 from scope.units import format_bytes, format_ratio
 
 if TYPE_CHECKING:
+    from dashboards.sources.catalogue import Source
     from dashboards.state import PageState
 
 LINES = {
@@ -42,9 +56,8 @@ def samples_of(steps: pl.DataFrame) -> pl.DataFrame:
 
 def draw_memory(run: LiveRun, rank: int) -> None:
     """Draw the memory of one rank."""
-    run.refresh()
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
-    steps = run.of_attempt.filter(pl.col(RankSteps.rank) == rank).collect()
+    steps = run.steps_of(rank)
     samples = samples_of(steps)
     if samples.is_empty():
         st.info("This rank has recorded no memory.", icon=":material/memory:")
@@ -54,29 +67,54 @@ def draw_memory(run: LiveRun, rank: int) -> None:
     limits = {"device memory": float(capacity)} if isinstance(capacity, int) else {}
     columns = (RankSteps.step, *LINES, RankSteps.fragmentation_ratio, RankSteps.num_alloc_retries)
     show_figure(memory_over_time(samples, capacities=limits), steps.select(*columns), key="memory over time")
+    phases = run.memory_by_phase(rank)
+    if not phases.is_empty():
+        st.subheader(f"Largest memory in each phase, rank {rank}")
+        show_table(phases, key="memory by phase")
+    peaks = run.memory_by_rank()
+    st.subheader("Largest memory of each rank")
+    show_table(peaks, key="memory by rank")
+
+
+def draw_trace(source: Source) -> None:
+    """Draw the memory that traces have recorded."""
+    report = load_traces(source)
+    say_traces(report)
+    results = report.results
+    samples = memory_samples(results)
+    if samples.is_empty():
+        st.info(
+            "The traces hold no memory events: record with `profile_memory=True`, or look at the recorded run.",
+            icon=":material/memory:",
+        )
+        return
+    show_figure(memory_over_time(samples, capacities=memory_capacities(results)), None, key="memory of the traces")
+    show_report_table(memory_table(results.analysis), key="peaks")
+    st.subheader("What held it at the peak")
+    show_report_table(holders_table(results.analysis), key="holders")
 
 
 def draw_figures(steps: pl.DataFrame, capacity: int | None) -> None:
     """Draw the row of figures: largest peak, headroom, fragmentation, retries."""
-    columns = st.columns(4)
+    row = st.container(horizontal=True, gap="large")
     kind = RankSteps.reserved_peak_bytes
     if steps[kind].null_count() == steps.height:
         kind = RankSteps.resident_peak_bytes
     peak = steps[kind].max()
     peak_bytes = peak if isinstance(peak, int) else None
-    metric(columns[0], f"Largest {LINES[kind]}", peak_bytes, "not recorded", format_bytes)
+    metric(row, f"Largest {LINES[kind]}", peak_bytes, "not recorded", format_bytes)
     headroom = None if peak_bytes is None or capacity is None else capacity - peak_bytes
-    metric(columns[1], "Headroom", headroom, "the memory of the device is not known", format_bytes)
+    metric(row, "Headroom", headroom, "the memory of the device is not known", format_bytes)
     unknown = "only a CUDA allocator has it"
     fragmentation: list[float] = steps[RankSteps.fragmentation_ratio].drop_nulls().tail(1).to_list()
-    metric(columns[2], "Fragmentation", fragmentation[0] if fragmentation else None, unknown, format_ratio)
+    metric(row, "Fragmentation", fragmentation[0] if fragmentation else None, unknown, format_ratio)
     retries = steps[RankSteps.num_alloc_retries].drop_nulls()
-    metric(columns[3], "Allocator retries", retries.sum() if len(retries) else None, unknown, str)
+    metric(row, "Allocator retries", retries.sum() if len(retries) else None, unknown, str)
 
 
 def choose_rank(run: LiveRun, state: PageState) -> int | None:
     """Let the visitor choose a rank, and keep it in the address."""
-    ranks = run.ranks[Ranks.rank].unique().sort().to_list()
+    ranks = run.rank_numbers
     if not ranks:
         return None
     index = ranks.index(state.ranks[0]) if state.ranks and state.ranks[0] in ranks else 0
@@ -87,14 +125,17 @@ def choose_rank(run: LiveRun, state: PageState) -> int | None:
 
 def main() -> None:
     """Draw the page."""
-    source, state = open_page("Memory", "How much memory does each step need, and how much is left?", ("run",))
-    refresh_s = settings().refresh_s
-    run = load_run(source.place, refresh_s=refresh_s)
+    question = "How much memory does each step need, and how much is left?"
+    source, state = open_page("Memory", question, ("run", "trace"))
+    if source.kind == "trace":
+        draw_trace(source)
+        return
+    run = load_run(source.place, refresh_s=settings().refresh_s)
     rank = choose_rank(run, state)
     if rank is None:
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
-    st.fragment(draw_memory, run_every=refresh_s if run.is_live else None)(run, rank)
+    on_each_refresh(run, lambda: draw_memory(run, rank))
 
 
 main()

@@ -7,81 +7,119 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import open_page, say_age, settings, show_figure, show_report_table, show_table
+from dashboards.findings import draw_alerts, draw_findings, draw_verdicts
+from dashboards.server_overview import draw_server
+from dashboards.shell import (
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_traces,
+    settings,
+    show_figure,
+    show_report_table,
+    show_table,
+    sources,
+)
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import metric, say_problems
-from scope.analysis.recorded import RankExcess, RunSummary
-from scope.report.figures import StackedTimes, rank_breakdown
+from scope.analysis.recorded import RankExcess, RunSummary, compute_waste
+from scope.frames.schema import Ranks
+from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.inert import markdown_text
+from scope.report.page_figures import rank_bars
 from scope.report.sections.breakdown import breakdown_table
-from scope.units import format_duration, format_ratio
+from scope.units import format_duration, format_flop_rate, format_ratio
 
 if TYPE_CHECKING:
-    from scope.report.findings import Finding
+    from collections.abc import Mapping
+
+    from dashboards.sources.catalogue import Source
 
 WORST_RANKS = 3
-BREAKDOWN_PARTS = ("compute", "exposed_communication", "exposed_memory", "idle")
 NOTABLE_EXCESS = 0.05
+CONVENTIONS = {"full": "attention counted whole", "causal_halved": "causal attention counted half"}
 
 
-def draw_run(run: LiveRun) -> None:
+def draw_run(run: LiveRun, source: Source) -> None:
     """Draw the overview of a recorded run."""
-    run.refresh()
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
     if run.ranks.is_empty():
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
     summary = run.summary()
-    draw_speed(summary)
-    left, right = st.columns([2, 1])
+    draw_speed(summary, run.ranks.filter(pl.col(Ranks.attempt) == run.attempt))
+    left, right = st.columns([3, 2])
     with left:
-        draw_phases(summary)
+        draw_time(summary)
     with right:
         draw_blame(run)
+        draw_alerts()
+        draw_windows(source)
     say_problems(run)
 
 
-def draw_speed(summary: RunSummary) -> None:
+def draw_speed(summary: RunSummary, ranks: pl.DataFrame) -> None:
     """Draw the row of figures at the top."""
     speed = summary.speed
-    columns = st.columns(6)
+    row = st.container(horizontal=True, gap="large")
     of_all = f" of {summary.world_size}" if summary.world_size else ""
-    columns[0].metric("Ranks recorded", f"{summary.num_ranks}{of_all}")
-    metric(columns[1], "Last step", summary.last_step, summary.absent.get("last_step"), str)
+    row.metric("Ranks recorded", f"{summary.num_ranks}{of_all}", width="content")
+    metric(row, "Last step", summary.last_step, summary.absent.get("last_step"), str)
     step_time = speed.step_time and speed.step_time.median_ns
-    metric(columns[2], "Step time (median)", step_time, speed.absent.get("step_time"), format_duration)
-    metric(columns[3], "Tokens/s", speed.tokens_per_s, speed.absent.get("tokens_per_s"), "{:,.0f}".format)
-    metric(columns[4], "MFU", speed.mfu_ratio, speed.absent.get("mfu_ratio"), format_ratio)
-    metric(columns[5], "Goodput", summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
+    metric(row, "Step time (median)", step_time, speed.absent.get("step_time"), format_duration)
+    metric(row, "Tokens/s", speed.tokens_per_s, speed.absent.get("tokens_per_s"), "{:,.0f}".format)
+    metric(row, "MFU", speed.mfu_ratio, speed.absent.get("mfu_ratio"), format_ratio)
+    metric(row, "Goodput", summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
+    st.caption(f"{describe_mfu(summary, ranks)} Goodput: time in steps that were kept / time since the start.")
 
 
-def draw_phases(summary: RunSummary) -> None:
-    """Draw where the host time of all ranks went."""
-    phases = {name: length for name, length in summary.phases_ns.items() if length}
-    bars = StackedTimes(labels=["all ranks"], parts={name: [length] for name, length in phases.items()})
-    total = max(1, sum(phases.values()))
-    table = pl.DataFrame(
-        {
-            "phase": list(phases),
-            "host_ns": list(phases.values()),
-            "share_ratio": [length / total for length in phases.values()],
-        }
+def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:
+    """Return what MFU is counted against, or why there is none."""
+    if summary.speed.mfu_ratio is None:
+        return f"No MFU: {markdown_text(summary.speed.absent.get('mfu_ratio', 'unknown'))}."
+    first = ranks.row(0, named=True)
+    convention = CONVENTIONS.get(str(first[Ranks.flop_convention]), "attention as the user counts it")
+    peaks = sorted(
+        {(peak, str(source)) for peak, source in ranks.select(Ranks.peak_flop_per_s, Ranks.peak_source).iter_rows()}
     )
-    show_figure(rank_breakdown(bars), table, key="where the time went")
+    against = "; ".join(f"{format_flop_rate(peak)} a rank ({markdown_text(source)})" for peak, source in peaks[:3])
+    dtype = markdown_text(str(first[Ranks.peak_dtype]))
+    return f"MFU: model FLOPs ({convention}) of the last {summary.speed.num_steps} steps against {dtype} at {against}."
+
+
+def table_of(parts: Mapping[str, int], whole_ns: int) -> pl.DataFrame:
+    """Return parts, lengths and shares as a table."""
+    return pl.DataFrame(
+        {
+            "part": list(parts),
+            "host_ns": list(parts.values()),
+            "share_ratio": [length / whole_ns for length in parts.values()],
+        },
+        schema={"part": pl.String, "host_ns": pl.Int64, "share_ratio": pl.Float64},
+    )
+
+
+def draw_time(summary: RunSummary) -> None:
+    """Draw what trained nothing, by cause, and where all the host time went."""
+    whole = sum(summary.phases_ns.values())
+    if not whole:
+        st.info("No step has ended yet.", icon=":material/hourglass_empty:")
+        return
+    waste = compute_waste(summary)
+    title = "Waste by cause, of the host time of all ranks"
+    show_figure(parts_by_time(waste, title=title, whole_ns=whole), table_of(waste, whole), key="waste by cause")
     if summary.communication_wait_ns is None:
         st.caption(f"Communication wait: unknown ({markdown_text(summary.absent['communication_wait_ns'])}).")
-    else:
-        share = format_ratio(summary.communication_wait_ns / total)
-        st.caption(f"Of this, {share} is time that the host was blocked in communication (part of the phases above).")
+    phases = {name: length for name, length in summary.phases_ns.items() if length}
+    title = "Phases of all steps, host time of all ranks"
+    show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
 
 
 def draw_blame(run: LiveRun) -> None:
     """Say which ranks are slower than their peers, and in which phase."""
     st.subheader("Who is to blame")
-    for verdict in run.verdicts():
-        if verdict.resolved_ns is None:
-            st.error(markdown_text(verdict.summary), icon=":material/gavel:")
+    draw_verdicts(run.verdicts())
     excess = run.excess()
     if excess.is_empty():
         st.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
@@ -100,49 +138,46 @@ def draw_blame(run: LiveRun) -> None:
         show_table(excess, key="excess of ranks")
 
 
-def draw_trace(place: str) -> None:
-    """Draw what the traces of a job show: where the time went, and the findings, the costliest first."""
-    report = load_traces(place)
-    say_age(report.modified_ns, live=False, synthetic=False)
-    analysis = report.results.analysis
-    whole = [rank for rank in analysis.ranks if rank.breakdown is not None]
-    if whole:
-        bars = StackedTimes(
-            labels=[rank.label for rank in whole],
-            parts={part: [getattr(rank.breakdown, f"{part}_ns") for rank in whole] for part in BREAKDOWN_PARTS},
+def draw_windows(source: Source) -> None:
+    """Link to the windows that the profiler captured in this run."""
+    windows = [each for each in sources() if each.run_id == source.source_id]
+    if not windows:
+        st.caption("No profiler window was captured; `scope run --capture schedule` takes some.")
+        return
+    st.subheader("Captured windows")
+    for window in windows[-5:]:
+        st.page_link(
+            "views/timeline.py",
+            label=markdown_text(window.label),
+            icon=":material/view_timeline:",
+            query_params={"source": window.source_id},
         )
-        show_figure(rank_breakdown(bars), None, key="where each rank's time went")
+
+
+def draw_trace(source: Source) -> None:
+    """Draw what the traces of a job show: where the time went, and the findings, the costliest first."""
+    report = load_traces(source)
+    say_traces(report)
+    analysis = report.results.analysis
+    if any(rank.breakdown is not None for rank in analysis.ranks):
+        show_figure(rank_breakdown(rank_bars(analysis)), None, key="where each rank's time went")
         show_report_table(breakdown_table(analysis), key="breakdown")
     else:
         st.info("The traces hold neither device events nor a host timeline.", icon=":material/inbox:")
-    st.subheader("Findings")
-    for number, finding in enumerate(report.findings):
-        draw_finding(finding, is_open=number == 0)
-    if not report.findings:
-        st.success("Nothing stands out.", icon=":material/check_circle:")
-
-
-def draw_finding(finding: Finding, *, is_open: bool) -> None:
-    """Draw one finding: what, where, how one can tell, and what to do."""
-    share = "" if finding.share_ratio is None else f"{format_ratio(finding.share_ratio)} · "
-    with st.expander(f"{share}{markdown_text(finding.title)}", expanded=is_open):
-        where = finding.where.text()
-        if where:
-            st.markdown(f"**Where:** {markdown_text(where)}")
-        st.markdown("\n".join(f"- {markdown_text(each.text())}" for each in finding.evidence))
-        st.markdown(f"**What to do:** {markdown_text(finding.action)}")
+    draw_findings(report.findings)
 
 
 def main() -> None:
     """Draw the page."""
     question = "Is it running, how fast, what is wasted, and who is to blame?"
-    source, _ = open_page("Overview", question, ("run", "trace"))
+    source, _ = open_page("Overview", question, ("run", "trace", "prometheus"))
     if source.kind == "trace":
-        draw_trace(source.place)
-        return
-    refresh_s = settings().refresh_s
-    run = load_run(source.place, refresh_s=refresh_s)
-    st.fragment(draw_run, run_every=refresh_s if run.is_live else None)(run)
+        draw_trace(source)
+    elif source.kind == "prometheus":
+        draw_server(source)
+    else:
+        run = load_run(source.place, refresh_s=settings().refresh_s)
+        on_each_refresh(run, lambda: draw_run(run, source))
 
 
 main()

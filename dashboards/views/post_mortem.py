@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import open_page, say_age, settings, show_table
+from dashboards.shell import on_each_refresh, open_page, say_age, settings, show_table
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.words import say_problems
 from scope.analysis.recorded import GroupProgress, compute_group_progress, find_absentees
@@ -56,7 +56,6 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
 
 def draw(run: LiveRun) -> None:
     """Draw verdicts, last states and the last calls."""
-    run.refresh()
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
     for verdict in run.verdicts():
         action = f" {verdict.action}" if verdict.action else ""
@@ -112,9 +111,8 @@ def main() -> None:
     """Draw the page."""
     question = "What did every rank do last, and which one did not arrive?"
     source, _ = open_page("Post-mortem", question, ("run",))
-    refresh_s = settings().refresh_s
-    run = load_run(source.place, refresh_s=refresh_s)
-    st.fragment(draw, run_every=refresh_s if run.is_live else None)(run)
+    run = load_run(source.place, refresh_s=settings().refresh_s)
+    on_each_refresh(run, lambda: draw(run))
 
 
 main()

@@ -2,26 +2,83 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import open_page, say_age, settings, show_report_table, show_table
+from dashboards.shell import (
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_error,
+    say_traces,
+    settings,
+    show_report_table,
+    show_table,
+)
+from dashboards.sources.prometheus import Prometheus
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
+from scope.errors import ScopeError
 from scope.frames.schema import Events, Ranks, RankSteps
 from scope.report.inert import markdown_text
+from scope.report.sections.collectives import clock_table
 from scope.report.sections.quality import quality_table
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def draw_trace(place: str) -> None:
+    from dashboards.sources.catalogue import Source
+    from dashboards.sources.prometheus import Series
+
+QUESTIONS: Final = {
+    "Exporters that answer (1) or not (0)": "up",
+    "Seconds since the last sample": "scope_exporter_sample_age_seconds",
+    "Collectors that work (1) or not (0)": "scope_collector_up",
+    "Records that the recorder dropped": "sum by (run, rank) (scope_train_dropped_records_total)",
+}
+
+
+def draw_trace(source: Source) -> None:
     """Draw how far the traces can be trusted."""
-    report = load_traces(place)
+    report = load_traces(source)
+    say_traces(report)
     for warning in report.results.job.warnings:
         st.warning(markdown_text(warning), icon=":material/warning:")
     show_report_table(quality_table(report.results.analysis), key="quality")
+    if report.results.collectives is not None:
+        st.subheader("Clocks")
+        show_report_table(clock_table(report.results.collectives), key="clocks")
     for name, reason in sorted(report.results.absent.items()):
         st.caption(f"No {markdown_text(name.replace('_', ' '))}: {markdown_text(reason)}.")
+
+
+def draw_server(source: Source) -> None:
+    """Draw which exporters answer, how old their samples are, and which collectors fail."""
+    server = Prometheus(address=source.place)
+    try:
+        answers = {title: server.query(expression) for title, expression in QUESTIONS.items()}
+    except ScopeError as error:
+        say_error(error)
+        return
+    for title, series in answers.items():
+        st.subheader(title)
+        if series:
+            show_table(labels_table(series), key=title)
+        else:
+            st.caption("The server has no such series.")
+
+
+def labels_table(series: Sequence[Series]) -> pl.DataFrame:
+    """Return the labels of each series with its value."""
+    rows = [{**each.labels, "value": each.points[-1][1]} for each in series if each.points]
+    names = sorted({name for row in rows for name in row} - {"__name__", "value"})
+    return pl.DataFrame(
+        [{name: row.get(name) for name in (*names, "value")} for row in rows],
+        schema=dict.fromkeys(names, pl.String) | {"value": pl.Float64},
+    )
 
 
 def draw_run(run: LiveRun) -> None:
@@ -49,11 +106,14 @@ def draw_run(run: LiveRun) -> None:
 
 def main() -> None:
     """Draw the page."""
-    source, _ = open_page("Data quality", "What is missing, and why?", ("run", "trace"))
+    source, _ = open_page("Data quality", "What is missing, and why?", ("run", "trace", "prometheus"))
     if source.kind == "trace":
-        draw_trace(source.place)
+        draw_trace(source)
+    elif source.kind == "prometheus":
+        draw_server(source)
     else:
-        draw_run(load_run(source.place, refresh_s=settings().refresh_s))
+        run = load_run(source.place, refresh_s=settings().refresh_s)
+        on_each_refresh(run, lambda: draw_run(run))
 
 
 main()

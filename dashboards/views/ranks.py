@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import open_page, say_age, settings, show_figure, show_table
+from dashboards.shell import (
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_traces,
+    settings,
+    show_figure,
+    show_report_table,
+    show_table,
+)
 from dashboards.sources.runs import LiveRun, load_run
+from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
-from scope.analysis.recorded import RankExcess
+from scope.analysis.recorded import RankExcess, mesh_axes, summarize_excess_by_group
 from scope.analysis.recorded.ranks import BUSY_NS
 from scope.frames.schema import Ranks, RankSteps
-from scope.report.figures import HeatAxes, HeatCells, StackedTimes, heat_map, rank_breakdown
+from scope.report.figures import HeatAxes, HeatCells, StackedTimes, heat_map, phase_breakdown, rank_excess
+from scope.report.inert import markdown_text
+from scope.report.page_figures import rank_steps_figure
+from scope.report.sections.stragglers import stragglers_table
 from scope.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from dashboards.sources.catalogue import Source
 
 MAX_BARS = 64
 
@@ -30,30 +48,36 @@ def cells_of(heat: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
 
 
 def draw_ranks(run: LiveRun) -> None:
-    """Draw the heat map, the excess of each rank and the ranks themselves."""
-    run.refresh()
+    """Draw the heat map, the excess of each rank, groups by mesh axis, and the ranks themselves."""
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
     heat = run.heat()
     if heat.is_empty():
         st.info("No step has ended yet.", icon=":material/hourglass_empty:")
         return
     cells, steps, ranks = cells_of(heat)
-    middle = cells[HeatCells.value].median()
     axes = HeatAxes(
-        title="Time not spent waiting for others",
+        title="Busy time a step: not waiting for others",
         x_title="Step",
         y_title="Rank",
         x_labels=steps,
         y_labels=ranks,
         value_title="busy (ms)",
         scale="diverging",
-        middle=middle if isinstance(middle, float) else None,
+        middle=median_of(cells),
     )
     show_figure(heat_map(cells, axes), heat, key="busy time by rank and step")
+    st.caption("Blue: shorter than the median of all ranks and steps; red: longer.")
     draw_excess(run)
+    draw_groups(run)
     with st.expander("The ranks"):
         show_table(run.ranks.drop(Ranks.pid), key="ranks")
     say_problems(run)
+
+
+def median_of(cells: pl.DataFrame) -> float | None:
+    """Return the middle of the colour scale."""
+    middle = cells[HeatCells.value].median()
+    return middle if isinstance(middle, float) else None
 
 
 def draw_excess(run: LiveRun) -> None:
@@ -63,24 +87,64 @@ def draw_excess(run: LiveRun) -> None:
         st.info("No wait in communication was seen, so a slow rank cannot be told from its victims.")
         return
     worst = excess.head(MAX_BARS)
+    usual = worst.select(pl.min_horizontal(RankExcess.busy_ns, RankExcess.peers_busy_ns)).to_series()
     bars = StackedTimes(
-        labels=[f"rank {rank}" for rank in worst[RankExcess.rank]],
+        labels=[str(rank) for rank in worst[RankExcess.rank]],
         parts={
-            "median rank": worst.select(pl.min_horizontal(RankExcess.busy_ns, RankExcess.peers_busy_ns))
-            .to_series()
-            .to_list(),
+            "as the median rank": usual.to_list(),
             "excess": worst[RankExcess.excess_ns].clip(lower_bound=0).to_list(),
         },
     )
-    show_figure(rank_breakdown(bars), excess, key="excess over the median rank")
+    show_figure(rank_excess(bars), excess, key="excess over the median rank")
+    if excess.height > MAX_BARS:
+        st.caption(f"The {MAX_BARS} slowest of {excess.height:,} ranks; the table has all.")
+
+
+def draw_groups(run: LiveRun) -> None:
+    """Draw the work of each group of ranks along an axis of the device mesh."""
+    infos = [info for info in run.run.rank_infos if info.attempt == run.attempt]
+    axes = mesh_axes(infos)
+    if not axes or run.excess().is_empty():
+        return
+    names = list(axes)
+    place = st.selectbox("Groups along", range(len(names)), format_func=lambda each: markdown_text(names[each]))
+    groups = summarize_excess_by_group(run.excess(), axes[names[place or 0]])
+    show_table(groups, key="work by group")
+
+
+def draw_trace(source: Source) -> None:
+    """Draw the stragglers of traces, with reasons."""
+    report = load_traces(source)
+    say_traces(report)
+    results = report.results
+    if results.stragglers is None:
+        st.info(
+            markdown_text(f"Nobody can be named: {results.absent.get('stragglers', 'unknown')}."),
+            icon=":material/inbox:",
+        )
+    else:
+        show = st.warning if results.stragglers.stragglers else st.success
+        show(markdown_text(results.stragglers.verdict), icon=":material/person_alert:")
+        slow = results.stragglers.stragglers[:MAX_BARS]
+        if slow:
+            bars = StackedTimes(
+                labels=[str(each.rank) for each in slow], parts={"wait": [each.imposed_wait_ns for each in slow]}
+            )
+            title = "Wait that each rank imposes on its peers"
+            show_figure(phase_breakdown(bars, title=title, axis="Rank"), None, key="imposed wait")
+        show_report_table(stragglers_table(results.stragglers), key="stragglers")
+    if results.analysis.steps and len(results.analysis.ranks) > 1:
+        show_figure(rank_steps_figure(results.analysis), None, key="compute by rank and step")
 
 
 def main() -> None:
     """Draw the page."""
-    source, _ = open_page("Ranks", "Which rank works longer than its peers, when, and on what?", ("run",))
-    refresh_s = settings().refresh_s
-    run = load_run(source.place, refresh_s=refresh_s)
-    st.fragment(draw_ranks, run_every=refresh_s if run.is_live else None)(run)
+    source, _ = open_page("Ranks", "Which rank works longer than its peers, when, and on what?", ("run", "trace"))
+    if source.kind == "trace":
+        draw_trace(source)
+        return
+    run = load_run(source.place, refresh_s=settings().refresh_s)
+    on_each_refresh(run, lambda: draw_ranks(run))
 
 
 main()

@@ -1,4 +1,4 @@
-"""Steps: how long each step took and in which phases, over all ranks or on one."""
+"""Steps: how long each step took and in which parts, over all ranks or on one; a click looks into one step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import keep_state, open_page, say_age, settings, show_figure, show_table
+from dashboards.shell import (
+    choose_points,
+    keep_state,
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_traces,
+    settings,
+    show_figure,
+    show_report_table,
+    show_table,
+)
 from dashboards.sources.runs import LiveRun, load_run
-from scope.analysis.recorded import StepSummary
+from dashboards.sources.traces import load_traces
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
-from scope.report.figures import StackedTimes, phase_breakdown
+from scope.report.figures import StackedTimes, phase_breakdown, rank_breakdown, step_breakdown
+from scope.report.page_figures import rank_step_bars, step_bars
+from scope.report.sections.breakdown import rank_steps_table, steps_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from dashboards.sources.catalogue import Source
     from dashboards.state import PageState
 
 SHOWN_STEPS = 200
@@ -23,10 +40,7 @@ ALL_RANKS = "slowest of all ranks"
 
 def steps_shown(run: LiveRun, state: PageState) -> pl.DataFrame:
     """Return the steps of the chosen rank and range: number, length and phases, the last 200 by default."""
-    if state.ranks:
-        steps = run.of_attempt.filter(pl.col(RankSteps.rank) == state.ranks[0]).collect()
-    else:
-        steps = run.by_step().filter(pl.col(StepSummary.attempt) == run.attempt)
+    steps = run.steps_of(state.ranks[0]) if state.ranks else run.by_step_of_attempt()
     number = pl.col(RankSteps.step)
     if state.first_step is None and state.last_step is None:
         return steps.tail(SHOWN_STEPS)
@@ -34,50 +48,66 @@ def steps_shown(run: LiveRun, state: PageState) -> pl.DataFrame:
     return steps.filter(number >= first if last is None else number.is_between(first, last))
 
 
-def bars_of(steps: pl.DataFrame) -> StackedTimes:
-    """Return one bar a step, made of the phases that occur."""
+def bars_of(steps: pl.DataFrame, labels: Sequence[str]) -> StackedTimes:
+    """Return one bar a row, made of the phases that occur; folded steps are shown by their mean."""
     present = [phase for phase in PHASE_COLUMNS if steps[phase].sum()]
-    return StackedTimes(
-        labels=[str(step) for step in steps[RankSteps.step]],
-        parts={phase.removesuffix("_ns"): steps[phase].to_list() for phase in present},
-    )
+    means = steps.select(pl.col(present) // pl.col(RankSteps.num_steps))
+    return StackedTimes(labels=labels, parts={phase.removesuffix("_ns"): means[phase].to_list() for phase in present})
 
 
 def draw_steps(run: LiveRun, state: PageState) -> None:
-    """Draw the phases of the chosen steps."""
-    run.refresh()
+    """Draw the phases of the chosen steps, and look into the one that is clicked."""
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
     steps = steps_shown(run, state)
     if steps.is_empty():
         st.info("No step in this range has ended yet.", icon=":material/hourglass_empty:")
         return
-    show_figure(phase_breakdown(bars_of(steps)), steps, key="phases of steps")
-    if state.step is not None:
-        draw_one(run, state.step)
+    whose = f"rank {state.ranks[0]}" if state.ranks else "the slowest rank of each"
+    numbers = steps[RankSteps.step].to_list()
+    bars = bars_of(steps, [str(step) for step in numbers])
+    figure = phase_breakdown(bars, title=f"Phases of each step, {whose}")
+    points = choose_points(figure, steps.drop(RankSteps.custom_phases, strict=False), key="phases of steps")
+    folded = int((steps[RankSteps.num_steps] > 1).sum())
+    if folded:
+        st.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
+    step = clicked(points, numbers, bars.num_merged)
+    if step is None:
+        step = state.step
+    if step is None:
+        st.caption("Click a bar to see the step on every rank.")
+        return
+    keep_state(replace(state, step=step))
+    draw_one(run, step)
+
+
+def clicked(points: Sequence[Mapping[str, Any]], numbers: Sequence[int], num_merged: int) -> int | None:
+    """Return the step whose bar was clicked, the first one of a bar that stands for several; None without a click."""
+    if not points or not isinstance(points[0].get("x"), int | float):
+        return None
+    place = int(points[0]["x"]) * num_merged
+    return numbers[place] if 0 <= place < len(numbers) else None
 
 
 def draw_one(run: LiveRun, step: int) -> None:
     """Draw one step on every rank."""
-    of_step = run.of_attempt.filter(pl.col(RankSteps.step) == step).sort(RankSteps.rank).collect()
+    of_step = run.ranks_in(step)
     st.subheader(f"Step {step} on every rank")
     if of_step.is_empty():
-        st.info("No rank has recorded this step.")
+        st.info("No rank has recorded this step one by one.")
         return
-    present = [phase for phase in PHASE_COLUMNS if of_step[phase].sum()]
-    bars = StackedTimes(
-        labels=[f"rank {rank}" for rank in of_step[RankSteps.rank]],
-        parts={phase.removesuffix("_ns"): of_step[phase].to_list() for phase in present},
-    )
-    show_figure(phase_breakdown(bars), of_step.drop(RankSteps.custom_phases), key="one step")
-    wait = pl.col(RankSteps.communication_wait_ns)
-    show_table(of_step.select(RankSteps.rank, RankSteps.duration_ns, wait, RankSteps.gc_ns), key="overlays of the step")
+    bars = bars_of(of_step, [str(rank) for rank in of_step[RankSteps.rank]])
+    figure = phase_breakdown(bars, title=f"Phases of step {step} on every rank", axis="Rank")
+    show_figure(figure, of_step.drop(RankSteps.custom_phases), key="one step")
+    overlays = (RankSteps.communication_wait_ns, RankSteps.gc_ns, RankSteps.disturbed)
+    show_table(of_step.select(RankSteps.rank, RankSteps.duration_ns, *overlays), key="overlays of the step")
 
 
 def choose(run: LiveRun, state: PageState) -> PageState:
     """Let the visitor choose a rank, a range and a step, and keep the choice in the address."""
-    ranks = run.steps[RankSteps.rank].unique().sort().to_list()
+    ranks = run.rank_numbers
     chosen = state.ranks[0] if state.ranks and state.ranks[0] in ranks else None
     options = [None, *ranks]
+    last = run.last_step
     with st.sidebar:
         rank = st.selectbox(
             "Rank",
@@ -85,22 +115,53 @@ def choose(run: LiveRun, state: PageState) -> PageState:
             index=options.index(chosen),
             format_func=lambda each: ALL_RANKS if each is None else str(each),
         )
-        last = run.last_step
-        first_step = st.number_input("From step", 0, last, state.first_step, placeholder="the last 200")
-        last_step = st.number_input("To step", 0, last, state.last_step, placeholder="the last")
-        step = st.number_input("Look at step", 0, last, state.step, placeholder="none")
+        first_step = st.number_input("From step", 0, last, _within(state.first_step, last), placeholder="the last 200")
+        last_step = st.number_input("To step", 0, last, _within(state.last_step, last), placeholder="the last")
+        step = st.number_input("Look at step", 0, last, _within(state.step, last), placeholder="none")
     state = replace(state, ranks=() if rank is None else (rank,), first_step=first_step, last_step=last_step, step=step)
     keep_state(state)
     return state
 
 
+def _within(value: int | None, last: int) -> int | None:
+    return None if value is None else min(value, last)
+
+
+def draw_trace(source: Source, state: PageState) -> None:
+    """Draw the steps of traces: the device's time over all ranks, and one step on every rank."""
+    report = load_traces(source)
+    say_traces(report)
+    analysis = report.results.analysis
+    if not analysis.steps:
+        st.info(
+            "The traces hold no steps: call `profiler.step()` in the loop, or capture with `scope run --capture`.",
+            icon=":material/inbox:",
+        )
+        return
+    numbers = [step.number for step in analysis.steps]
+    bars = step_bars(analysis)
+    points = choose_points(step_breakdown(bars), None, key="device time of steps")
+    show_report_table(steps_table(analysis), key="steps")
+    step = clicked(points, numbers, bars.num_merged)
+    if step is None:
+        step = state.step if state.step in numbers else numbers[0]
+    keep_state(replace(state, step=step))
+    st.subheader(f"Step {step} on every rank")
+    title = f"Where step {step} went on every rank"
+    show_figure(rank_breakdown(rank_step_bars(analysis, step), title=title), None, key="one step of the traces")
+    show_report_table(rank_steps_table(analysis, step), key="one step by rank")
+
+
 def main() -> None:
     """Draw the page."""
-    source, state = open_page("Steps", "How long did each step take, and in which phases?", ("run",))
-    refresh_s = settings().refresh_s
-    run = load_run(source.place, refresh_s=refresh_s)
-    state = choose(run, state)
-    st.fragment(draw_steps, run_every=refresh_s if run.is_live else None)(run, state)
+    question = "How long did each step take, and where did it go?"
+    source, state = open_page("Steps", question, ("run", "trace"))
+    if source.kind == "trace":
+        draw_trace(source, state)
+        return
+    run = load_run(source.place, refresh_s=settings().refresh_s)
+    chosen = choose(run, state)
+    on_each_refresh(run, lambda: draw_steps(run, chosen))
 
 
 main()

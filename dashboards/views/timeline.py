@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import keep_state, open_page, show_figure
-from dashboards.sources.traces import load_traces
+from dashboards.perfetto import window_json
+from dashboards.shell import choose_span, keep_state, open_page, say_traces, show_table
+from dashboards.sources.traces import TraceReport, load_traces
+from dashboards.spans import spans_of
 from scope.report.figures import TimelineSpans, timeline
-from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops
-from scope.units import NS_PER_MS, format_duration
+from scope.report.figures.style import time_scale
+from scope.units import NS_PER_US, format_duration
 
 if TYPE_CHECKING:
     from dashboards.state import PageState
@@ -20,35 +22,8 @@ if TYPE_CHECKING:
 
 SHOWN_RANKS = 8
 TABLE_ROWS = 1_000
-
-
-def spans_of(trace: RankTrace) -> pl.DataFrame:
-    """Return the spans of one rank: a lane a stream, or a lane a thread on a host timeline."""
-    if trace.is_host_timeline:
-        ops = trace.ops.filter(pl.col(Ops.depth) == 0)
-        return pl.concat(
-            [
-                _spans(ops, pl.format("{} thread {}", pl.lit(trace.label), Ops.thread), pl.lit("host"), Ops.name),
-                _spans(
-                    trace.collective_calls,
-                    pl.lit(f"{trace.label} communication"),
-                    pl.lit("communication"),
-                    CollectiveCalls.operation,
-                ),
-            ]
-        )
-    lane = pl.format("{} GPU {} stream {}", pl.lit(trace.label), DeviceEvents.device, DeviceEvents.stream)
-    return _spans(trace.device_events, lane, pl.col(DeviceEvents.category), DeviceEvents.name)
-
-
-def _spans(frame: pl.DataFrame, lane: pl.Expr, category: pl.Expr, name: str) -> pl.DataFrame:
-    return frame.select(
-        lane.alias(TimelineSpans.lane),
-        category.cast(pl.String).alias(TimelineSpans.category),
-        pl.col(name).cast(pl.String).alias(TimelineSpans.name),
-        pl.col(DeviceEvents.start_ns).alias(TimelineSpans.start_ns),
-        pl.col(DeviceEvents.end_ns).alias(TimelineSpans.end_ns),
-    )
+MAX_WINDOW_SPANS = 200_000
+MIN_WINDOW_US = 10
 
 
 def choose_ranks(job: Job, state: PageState) -> tuple[list[RankTrace], PageState]:
@@ -64,39 +39,91 @@ def choose_ranks(job: Job, state: PageState) -> tuple[list[RankTrace], PageState
     return ranks, state
 
 
-def choose_window(spans: pl.DataFrame, state: PageState) -> tuple[int, int]:
-    """Let the visitor choose a window in milliseconds from the first span, and keep it in the address."""
-    origin, end = _bounds(spans)
-    length_ms = max(1, -(-(end - origin) // NS_PER_MS))
-    first = min(state.first_step or 0, length_ms - 1)
-    last = min(max(first + 1, state.last_step if state.last_step is not None else length_ms), length_ms)
-    chosen = st.slider("Window (ms)", 0, length_ms, (first, last))
-    keep_state(replace(state, first_step=chosen[0], last_step=chosen[1]))
-    return origin + chosen[0] * NS_PER_MS, min(end, origin + max(chosen[1], chosen[0] + 1) * NS_PER_MS)
+@st.cache_resource(max_entries=4, show_spinner="Laying out the lanes …")
+def _lanes(modified_ns: int, source_id: str, labels: tuple[str, ...], _report: TraceReport) -> pl.DataFrame:
+    """Return the spans of the chosen ranks, laid out once for all visitors."""
+    del modified_ns, source_id
+    ranks = [rank for rank in _report.results.job.ranks if rank.label in labels]
+    return pl.concat([TimelineSpans.empty(), *(spans_of(rank) for rank in ranks)])
 
 
-def _bounds(spans: pl.DataFrame) -> tuple[int, int]:
+def bounds(spans: pl.DataFrame) -> tuple[int, int]:
+    """Return the first instant of any span, and the end of the last."""
     first, last = spans[TimelineSpans.start_ns].min(), spans[TimelineSpans.end_ns].max()
     assert isinstance(first, int)
     assert isinstance(last, int)
     return first, last
 
 
+def window_of(state: PageState, first_ns: int, last_ns: int) -> tuple[int, int]:
+    """Return the window [start, end) that the address asks for, cut to what there is; the whole by default."""
+    start = first_ns + (state.start_us or 0) * NS_PER_US
+    end = last_ns if state.end_us is None else first_ns + state.end_us * NS_PER_US
+    start = max(first_ns, min(start, last_ns - 1))
+    return start, max(min(end, last_ns), start + 1)
+
+
+def step_back(state: PageState) -> None:
+    """Show the whole again."""
+    keep_state(replace(state, start_us=None, end_us=None))
+
+
+def draw(spans: pl.DataFrame, state: PageState) -> None:
+    """Draw the window; a box drawn in it is the next window."""
+    first_ns, last_ns = bounds(spans)
+    start_ns, end_ns = window_of(state, first_ns, last_ns)
+    inside = spans.filter((pl.col(TimelineSpans.start_ns) < end_ns) & (pl.col(TimelineSpans.end_ns) > start_ns))
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.caption(
+        f"{inside.height:,} of {spans.height:,} spans, {format_duration(start_ns - first_ns)} to "
+        f"{format_duration(end_ns - first_ns)} after the first. Draw a box over a time to look into it."
+    )
+    is_whole = (start_ns, end_ns) == (first_ns, last_ns)
+    row.button("Whole", icon=":material/zoom_out_map:", disabled=is_whole, on_click=step_back, args=(state,))
+    # A box means a place in the window that it was drawn in, so each window has a chart of its own.
+    key = f"timeline {start_ns - first_ns} {end_ns - first_ns}"
+    chosen = choose_span(timeline(inside, start_ns=start_ns, end_ns=end_ns), key=key)
+    if chosen is not None:
+        unit = time_scale(end_ns - start_ns).divisor
+        offset_us = (start_ns - first_ns) // NS_PER_US
+        start_us = max(0, offset_us + int(chosen[0] * unit) // NS_PER_US)
+        end_us = max(start_us + MIN_WINDOW_US, offset_us + int(chosen[1] * unit) // NS_PER_US)
+        if (start_us, end_us) != (state.start_us, state.end_us):
+            keep_state(replace(state, start_us=start_us, end_us=end_us))
+            st.rerun()
+    offer(inside)
+
+
+def offer(inside: pl.DataFrame) -> None:
+    """Offer the window as a table and as a trace for Perfetto; it leaves this machine only by the visitor's hand."""
+    with st.expander("Table"):
+        show_table(inside.sort(TimelineSpans.start_ns).head(TABLE_ROWS), key="timeline table")
+    if inside.height > MAX_WINDOW_SPANS:
+        st.caption(f"Choose a window of at most {MAX_WINDOW_SPANS:,} spans to hand it to Perfetto.")
+        return
+    row = st.container(horizontal=True, vertical_alignment="center")
+    row.download_button(
+        "Download this window for Perfetto",
+        lambda: window_json(inside),
+        file_name="scope-window.json",
+        mime="application/json",
+        icon=":material/download:",
+    )
+    row.link_button("Open ui.perfetto.dev", "https://ui.perfetto.dev", icon=":material/open_in_new:")
+    st.caption("Perfetto reads the downloaded file in your browser: Open trace file.")
+
+
 def main() -> None:
     """Draw the page."""
     source, state = open_page("Timeline", "What ran when, on every rank and stream?", ("trace",))
-    job = load_traces(source.place).results.job
-    ranks, state = choose_ranks(job, state)
-    spans = pl.concat([TimelineSpans.empty(), *(spans_of(rank) for rank in ranks)])
+    report = load_traces(source)
+    say_traces(report)
+    ranks, state = choose_ranks(report.results.job, state)
+    spans = _lanes(report.modified_ns, source.source_id, tuple(rank.label for rank in ranks), report)
     if spans.is_empty():
         st.info("The chosen ranks hold no device events and no host timeline.", icon=":material/inbox:")
         return
-    start_ns, end_ns = choose_window(spans, state)
-    inside = spans.filter((pl.col(TimelineSpans.start_ns) < end_ns) & (pl.col(TimelineSpans.end_ns) > start_ns)).sort(
-        TimelineSpans.start_ns
-    )
-    st.caption(f"{inside.height:,} spans in {format_duration(end_ns - start_ns)}")
-    show_figure(timeline(inside, start_ns=start_ns, end_ns=end_ns), inside.head(TABLE_ROWS), key="timeline")
+    draw(spans, state)
 
 
 main()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
-from scope.frames.schema import Calls, CollectiveTotals, Events, Ranks, RankSteps, Traces
+from scope.frames.schema import Calls, CollectiveTotals, Events, PhaseMemory, Ranks, RankSteps, Traces
 from scope.run.schema import PHASES, StepRecord
 
 if TYPE_CHECKING:
@@ -29,6 +29,25 @@ def rank_frame(infos: Iterable[RankInfo]) -> pl.DataFrame:
 def step_frame(lines: Iterable[StepLine], *, attempt: int, rank: int) -> pl.DataFrame:
     """Return the table `RankSteps` of one rank, in the order given."""
     return _frame(RankSteps, [_step_row(line, attempt, rank) for line in lines])
+
+
+def phase_memory_frame(steps: Iterable[StepRecord]) -> pl.DataFrame:
+    """Return the table `PhaseMemory` of the steps of one rank."""
+    rows = [
+        {
+            "phase": phase,
+            "num_steps": 1,
+            "allocated_peak_bytes": peak.allocated_bytes,
+            "reserved_peak_bytes": peak.reserved_bytes,
+            "resident_peak_bytes": peak.resident_bytes,
+        }
+        for step in steps
+        if step.memory is not None
+        for phase, peak in step.memory.phases.items()
+    ]
+    peaks = (PhaseMemory.allocated_peak_bytes, PhaseMemory.reserved_peak_bytes, PhaseMemory.resident_peak_bytes)
+    grouped = _frame(PhaseMemory, rows).group_by(PhaseMemory.phase)
+    return grouped.agg(pl.col(PhaseMemory.num_steps).sum(), pl.col(peaks).max()).sort(PhaseMemory.phase)
 
 
 def total_frame(lines: Iterable[StepLine], info: RankInfo) -> pl.DataFrame:

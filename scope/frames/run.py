@@ -11,7 +11,8 @@ import polars as pl
 from scope.errors import RunError
 from scope.frames import columns
 from scope.frames.schema import Calls, CollectiveTotals, Events, Ranks, RankSteps, Traces
-from scope.run.reader import RunReader
+from scope.run.paths import RANK_FILE, rank_folder
+from scope.run.reader import RunReader, read_steps
 
 if TYPE_CHECKING:
     import os
@@ -54,6 +55,8 @@ class _RankFrames:
     calls: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
     events: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
     restarts: int = 0
+    version: tuple[int, ...] | None = None
+    """Tells whether `rank.json` was replaced since it was read."""
 
     def read_steps(self) -> None:
         """Read new lines; a file that was replaced because old steps were folded is taken from its start."""
@@ -95,6 +98,7 @@ class Run:
         self.problems: list[str] = []
         self._reader = RunReader(path)
         self._ranks: dict[tuple[int, int], _RankFrames] = {}
+        self._by_folder: dict[Path, _RankFrames] = {}
         self._verdicts: list[Verdict] = []
 
     def info(self) -> RunInfo:
@@ -118,6 +122,14 @@ class Run:
     def steps(self) -> pl.DataFrame:
         """Return the table `RankSteps`."""
         return self._collect(RankSteps, _RankFrames.read_steps, "steps", sort_by=RankSteps.step)
+
+    def phase_memory(self, *, attempt: int, rank: int) -> pl.DataFrame:
+        """Return the table `PhaseMemory` of one rank, over its steps that were not folded; reads its file anew.
+
+        Raises:
+            RunError: The file is torn or foreign.
+        """
+        return columns.phase_memory_frame(read_steps(rank_folder(self.path, attempt, rank)))
 
     def collective_totals(self) -> pl.DataFrame:
         """Return the table `CollectiveTotals`: counts and bytes of every step."""
@@ -173,14 +185,23 @@ class Run:
         for attempt in self._reader.attempts():
             for reader in self._reader.ranks(attempt):
                 try:
-                    info = reader.info()
+                    found.append(self._open_rank(attempt, reader))
                 except RunError as error:
                     self._note(error)
-                    continue
-                known = self._ranks.setdefault((attempt, info.rank), _RankFrames(reader=reader, info=info))
-                known.info = info
-                found.append(known)
         return found
+
+    def _open_rank(self, attempt: int, reader: RankReader) -> _RankFrames:
+        """Return what is known of a rank; its `rank.json` is decoded again only when it was replaced."""
+        version = _version_of(reader.folder / RANK_FILE)
+        known = self._by_folder.get(reader.folder)
+        if known is not None and version is not None and known.version == version:
+            return known
+        info = reader.info()
+        known = self._ranks.setdefault((attempt, info.rank), _RankFrames(reader=reader, info=info))
+        known.info = info
+        known.version = version
+        self._by_folder[reader.folder] = known
+        return known
 
     def _collect(
         self, table: type[Table], read: Callable[[_RankFrames], None], attribute: str, *, sort_by: str
@@ -197,3 +218,12 @@ class Run:
     def _note(self, error: RunError) -> None:
         if str(error) not in self.problems:
             self.problems.append(str(error))
+
+
+def _version_of(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is replaced; None when it cannot be told."""
+    try:
+        status = path.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

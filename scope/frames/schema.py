@@ -92,6 +92,16 @@ class RankSteps(Table):
     disturbed = Column("disturbed", pl.String, "why the step is not like others", nullable=True)
 
 
+class PhaseMemory(Table):
+    """Largest memory of one rank in each phase, sorted by name of the phase."""
+
+    phase = Column("phase", pl.String, "phase, the user's own among them")
+    num_steps = Column("num_steps", pl.Int64, "steps that know it")
+    allocated_peak_bytes = Column("allocated_peak_bytes", pl.Int64, "peak of live tensors", nullable=True)
+    reserved_peak_bytes = Column("reserved_peak_bytes", pl.Int64, "peak of the allocator", nullable=True)
+    resident_peak_bytes = Column("resident_peak_bytes", pl.Int64, "peak resident set of the process", nullable=True)
+
+
 class CollectiveTotals(Table):
     """All calls of one operation on one group in one step of one rank a row; complete even where calls are sampled."""
 

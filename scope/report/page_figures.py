@@ -12,11 +12,13 @@ from scope.analysis.kernels import KernelStats
 from scope.analysis.roofline import RooflinePoints
 from scope.report import figures
 from scope.trace.schema import DeviceEvents, Memory
-from scope.units import format_ratio
+from scope.units import NS_PER_MS, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from scope.analysis.collective_roofline import CollectiveRoofline
+    from scope.analysis.collectives import Collectives
     from scope.analysis.job import Analysis
     from scope.hardware import Gpu
     from scope.report.figures.style import Figure
@@ -56,7 +58,7 @@ def _named(results: Results) -> Iterator[tuple[str, Figure]]:
         yield "timeline", figures.timeline(spans, start_ns=start, end_ns=end)
     samples = memory_samples(results)
     if not samples.is_empty():
-        yield "memory", figures.memory_over_time(samples, capacities=_capacities(results))
+        yield "memory", figures.memory_over_time(samples, capacities=memory_capacities(results))
 
 
 def step_bars(analysis: Analysis) -> figures.StackedTimes:
@@ -64,6 +66,24 @@ def step_bars(analysis: Analysis) -> figures.StackedTimes:
     return figures.StackedTimes(
         labels=[f"step {step.number}" for step in analysis.steps],
         parts={part: [getattr(step.breakdown, f"{part}_ns") for step in analysis.steps] for part in _PARTS},
+    )
+
+
+def rank_step_bars(analysis: Analysis, number: int) -> figures.StackedTimes:
+    """Return the breakdown of one step on every rank and device; unknown where it has no window there."""
+    parts = [
+        (rank.label if len(rank.devices) == 1 else f"{rank.label} device {device.device}", part.breakdown)
+        for rank in analysis.ranks
+        for device in rank.devices
+        for part in device.steps
+        if part.step is not None and part.step.number == number
+    ]
+    return figures.StackedTimes(
+        labels=[label for label, _ in parts],
+        parts={
+            name: [None if breakdown is None else getattr(breakdown, f"{name}_ns") for _, breakdown in parts]
+            for name in _PARTS
+        },
     )
 
 
@@ -96,13 +116,21 @@ def kernels_figure(analysis: Analysis) -> Figure:
     return figures.kernels_by_time(names, [total for _, total, _ in rows], [each for _, _, each in rows])
 
 
-def roofline_figure(results: Results) -> Figure:
-    """Return the kernels with FLOPs under the roofs of the math paths that they use."""
+def roofline_points(results: Results) -> pl.DataFrame:
+    """Return the rows of `RooflinePoints` of all ranks that have a place under a roof, most time first."""
     points = pl.concat([roofline.points for roofline in results.rooflines.values()])
-    placed = points.filter(
+    return points.filter(
         pl.col(RooflinePoints.reason).is_null(), pl.col(RooflinePoints.flops) > 0, pl.col(RooflinePoints.num_bytes) > 0
     ).sort(RooflinePoints.duration_ns, descending=True, maintain_order=True)
-    bubbles = [_bubble(row) for row in placed.head(_MOST_BUBBLES).iter_rows(named=True)]
+
+
+def roofline_figure(results: Results) -> Figure:
+    """Return the kernels with FLOPs under the roofs of the math paths that they use.
+
+    The `place` of a bubble is its row in `roofline_points`.
+    """
+    placed = roofline_points(results)
+    bubbles = [_bubble(row, place) for place, row in enumerate(placed.head(_MOST_BUBBLES).iter_rows(named=True))]
     compute = sum(each.compute_ns for each in results.rooflines.values())
     covered = sum(each.placed_ns for each in results.rooflines.values())
     note = f"{format_ratio(covered / compute)} of compute time is placed" if compute else ""
@@ -181,13 +209,14 @@ def _memory(trace: RankTrace, name: str, column: str) -> pl.DataFrame:
     )
 
 
-def _capacities(results: Results) -> dict[str, float]:
+def memory_capacities(results: Results) -> dict[str, float]:
+    """Return the memory of the devices, in bytes, by the name of the limit."""
     devices = [each for trace in results.job.ranks for each in trace.devices]
     sizes = {each.total_memory_bytes for each in devices if each.total_memory_bytes}
     return {f"memory of the device ({size / 1e9:.1f} GB)": float(size) for size in sorted(sizes)}
 
 
-def _bubble(row: Mapping[str, object]) -> figures.RooflineBubble:
+def _bubble(row: Mapping[str, object], place: int) -> figures.RooflineBubble:
     shapes = "".join(str(row[RooflinePoints.shapes] or "shapes unknown").split())
     return figures.RooflineBubble(
         name=str(row[RooflinePoints.operator] or row[RooflinePoints.kernel]),
@@ -198,6 +227,7 @@ def _bubble(row: Mapping[str, object]) -> figures.RooflineBubble:
         attained_ratio=_number(row[RooflinePoints.attained_ratio]),
         total_ns=int(_number(row[RooflinePoints.duration_ns])),
         count=int(_number(row[RooflinePoints.num_kernels])),
+        place=place,
     )
 
 
@@ -224,25 +254,63 @@ def _ceilings(results: Results, placed: pl.DataFrame) -> Iterator[figures.Roofli
 def _collective_figures(results: Results) -> Iterator[tuple[str, Figure]]:
     links = results.collective_roofline
     if links is not None and not links.points.is_empty():
-        bubbles = [
-            figures.CollectiveBubble(
-                operation=str(row[CollectiveRooflineRows.operation]),
-                detail=f"{row[CollectiveRooflineRows.num_ranks]} ranks {row[CollectiveRooflineRows.tier] or ''}",
-                message_bytes=row[CollectiveRooflineRows.message_bytes],
-                busbw_bytes_per_s=row[CollectiveRooflineRows.median_busbw_bytes_per_s],
-                total_ns=row[CollectiveRooflineRows.total_transfer_ns],
-                count=row[CollectiveRooflineRows.num_collectives],
-            )
-            for row in links.points.iter_rows(named=True)
-        ]
-        known = links.points.select(CollectiveRooflineRows.tier, CollectiveRooflineRows.ceiling_bytes_per_s).unique()
-        ceilings = [
-            figures.BandwidthCeiling(name=f"ceiling, {tier}", bytes_per_s=ceiling)
-            for tier, ceiling in known.drop_nulls().sort(known.columns).iter_rows()
-        ]
-        yield "collectives", figures.collective_bandwidth(bubbles, ceilings)
+        yield "collectives", bandwidth_figure(links)
     if results.collectives is not None and results.stragglers is not None:
         yield "waits", figures.wait_and_transfer(wait_bars(results))
+
+
+def bandwidth_figure(links: CollectiveRoofline) -> Figure:
+    """Return the size of collectives against their bus bandwidth, under the ceilings of the links."""
+    bubbles = [
+        figures.CollectiveBubble(
+            operation=str(row[CollectiveRooflineRows.operation]),
+            detail=f"{row[CollectiveRooflineRows.num_ranks]} ranks {row[CollectiveRooflineRows.tier] or ''}",
+            message_bytes=row[CollectiveRooflineRows.message_bytes],
+            busbw_bytes_per_s=row[CollectiveRooflineRows.median_busbw_bytes_per_s],
+            total_ns=row[CollectiveRooflineRows.total_transfer_ns],
+            count=row[CollectiveRooflineRows.num_collectives],
+        )
+        for row in links.points.iter_rows(named=True)
+    ]
+    known = links.points.select(CollectiveRooflineRows.tier, CollectiveRooflineRows.ceiling_bytes_per_s).unique()
+    ceilings = [
+        figures.BandwidthCeiling(name=f"ceiling, {tier}", bytes_per_s=ceiling)
+        for tier, ceiling in known.drop_nulls().sort(known.columns).iter_rows()
+    ]
+    return figures.collective_bandwidth(bubbles, ceilings)
+
+
+def lateness_figure(collectives: Collectives) -> Figure:
+    """Return how late each rank arrived at each collective, after the first rank of its group."""
+    calls = collectives.calls.filter(
+        pl.col(MatchedCalls.lateness_ns).is_not_null() & pl.col(MatchedCalls.collective_id).is_not_null()
+    )
+    ranks = calls[MatchedCalls.rank].unique().sort()
+    order = collectives.collectives.filter(
+        pl.col(CollectiveRows.collective_id).is_in(calls[MatchedCalls.collective_id].unique().implode())
+    )
+    numbers = order[CollectiveRows.collective_id]
+    cells = calls.select(
+        pl.col(MatchedCalls.collective_id)
+        .replace_strict(numbers, range(len(numbers)), return_dtype=pl.Int64)
+        .alias(figures.HeatCells.x),
+        pl.col(MatchedCalls.rank)
+        .replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int64)
+        .alias(figures.HeatCells.y),
+        (pl.col(MatchedCalls.lateness_ns) / NS_PER_MS).alias(figures.HeatCells.value),
+    )
+    axes = figures.HeatAxes(
+        title="How late each rank arrived at each collective",
+        x_title="Collective, in the order of time",
+        y_title="Rank",
+        x_labels=[
+            f"{number} {operation}"
+            for number, operation in order.select(CollectiveRows.collective_id, CollectiveRows.operation).iter_rows()
+        ],
+        y_labels=[str(rank) for rank in ranks],
+        value_title="after the first (ms)",
+    )
+    return figures.heat_map(cells, axes)
 
 
 def wait_bars(results: Results) -> figures.StackedTimes:

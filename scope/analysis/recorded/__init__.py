@@ -1,23 +1,32 @@
 """Figures of a recorded run: what every step, rank and collective took, from the frames of `scope.open_run`."""
 
+from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
+from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, summarize_excess_by_group
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress, find_absentees
 from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
-from scope.analysis.recorded.summary import RunSummary, summarize_run
+from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
 
 __all__ = [
     "CollectiveSummary",
+    "GroupExcess",
     "GroupProgress",
+    "MeshRanks",
+    "PhaseChanges",
     "RankExcess",
     "RunSummary",
     "StepSummary",
     "bin_rank_steps",
+    "compare_phases",
     "compute_group_progress",
     "compute_phase_totals",
     "compute_rank_excess",
+    "compute_waste",
     "find_absentees",
+    "mesh_axes",
     "summarize_collectives",
+    "summarize_excess_by_group",
     "summarize_run",
     "summarize_steps",
 ]

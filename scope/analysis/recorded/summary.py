@@ -100,6 +100,25 @@ def summarize_run(ranks: pl.DataFrame, steps: pl.LazyFrame, *, now_ns: int | Non
     )
 
 
+WASTE_PHASES: Final = ("startup", "init", "input", "host_to_device", "checkpoint")
+"""Phases in which the host trains nothing."""
+
+
+def compute_waste(summary: RunSummary) -> dict[str, int]:
+    """Return host nanoseconds that trained nothing, by cause, the largest first; causes of 0 are left out.
+
+    The phases of `WASTE_PHASES` and the wait in communication do not overlap each other. Garbage collection and
+    recording are overlays and may lie inside any of them, so the causes must not be added up.
+    """
+    causes = {phase: summary.phases_ns.get(phase, 0) for phase in WASTE_PHASES}
+    causes |= {
+        "communication_wait": summary.communication_wait_ns or 0,
+        "gc": summary.gc_ns,
+        "recorder": summary.recorder_ns,
+    }
+    return {cause: length for cause, length in sorted(causes.items(), key=lambda item: -item[1]) if length > 0}
+
+
 def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> RunSpeed:
     """Return how fast the last steps of an attempt were.
 

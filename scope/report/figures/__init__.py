@@ -7,8 +7,10 @@ from scope.report.figures.bars import (
     StackedTimes,
     idle_causes,
     kernels_by_time,
+    parts_by_time,
     phase_breakdown,
     rank_breakdown,
+    rank_excess,
     step_breakdown,
     wait_and_transfer,
 )
@@ -21,7 +23,7 @@ from scope.report.figures.points import (
     collective_bandwidth,
     roofline,
 )
-from scope.report.figures.series import Samples, link_use_over_time, memory_over_time
+from scope.report.figures.series import Samples, link_use_over_time, memory_over_time, samples_over_time
 from scope.report.figures.style import COLORS, MAX_MARKS
 from scope.report.figures.timeline import TimelineSpans, timeline
 
@@ -43,9 +45,12 @@ __all__ = [
     "kernels_by_time",
     "link_use_over_time",
     "memory_over_time",
+    "parts_by_time",
     "phase_breakdown",
     "rank_breakdown",
+    "rank_excess",
     "roofline",
+    "samples_over_time",
     "step_breakdown",
     "timeline",
     "wait_and_transfer",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scope.report.figures import style
 from scope.report.inert import kernel_title
-from scope.units import format_duration
+from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,20 +35,83 @@ class StackedTimes:
         """Check that every part has one value a bar."""
         assert all(len(values) == len(self.labels) for values in self.parts.values())
 
+    @property
+    def num_merged(self) -> int:
+        """How many neighbours are drawn as one bar, which is their mean: bar k stands for those from k times this."""
+        return style.group_size(len(self.labels), cap=style.MAX_MARKS // max(1, len(self.parts)))
+
 
 def step_breakdown(bars: StackedTimes) -> Figure:
     """Return compute, exposed communication, exposed memory and idle of each step on the device."""
     return _stacked(bars, title="Where each step went", axis="Step")
 
 
-def rank_breakdown(bars: StackedTimes) -> Figure:
+def rank_breakdown(bars: StackedTimes, *, title: str = "Where each rank's time went") -> Figure:
     """Return compute, exposed communication, exposed memory and idle of each rank's window."""
-    return _stacked(bars, title="Where each rank's time went", axis="Rank")
+    return _stacked(bars, title=title, axis="Rank")
 
 
-def phase_breakdown(bars: StackedTimes) -> Figure:
-    """Return the phases of each recorded step, as host time."""
-    return _stacked(bars, title="Phases of each step", axis="Step")
+def phase_breakdown(bars: StackedTimes, *, title: str = "Phases of each step", axis: str = "Step") -> Figure:
+    """Return the phases of each recorded step, as host time.
+
+    Args:
+        bars: One bar a step, or whatever `axis` says.
+        title: What the bars are, in fixed words.
+        axis: What one bar stands for.
+    """
+    return _stacked(bars, title=title, axis=axis)
+
+
+def rank_excess(bars: StackedTimes) -> Figure:
+    """Return the work of each rank in a step: what the median rank needs, and what it needs beyond that."""
+    return _stacked(bars, title="Work a step, beyond that of the median rank", axis="Rank, the slowest first")
+
+
+def parts_by_time(parts: Mapping[str, int], *, title: str, whole_ns: int) -> Figure:
+    """Return one horizontal bar a part, the longest first, each with its length and its share of the whole.
+
+    Args:
+        parts: Length in ns by the name of the part; a part of length 0 is left out.
+        title: What the parts are parts of, in fixed words.
+        whole_ns: What the shares are shares of; the parts need not sum to it.
+    """
+    rows = sorted(((name, length) for name, length in parts.items() if length), key=lambda row: -row[1])
+    if not rows:
+        return style.empty(title=title, reason="nothing of this kind was recorded")
+    scale = style.time_scale(rows[0][1])
+    texts = [f"{format_duration(length)} · {format_ratio(length / whole_ns)}" for _, length in rows]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "showlegend": False,
+        "marker": {"color": [style.color(name, index=index) for index, (name, _) in enumerate(rows)]},
+        "y": list(range(len(rows))),
+        "x": [scale.of(length) for _, length in rows],
+        "text": texts,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [[style.words(name), text] for (name, _), text in zip(rows, texts, strict=True)],
+        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+    }
+    return style.build(
+        [trace],
+        title=title,
+        x_title=f"Time ({scale.unit})",
+        y_title="",
+        layout={
+            "height": 120 + 34 * len(rows),
+            "bargap": 0.25,
+            # Room for the text beyond the longest bar.
+            "xaxis": {"range": [0, scale.of(rows[0][1]) * 1.45]},
+            "yaxis": {
+                "tickmode": "array",
+                "tickvals": list(range(len(rows))),
+                "ticktext": [style.words(name) for name, _ in rows],
+                "autorange": "reversed",
+                "showgrid": False,
+            },
+        },
+    )
 
 
 def idle_causes(bars: StackedTimes) -> Figure:
@@ -113,7 +176,7 @@ def _kernel_trace(rows: Sequence[tuple[str, int, str]], kernel_class: str, scale
 
 
 def _stacked(bars: StackedTimes, *, title: str, axis: str) -> Figure:
-    size = style.group_size(len(bars.labels), cap=style.MAX_MARKS // max(1, len(bars.parts)))
+    size = bars.num_merged
     labels, parts = _grouped(bars, size)
     totals = [sum(values[index] or 0 for values in parts.values()) for index in range(len(labels))]
     if not labels or not any(totals):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _LARGEST_BUBBLE: Final = 44
+_LOG_AXIS: Final = {"type": "log", "dtick": 1, "exponentformat": "none"}
 _GIGA: Final = 1_000_000_000
 _TERA: Final = 1_000_000_000_000
 
@@ -33,6 +34,7 @@ class RooflineBubble:
         attained_ratio: Achieved / ceiling at its intensity.
         total_ns: Time of all its executions; the bubble's area.
         count: Executions.
+        place: Number by which a click finds it again: the last entry of the point's `customdata`.
     """
 
     name: str
@@ -43,6 +45,7 @@ class RooflineBubble:
     attained_ratio: float
     total_ns: int
     count: int
+    place: int = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +111,7 @@ def roofline(bubbles: Sequence[RooflineBubble], ceilings: Sequence[RooflineCeili
         title=title,
         x_title="Arithmetic intensity (FLOP/byte)",
         y_title="Achieved (TFLOP/s)",
-        layout={"height": 560, "xaxis": {"type": "log"}, "yaxis": {"type": "log"}},
+        layout={"height": 560, "xaxis": _LOG_AXIS, "yaxis": _LOG_AXIS},
     )
 
 
@@ -130,7 +133,7 @@ def collective_bandwidth(bubbles: Sequence[CollectiveBubble], ceilings: Sequence
         title=title,
         x_title="Message size (bytes)",
         y_title="Bus bandwidth (GB/s)",
-        layout={"height": 480, "xaxis": {"type": "log"}, "yaxis": {"type": "log"}},
+        layout={"height": 480, "xaxis": {"type": "log", "dtick": 1, "exponentformat": "SI"}, "yaxis": _LOG_AXIS},
     )
 
 
@@ -164,6 +167,7 @@ def _roofline_trace(kernel_class: str, bubbles: Sequence[RooflineBubble], longes
                 format_ratio(bubble.attained_ratio),
                 format_duration(bubble.total_ns),
                 bubble.count,
+                bubble.place,
             ]
             for bubble in bubbles
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -20,6 +21,17 @@ _GIGA: Final = 1_000_000_000
 _BIN: Final = "bin"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Look:
+    """How lines are drawn: words, shape, and the unit that values are divided by."""
+
+    title: str
+    y_title: str
+    shape: str
+    form: Callable[[float], str]
+    unit: int = _GIGA
+
+
 class Samples(Table):
     """Samples of named quantities; sorted by time within a name. A time without a sample draws no point."""
 
@@ -35,24 +47,34 @@ def memory_over_time(samples: pl.DataFrame, *, capacities: Mapping[str, float]) 
         samples: The table `Samples`, values in bytes.
         capacities: Bytes by the name of a limit.
     """
-    return _lines(samples, capacities, title="Memory over time", y_title="Memory (GB)", shape="hv", form=format_bytes)
+    look = _Look(title="Memory over time", y_title="Memory (GB)", shape="hv", form=format_bytes)
+    return _lines(samples, capacities, look)
 
 
-def link_use_over_time(samples: pl.DataFrame, *, capacities: Mapping[str, float]) -> Figure:
+def link_use_over_time(
+    samples: pl.DataFrame, *, capacities: Mapping[str, float], title: str = "Use of links over time"
+) -> Figure:
     """Return the payload that links carried over time, one way, under their capacity.
 
     Args:
         samples: The table `Samples`, values in bytes a second.
         capacities: Payload capacity one way in bytes a second, by the name of the link.
+        title: What they are, in fixed words.
     """
-    return _lines(
-        samples,
-        capacities,
-        title="Use of links over time",
-        y_title="Payload one way (GB/s)",
-        shape="linear",
-        form=format_bandwidth,
-    )
+    look = _Look(title=title, y_title="Payload one way (GB/s)", shape="linear", form=format_bandwidth)
+    return _lines(samples, capacities, look)
+
+
+def samples_over_time(samples: pl.DataFrame, *, title: str, y_title: str) -> Figure:
+    """Return any samples over time.
+
+    Args:
+        samples: The table `Samples`.
+        title: What they are, in fixed words.
+        y_title: Title of the y axis, with the unit that the values are in.
+    """
+    look = _Look(title=title, y_title=y_title, shape="linear", form="{:.4g}".format, unit=1)
+    return _lines(samples, {}, look)
 
 
 def thinned(samples: pl.DataFrame, *, cap: int) -> pl.DataFrame:
@@ -77,31 +99,23 @@ def thinned(samples: pl.DataFrame, *, cap: int) -> pl.DataFrame:
     return binned.filter(kept).drop(_BIN)
 
 
-def _lines(
-    samples: pl.DataFrame,
-    capacities: Mapping[str, float],
-    *,
-    title: str,
-    y_title: str,
-    shape: str,
-    form: Callable[[float], str],
-) -> Figure:
+def _lines(samples: pl.DataFrame, capacities: Mapping[str, float], look: _Look) -> Figure:
     if samples.is_empty():
-        return style.empty(title=title, reason="nothing was recorded here")
+        return style.empty(title=look.title, reason="nothing was recorded here")
     names: list[str] = samples[Samples.name].unique(maintain_order=True).to_list()
     first, last = _extent(samples[Samples.time_ns])
     scale = style.time_scale(last - first)
     kept = thinned(samples, cap=max(4, style.MAX_MARKS // len(names)))
     traces = [
-        _line(name, kept.filter(pl.col(Samples.name) == name), first, scale, (index, shape, form))
+        _line(name, kept.filter(pl.col(Samples.name) == name), first, scale, (index, look))
         for index, name in enumerate(names)
     ]
-    traces += [_limit(name, value, scale.of(last - first), form) for name, value in capacities.items()]
+    traces += [_limit(name, value, scale.of(last - first), look) for name, value in capacities.items()]
     return style.build(
         traces,
-        title=title,
+        title=look.title,
         x_title=f"Time since the first sample ({scale.unit})",
-        y_title=y_title,
+        y_title=look.y_title,
         layout={"yaxis": {"rangemode": "tozero"}},
     )
 
@@ -112,30 +126,30 @@ def _extent(instants: pl.Series) -> tuple[int, int]:
 
 
 def _line(
-    name: str, samples: pl.DataFrame, first: int, scale: style.TimeScale, look: tuple[int, str, Callable[[float], str]]
+    name: str, samples: pl.DataFrame, first: int, scale: style.TimeScale, numbered: tuple[int, _Look]
 ) -> dict[str, Any]:
-    index, shape, form = look
+    index, look = numbered
     values: list[float | None] = samples[Samples.value].to_list()
     return {
         "type": "scatter",
         "mode": "lines",
         "name": style.label(name),
-        "line": {"color": style.color("", index=index), "width": 1.5, "shape": shape},
+        "line": {"color": style.color("", index=index), "width": 1.5, "shape": look.shape},
         "connectgaps": False,
         "x": [scale.of(time - first) for time in samples[Samples.time_ns].to_list()],
-        "y": [None if value is None else value / _GIGA for value in values],
-        "customdata": [["not known" if value is None else form(value)] for value in values],
+        "y": [None if value is None else value / look.unit for value in values],
+        "customdata": [["not known" if value is None else look.form(value)] for value in values],
         "hovertemplate": "%{fullData.name}: %{customdata[0]}<extra></extra>",
     }
 
 
-def _limit(name: str, value: float, right: float, form: Callable[[float], str]) -> dict[str, Any]:
+def _limit(name: str, value: float, right: float, look: _Look) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines",
         "name": style.label(name),
         "x": [0, right],
-        "y": [value / _GIGA] * 2,
+        "y": [value / look.unit] * 2,
         "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
-        "hovertemplate": f"%{{fullData.name}}: {form(value)}<extra></extra>",
+        "hovertemplate": f"%{{fullData.name}}: {look.form(value)}<extra></extra>",
     }

@@ -49,6 +49,8 @@ COLORS: Final[Mapping[str, str]] = {
     "checkpoint": PURPLE,
     "other": WINE,
     "communication_wait": VERMILION,
+    "recorder": WINE,
+    "step": SAND,
     # Why a device stood idle.
     "sync": VERMILION,
     "allocation": PURPLE,
@@ -91,6 +93,10 @@ DIVERGING: Final = "RdBu_r"
 _FURTHER: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, TEAL, WINE, SAND, INDIGO)
 _LABEL_LENGTH: Final = 60
 _GRID: Final = "rgba(128,128,128,0.25)"
+_HEIGHT: Final = 420
+_MARGIN_TOP: Final = 50
+_MARGIN_BOTTOM: Final = 50
+_LEGEND_DISTANCE: Final = 52
 
 
 def color(word: str, *, index: int = 0) -> str:
@@ -144,19 +150,25 @@ def build(
         x_title: Title of the x axis, with its unit.
         y_title: Title of the y axis, with its unit.
         layout: Further layout; `xaxis` and `yaxis` are merged into the axes made here.
+
+    The height is always set, in pixels, so that the legend can keep its distance.
     """
     axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
+    height = float(layout.get("height", _HEIGHT))
+    # Below the title of the x axis, however tall the figure is: a share of the height would be a gap or an overlap.
+    below = -_LEGEND_DISTANCE / max(1.0, height - _MARGIN_TOP - _MARGIN_BOTTOM)
     rest = {key: value for key, value in layout.items() if key not in {"xaxis", "yaxis"}}
     return Figure(
         {
             "data": [dict(trace) for trace in traces],
             "layout": {
                 "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
-                "margin": {"l": 60, "r": 20, "t": 60, "b": 50},
+                "height": height,
+                "margin": {"l": 60, "r": 20, "t": _MARGIN_TOP, "b": _MARGIN_BOTTOM},
                 "paper_bgcolor": "rgba(0,0,0,0)",
                 "plot_bgcolor": "rgba(0,0,0,0)",
                 "template": "none",
-                "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+                "legend": {"orientation": "h", "y": below, "yanchor": "top", "x": 0},
                 "hoverlabel": {"namelength": -1},
                 "xaxis": {"title": {"text": x_title}, **axis, **layout.get("xaxis", {})},
                 "yaxis": {"title": {"text": y_title}, **axis, **layout.get("yaxis", {})},

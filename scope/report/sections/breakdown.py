@@ -66,10 +66,19 @@ def breakdown_table(analysis: Analysis) -> ReportTable:
     )
 
 
-def rank_steps_table(analysis: Analysis) -> ReportTable:
-    """Return the breakdown of every step of every rank and device, with what lies before and after the steps."""
+def rank_steps_table(analysis: Analysis, number: int | None = None) -> ReportTable:
+    """Return the breakdown of every step of every rank and device, with what lies before and after the steps.
+
+    Args:
+        analysis: The results of a job.
+        number: The one step that is wanted; None for all.
+    """
     places = [(rank, device, part) for rank in analysis.ranks for device in rank.devices for part in _parts(device)]
-    rows = [_part_row(rank, device, part) for rank, device, part in places]
+    rows = [
+        _part_row(rank, device, part)
+        for rank, device, part in places
+        if number is None or (part.step is not None and part.step.number == number)
+    ]
     return whole_table("steps", "Steps of each rank", RANK_STEP_COLUMNS, rows)
 
 

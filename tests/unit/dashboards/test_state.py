@@ -17,6 +17,8 @@ STATES = st.builds(
     last_step=st.none() | st.integers(1_000, 10**9),
     step=st.none() | st.integers(0, 10**9),
     selection=st.none() | st.integers(0, 10**9),
+    start_us=st.none() | st.integers(0, 1_000),
+    end_us=st.none() | st.integers(1_000, 10**12),
 )
 
 

@@ -1,0 +1,75 @@
+"""How findings, verdicts and alerts look on a page."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import streamlit as st
+
+from dashboards.shell import sources
+from dashboards.sources.alerts import firing_alerts
+from scope.report.inert import markdown_text
+from scope.units import format_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dashboards.sources.alerts import Firing
+    from scope.report.findings import Finding
+    from scope.run.schema import Verdict
+
+_ALERTS_TTL_S: Final = 10.0
+_SHOWN_ALERTS: Final = 5
+
+
+def draw_findings(findings: Sequence[Finding]) -> None:
+    """Draw the findings of traces, the costliest first and open."""
+    st.subheader("Findings")
+    for number, finding in enumerate(findings):
+        _draw_finding(finding, is_open=number == 0)
+    if not findings:
+        st.success("Nothing stands out.", icon=":material/check_circle:")
+
+
+def _draw_finding(finding: Finding, *, is_open: bool) -> None:
+    share = "" if finding.share_ratio is None else f"{format_ratio(finding.share_ratio)} · "
+    with st.expander(f"{share}{markdown_text(finding.title)}", expanded=is_open):
+        where = finding.where.text()
+        if where:
+            st.markdown(f"**Where:** {markdown_text(where)}")
+        st.markdown("\n".join(f"- {markdown_text(each.text())}" for each in finding.evidence))
+        st.markdown(f"**What to do:** {markdown_text(finding.action)}")
+
+
+def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Draw what diagnosis found and still holds."""
+    for verdict in verdicts:
+        if verdict.resolved_ns is None:
+            show = st.error if verdict.severity == "critical" else st.warning
+            action = f" {verdict.action}" if verdict.action else ""
+            show(markdown_text(f"{verdict.kind}: {verdict.summary}{action}"), icon=":material/gavel:")
+
+
+def draw_alerts() -> None:
+    """Draw the alerts that fire now; without a Prometheus server say that they are not known."""
+    firing = _firing(int(time.monotonic() // _ALERTS_TTL_S))
+    if not firing.num_servers:
+        st.caption("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
+        return
+    for problem in firing.problems:
+        st.caption(f":material/cloud_off: {markdown_text(problem)}")
+    for alert in firing.alerts[:_SHOWN_ALERTS]:
+        show = st.error if alert.severity == "critical" else st.warning
+        show(f"**{markdown_text(alert.name)}** {markdown_text(alert.where)}", icon=":material/notifications_active:")
+    if len(firing.alerts) > _SHOWN_ALERTS:
+        st.caption(f"{len(firing.alerts) - _SHOWN_ALERTS} more alerts fire.")
+    if not firing.alerts and len(firing.problems) < firing.num_servers:
+        st.caption(":material/notifications_off: No alert fires.")
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _firing(period: int) -> Firing:
+    """Ask the servers once in a while, whoever looks."""
+    del period
+    return firing_alerts(sources())
