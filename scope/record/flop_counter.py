@@ -10,6 +10,7 @@ checkpointing computes again, and what flash attention's backward computes again
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any, Final
 
@@ -22,8 +23,21 @@ _ATTENTION: Final = frozenset(
     for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 )
 _ATTENTION_BACKWARD: Final = frozenset(f"{name}_backward" for name in _ATTENTION)
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _GROUPED: Final = "aten._grouped_mm"
 _KNOWN_NAMESPACES: Final = frozenset(("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"))
+
+
+def can_count() -> bool:
+    """Whether nothing in this process would fail under a dispatch mode.
+
+    Older versions of torch refuse to compile (flex attention compiles by itself) or to run higher-order operators
+    under one; there a process that has loaded the compiler is not counted.
+    """
+    understood = hasattr(TorchDispatchMode, "ignore_compile_internals") and hasattr(
+        TorchDispatchMode, "supports_higher_order_operators"
+    )
+    return understood or "torch._dynamo" not in sys.modules
 
 
 class FlopCounter(TorchDispatchMode):
@@ -36,6 +50,13 @@ class FlopCounter(TorchDispatchMode):
         num_counted: Operators with a formula.
         num_foreign: Custom operators without one (Triton, flash-attn and other packages).
     """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch compile what it would compile without us; what runs inside is not counted."""
+        return True
 
     def __init__(self, *, backward: bool = False) -> None:
         """Start at nothing.
@@ -53,11 +74,16 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and count it."""
-        if any(kind is not torch.Tensor and kind is not torch.nn.Parameter for kind in types):
-            # A subclass such as DTensor: its own dispatch comes back here with this rank's local tensors.
+        if any(kind.__name__ == "DTensor" for kind in types):
+            # Its own dispatch comes back here with this rank's local tensors.
             return NotImplemented
         out = func(*args, **(kwargs or {}))
-        self._count(func, args, kwargs or {}, out)
+        if not all(kind in _PLAIN for kind in types):
+            return out  # fake tensors that only propagate shapes, and subclasses that compute nothing here
+        try:
+            self._count(func, args, kwargs or {}, out)
+        except Exception:  # noqa: BLE001 - the guard: an operator whose shapes are unheard of is one without a formula
+            self.num_foreign += 1
         return out
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:

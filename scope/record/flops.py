@@ -15,7 +15,7 @@ from torch import nn
 
 from scope import definitions
 from scope.hardware.match import DeviceFacts, match_gpu
-from scope.record.flop_counter import FlopCounter
+from scope.record.flop_counter import FlopCounter, can_count
 from scope.run.schema import FlopsInfo
 
 if TYPE_CHECKING:
@@ -62,10 +62,12 @@ class FlopMeter:
         """Enter the counter around a forward or backward of the counted step; `None` in all others."""
         if not self._active or self._open or not self._session.clock.is_own_thread():
             return None
-        if self._session.hooks.is_compiled():
+        compiled = self._session.hooks.is_compiled()
+        if compiled or not can_count():
             # Under a dispatch mode torch would compile once more, or not at all.
             self._active = False
-            self.info = FlopsInfo(absent={"mfu": "the model is compiled, so its operators cannot be counted"})
+            why = "the model is compiled" if compiled else "this torch cannot compile while it counts"
+            self.info = FlopsInfo(absent={"mfu": f"the operators of a step cannot be counted: {why}"})
             self._session.writer.update_info(flops=self.info)
             return None
         counter = FlopCounter(backward=backward)

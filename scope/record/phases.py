@@ -145,7 +145,8 @@ class PhaseClock:
         name = self._stack[-1][0]
         if self.on_change is not None:
             self.on_change(name)
-        self._spent[name] = self._spent.get(name, 0) + now - self._changed_ns
+        if now > self._changed_ns:
+            self._spent[name] = self._spent.get(name, 0) + now - self._changed_ns
         self._changed_ns = now
         self.num_changes += 1
 

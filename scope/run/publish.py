@@ -77,11 +77,10 @@ class Publisher:
 
     def _try(self, path: Path, action: object) -> None:
         assert callable(action)
+        if not os.path.lexists(path):
+            return  # a rank that has not got so far, or never had one
         try:
             action(path)
-        except FileNotFoundError:
-            if not self.run.parent.is_dir():
-                self.problems[str(path)] = f"{self.run.parent} is gone"
         except (OSError, RunError) as error:
             self.problems[str(path)] = str(error)
 

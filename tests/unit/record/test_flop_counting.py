@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,3 +175,26 @@ def test_measured_peak_draws_no_random_numbers() -> None:
     assert math.isfinite(peak)
     assert peak > 1e8
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_compiles_and_what_is_fake_runs_under_the_counter() -> None:
+    """A function compiled as one graph and flex attention run as ever; fake tensors compute and count nothing."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    compiled = torch.compile(double, backend="eager", fullgraph=True)
+    query = torch.randn(1, 2, 16, 8)
+    expected = functional.scaled_dot_product_attention(query, query, query)
+    with FlopCounter():
+        assert torch.equal(compiled(query), 2 * query)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out = flex_attention(query, query, query)
+        assert isinstance(out, torch.Tensor)
+        assert torch.allclose(out, expected, atol=1e-5)
+    with FlopCounter() as counter, FakeTensorMode():
+        torch.mm(torch.empty(4, 4), torch.empty(4, 4))
+    assert counter.model_flop == 0

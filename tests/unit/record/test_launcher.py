@@ -1,0 +1,55 @@
+"""Which processes `scope run` records: ranks and the direct child; never launchers or workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import scope
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+FILE = Path(scope.__file__).parent / "record" / "launcher" / "sitecustomize.py"
+RUN = {"SCOPE_RUN_ID": "r", "SCOPE_PARENT_PID": "10"}
+RANK = {**RUN, "RANK": "1", "WORLD_SIZE": "2"}
+
+
+@pytest.fixture(scope="module")
+def launcher() -> ModuleType:
+    """The launcher's module; outside `scope run` it changes nothing."""
+    before = list(sys.meta_path)
+    spec = importlib.util.spec_from_file_location("scope_launcher_under_test", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert sys.meta_path == before
+    return module
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "parent", "recorded"),
+    [
+        pytest.param({}, ["python", "train.py"], 10, False, id="outside"),
+        pytest.param(RUN, ["python", "train.py"], 10, True, id="direct-child"),
+        pytest.param(RUN, ["python", "-m", "package.train"], 10, True, id="direct-child-module"),
+        pytest.param(RUN, ["python", "tool.py"], 99, False, id="some-other-child"),
+        pytest.param(RUN, ["python", "/bin/torchrun", "train.py"], 10, False, id="torchrun"),
+        pytest.param(RUN, ["python", "-m", "torch.distributed.run", "train.py"], 10, False, id="module-launcher"),
+        pytest.param(RUN, ["python", "/bin/accelerate", "launch", "train.py"], 10, False, id="accelerate"),
+        pytest.param(RANK, ["python", "-u", "train.py"], 50, True, id="rank"),
+        pytest.param({**RANK, "SCOPE_RECORDING_PID": "7"}, ["python", "train.py"], 7, False, id="child-of-a-rank"),
+        pytest.param({**RANK, "SCOPE_RECORDING_PID": "8"}, ["python", "train.py"], 50, True, id="the-rank-itself"),
+        pytest.param(RANK, ["python", "-c", "from x", "--multiprocessing-fork"], 50, False, id="spawned-worker"),
+    ],
+)
+def test_who_is_recorded(
+    launcher: ModuleType, environment: dict[str, str], arguments: list[str], parent: int, recorded: bool
+) -> None:
+    """Environment, command line and parent decide."""
+    assert launcher.is_recorded(environment, arguments, pid=8, parent=parent) is recorded

@@ -1,0 +1,142 @@
+"""Peaks without wiping the user's, and GPU times by pooled events, on stand-ins that behave like the driver's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from scope.record.device import DevicePhases
+from scope.record.memory import PeakShadow, ResidentMemory
+from scope.record.patches import PatchTable
+
+
+class Counter:
+    """One device's peak counter, as torch keeps it."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+
+    def use(self, size: int) -> None:
+        """Have so many bytes allocated."""
+        self.now = size
+        self.peak = max(self.peak, size)
+
+    def cuda(self) -> Any:
+        """Return a stand-in for `torch.cuda`."""
+
+        def reset(device: Any = None) -> None:
+            self.peak = self.now
+
+        return SimpleNamespace(
+            max_memory_allocated=lambda device=None: self.peak,
+            max_memory_reserved=lambda device=None: 2 * self.peak,
+            reset_peak_memory_stats=reset,
+            current_device=lambda: 0,
+        )
+
+
+def test_the_users_peak_is_what_it_would_be_without_us() -> None:
+    """Our resets between phases don't lower what the user reads; the user's own reset does; restoring is exact."""
+    counter = Counter()
+    cuda = counter.cuda()
+    originals = dict(vars(cuda))
+    patches = PatchTable()
+    shadow = PeakShadow(cuda, patches)
+    counter.use(500)
+    counter.use(100)
+    assert shadow.take() == (500, 1000)
+    counter.use(300)
+    counter.use(50)
+    assert shadow.take() == (300, 600)
+    assert cuda.max_memory_allocated() == 500
+    assert cuda.max_memory_reserved(0) == 1000
+    cuda.reset_peak_memory_stats()
+    assert cuda.max_memory_allocated() == 50
+    counter.use(70)
+    counter.use(10)
+    assert shadow.take() == (70, 140)
+    assert cuda.max_memory_allocated() == 70
+    patches.restore()
+    assert vars(cuda) == originals
+
+
+def test_resident_peak_is_the_largest_reading_of_each_phase() -> None:
+    """Memory that a phase holds when it ends shows in that phase and in the step, and the next step begins anew."""
+    meter = ResidentMemory()
+    meter.end_phase("other")
+    held = bytearray(64 * 2**20)
+    held[::4096] = b"x" * len(held[::4096])
+    meter.end_phase("forward")
+    del held
+    meter.end_phase("other")
+    record = meter.end_step()
+    assert record is not None
+    assert record.sampled
+    forward, other = record.phases["forward"].resident_bytes, record.phases["other"].resident_bytes
+    assert forward is not None
+    assert other is not None
+    assert forward - other > 48 * 2**20
+    assert record.peak.resident_bytes == forward
+    assert meter.end_step() is None
+    meter.close()
+
+
+class Event:
+    """A timing event on a stream that the test moves on."""
+
+    clock_ms = 0.0
+    done_ms = 0.0
+    made = 0
+
+    def __init__(self) -> None:
+        Event.made += 1
+        self.at = -1.0
+
+    def record(self) -> None:
+        """Stand in the stream here."""
+        self.at = Event.clock_ms
+
+    def query(self) -> bool:
+        """Whether the device has come so far."""
+        return self.at <= Event.done_ms
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds to another event."""
+        assert self.query()
+        assert end.query()
+        return end.at - self.at
+
+
+def test_times_come_when_the_device_is_there_and_events_are_used_again() -> None:
+    """A step's GPU times are unknown until its last pair is done, then exact; nothing is waited for."""
+    Event.made = 0
+    capturing = [False]
+    device = DevicePhases(make_event=Event, capturing=lambda: capturing[0])
+    asks: list[Any] = []
+    for _ in range(2):
+        for name, length in (("forward", 3.0), ("forward", 1.0), ("backward", 6.5)):
+            begun = device.begin(name)
+            assert begun is not None
+            Event.clock_ms += length
+            device.end(begun)
+        asks.append(device.end_step(0))
+    device.poll()
+    assert asks[0]() is None
+    Event.done_ms = 10.5
+    device.poll()
+    assert asks[0]() == {"forward": 4_000_000, "backward": 6_500_000}
+    assert asks[1]() is None
+    Event.done_ms = 100.0
+    device.poll()
+    assert asks[1]() == asks[0]()
+    made = Event.made
+    begun = device.begin("forward")
+    assert begun is not None
+    device.end(begun)
+    assert Event.made == made
+    capturing[0] = True
+    assert device.begin("forward") is None

@@ -1,0 +1,162 @@
+"""Publishing a spool and keeping a folder of runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from scope.errors import RunError, UsageError
+from scope.run import identity, paths
+from scope.run.listing import delete_run, list_runs, tag_run
+from scope.run.publish import Publisher
+from scope.run.schema import RankInfo, RunInfo, StepRecord
+from scope.run.writer import RankWriter, StepDraft
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_rank(run: Path, *, rank: int = 0) -> RankWriter:
+    """A rank of a run that is not started: the test calls `flush`."""
+    identity.write_run_info(run, run_id="r", source="option")
+    info = RankInfo(schema="1.0", run_id="r", attempt=0, rank=rank, started_ns=1, host="h", pid=1)
+    return RankWriter(paths.rank_folder(run, 0, rank), info)
+
+
+def add_steps(writer: RankWriter, first: int, last: int) -> None:
+    """Steps of 10 ns."""
+    for step in range(first, last):
+        record = StepRecord(step=step, start_ns=10 * step, end_ns=10 * step + 10, phases={"other": 10})
+        writer.add_step(StepDraft(record=record, calls=writer.calls.next_step(step + 1)))
+    writer.flush()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_published_run_equals_its_spool(tmp_path: Path) -> None:
+    """Growing files are appended, replaced ones copied whole, closed segments and traces moved."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    writer = make_rank(spool)
+    publisher = Publisher(spool, run)
+    add_steps(writer, 0, 3)
+    assert publisher.publish()
+    add_steps(writer, 3, 5)
+    traces = writer.folder / "traces"
+    (traces / "w.json").write_text("{}")
+    (traces / "w.capture.json").write_text("{}")
+    (traces / "half.part").write_text("{")
+    (writer.folder / "calls" / "000001-0.bin").write_bytes(b"closed")
+    assert publisher.publish()
+    target = paths.rank_folder(run, 0, 0)
+    assert (target / "steps.jsonl").read_bytes() == (writer.folder / "steps.jsonl").read_bytes()
+    assert (target / "calls" / "000001-0.bin").read_bytes() == b"closed"
+    assert not (writer.folder / "calls" / "000001-0.bin").exists()
+    assert sorted(path.name for path in (target / "traces").iterdir()) == ["w.capture.json", "w.json"]
+    steps = writer.folder / "steps.jsonl"
+    fresh = steps.with_name("fresh")
+    fresh.write_bytes(b"folded\n")
+    fresh.rename(steps)
+    assert publisher.publish()
+    assert (target / "steps.jsonl").read_bytes() == b"folded\n"
+    writer.close("finished")
+    assert publisher.publish()
+    publisher.remove_spool()
+    assert not spool.exists()
+
+
+def test_segments_beyond_the_budget_go_the_oldest_first(tmp_path: Path) -> None:
+    """The run directory keeps the newest segments within three quarters of the budget."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    writer = make_rank(spool)
+    for number in range(6):
+        (writer.folder / "calls" / f"{number:06d}-0.bin").write_bytes(b"x" * 100)
+    publisher = Publisher(spool, run, max_run_bytes=400)
+    assert publisher.publish()
+    kept = sorted(path.name for path in (paths.rank_folder(run, 0, 0) / "calls").iterdir())
+    assert kept == ["000003-0.bin", "000004-0.bin", "000005-0.bin"]
+
+
+def test_what_cannot_be_published_is_named_and_tried_again(tmp_path: Path) -> None:
+    """A file in the way of the run directory is a problem with its path; once it is gone, all is published."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    writer = make_rank(spool)
+    add_steps(writer, 0, 2)
+    run.write_text("in the way")
+    publisher = Publisher(spool, run)
+    assert not publisher.publish()
+    assert any("steps.jsonl" in path for path in publisher.problems)
+    run.unlink()
+    assert publisher.publish()
+    assert len((paths.rank_folder(run, 0, 0) / "steps.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_a_request_in_the_run_directory_reaches_the_ranks(tmp_path: Path) -> None:
+    """`capture.request` is passed on to each rank of the last attempt and taken away."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    writers = [make_rank(spool, rank=rank) for rank in (0, 1)]
+    publisher = Publisher(spool, run)
+    publisher.publish()
+    (run / paths.REQUEST_FILE).touch()
+    publisher.publish()
+    assert all((writer.folder / paths.REQUEST_FILE).exists() for writer in writers)
+    assert not (run / paths.REQUEST_FILE).exists()
+
+
+def test_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
+    """A run that goes on is not deleted without force; foreign folders and links are left alone."""
+    run = tmp_path / "one"
+    writer = make_rank(run)
+    add_steps(writer, 0, 2)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "run.json").write_text("{")
+    entries, problems = list_runs(tmp_path)
+    assert [(entry.info.run_id, entry.ranks, entry.ended) for entry in entries] == [("r", 1, False)]
+    assert len(problems) == 1
+    assert "torn" in problems[0]
+    assert tag_run(run, {"model": "7b", "note": "x"}).tags == {"model": "7b", "note": "x"}
+    assert tag_run(run, {"note": ""}).tags == {"model": "7b"}
+    assert msgspec.json.decode((run / "run.json").read_bytes(), type=RunInfo).tags == {"model": "7b"}
+    with pytest.raises(UsageError, match="not ended"):
+        delete_run(run)
+    (tmp_path / "link").symlink_to(run)
+    with pytest.raises(RunError, match="link"):
+        delete_run(tmp_path / "link")
+    with pytest.raises(RunError, match="not a run directory"):
+        delete_run(tmp_path / "foreign")
+    writer.close("finished")
+    assert delete_run(run) > 0
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "job", "SLURM_JOB_ID": "7"}, ("job", "torchelastic")),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}, ("7", "slurm")),
+    ],
+)
+def test_run_id_comes_from_the_launcher(environment: dict[str, str], expected: tuple[str, str]) -> None:
+    """Torchelastic's id comes before Slurm's; `none` is no id."""
+    assert identity.choose_run_id(environment) == expected
+    assert identity.choose_run_id(environment, "mine") == ("mine", "option")
+    assert identity.choose_run_id({})[1] == "host"
+
+
+def test_a_rank_that_starts_again_takes_the_next_attempt(tmp_path: Path) -> None:
+    """A folder that exists is never written into again."""
+    taken = [identity.claim_folder(tmp_path, attempt=0, rank=0)[0] for _ in range(3)]
+    assert taken == [0, 1, 2]
+    assert identity.read_attempt({"SCOPE_FIRST_ATTEMPT": "4", "TORCHELASTIC_RESTART_COUNT": "2"}) == 6
+
+
+def test_tags_without_a_value_sign_are_refused() -> None:
+    """A tag is name=value."""
+    assert identity.read_tags("a=1,b=x=y") == {"a": "1", "b": "x=y"}
+    with pytest.raises(UsageError, match="no tag"):
+        identity.read_tags("a")
