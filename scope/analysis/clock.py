@@ -188,7 +188,9 @@ def _agrees(offset: ClockOffset) -> bool:
 def _as_recorded(offset: ClockOffset) -> ClockOffset:
     """Return the offset of a rank whose clock is left as recorded: it is off by no more than clocks of one host are."""
     if offset.rank == offset.reference_rank:
-        return replace(offset, is_applied=False)
+        return replace(
+            offset, is_applied=False, low_ns=0, high_ns=0, absent={"residual_ns": "the reference of its component"}
+        )
     low = -SAME_CLOCK_NS if offset.low_ns is None else max(offset.low_ns, -SAME_CLOCK_NS)
     high = SAME_CLOCK_NS if offset.high_ns is None else min(offset.high_ns, SAME_CLOCK_NS)
     # On one host the clock is one, whatever the calls seem to say.

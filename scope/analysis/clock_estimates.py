@@ -63,7 +63,9 @@ def find_bounding_calls(calls: pl.DataFrame) -> pl.DataFrame:
         for split in (CollectiveCalls.in_split, CollectiveCalls.out_split)
     )
     is_whole = pl.col(IS_SYMMETRIC) & ~has_zero.any().over(MatchedCalls.collective_id)
-    from_root, to_root = operation.is_in((*_FROM_ROOT, PAIRS[0])), operation.is_in(_TO_ROOT)
+    # On a host timeline the range of a send or recv may cover the wait alone: the data can be gone before it begins.
+    is_timed_pair = (operation == PAIRS[0]) & pl.col(CollectiveCalls.device).is_not_null()
+    from_root, to_root = operation.is_in(_FROM_ROOT) | is_timed_pair, operation.is_in(_TO_ROOT)
     holds_up = is_whole | (from_root & is_root) | (to_root & ~is_root)
     shows = is_whole | (from_root & ~is_root) | (to_root & is_root)
     start, end = pl.col(CollectiveCalls.start_ns), pl.col(CollectiveCalls.end_ns)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.clock import ClockAlignment, compute_clock_alignment, on_reference_clock
+from scope.analysis.clock import ClockAlignment, ClockOffset, compute_clock_alignment, on_reference_clock
 from scope.analysis.collective_bandwidth import BANDWIDTH_REASON, RESIDUAL_NS, with_bandwidth
 from scope.analysis.collective_tables import (
     CollectiveRows,
@@ -142,13 +142,19 @@ def _timed(matched: Matched, clock: ClockAlignment) -> pl.DataFrame:
     instants = (CollectiveCalls.start_ns, CollectiveCalls.end_ns, MatchedCalls.window_start_ns)
     calls = on_reference_clock(matched.calls, clock, instants=instants)
     clocks = pl.DataFrame(
-        [(each.rank, each.interval_ns, each.residual_ns) for each in clock.offsets],
+        [(each.rank, each.interval_ns, _clock_error(each)) for each in clock.offsets],
         schema={MatchedCalls.rank: pl.Int32, MatchedCalls.clock_interval_ns: pl.Int64, RESIDUAL_NS: pl.Int64},
         orient="row",
     )
     return calls.join(clocks, on=MatchedCalls.rank, how="left", maintain_order="left").rename(
         {CollectiveCalls.start_ns: MatchedCalls.arrival_ns}
     )
+
+
+def _clock_error(offset: ClockOffset) -> int | None:
+    """Return how wrong a rank's clock may be: what the ends scatter by, at most what the calls allow."""
+    known = [each for each in (offset.residual_ns, offset.interval_ns) if each is not None]
+    return min(known, default=None)
 
 
 def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 The key is the group (name and sorted global ranks), the operation, and `Seq` where the trace has it, else the ordinal
 of the call in its group, with the ordinals of the ranks aligned (`scope.analysis.alignment`). A point-to-point call is
-keyed by sender, receiver and ordinal, since libraries count those on each rank apart. Calls without metadata are
+keyed by sender, receiver, tag and ordinal, since libraries count those on each rank apart. Calls without metadata are
 matched by library, operation and ordinal over all ranks, which `Groups.is_assumed` says.
 """
 
@@ -24,6 +24,7 @@ SYMMETRIC: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 """Operations that no rank ends before every rank has arrived."""
 
 PAIRS: Final = ("send", "recv")
+_WITHOUT_TAGS: Final = ("nccl", "rccl")
 IS_SYMMETRIC: Final = "is_symmetric"
 PLACE: Final = "place"
 """`Seq`, or the aligned ordinal."""
@@ -170,7 +171,12 @@ def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
     is_pair = pl.col(GroupRows.is_pair)
     ends = pl.concat_list(_SENDER, CollectiveCalls.destination_rank)
     knows_pair = pl.col(_SENDER).is_not_null() & pl.col(CollectiveCalls.destination_rank).is_not_null()
-    pair_key = pl.concat_str(_GROUP_KEY, pl.lit("|"), _SENDER, pl.lit(">"), CollectiveCalls.destination_rank)
+    # NCCL and RCCL pay no heed to tags: their messages match in the order in which they are sent.
+    in_order = pl.col(CollectiveCalls.library).cast(pl.String).is_in(_WITHOUT_TAGS)
+    tag = pl.when(~in_order).then(CollectiveCalls.tag).cast(pl.String).fill_null("")
+    pair_key = pl.concat_str(
+        _GROUP_KEY, pl.lit("|"), _SENDER, pl.lit(">"), CollectiveCalls.destination_rank, pl.lit("#"), tag
+    )
     return calls.with_columns(
         pl.when(is_pair).then(pair_key).otherwise(_GROUP_KEY).alias(_GROUP_KEY),
         pl.when(is_pair & knows_pair)

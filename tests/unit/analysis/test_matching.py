@@ -1,0 +1,141 @@
+"""Calls made by hand find their partners by group, operation, sequence and tag, or stay apart for a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scope.analysis.collectives import Collectives, compute_collectives
+from scope.trace.model import Job, ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.trace.model import RankTrace
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def match(make_trace: Callable[..., RankTrace]) -> Callable[..., Collectives]:
+    """Function that matches calls given as rows by rank."""
+
+    def build(calls: dict[int, list[Row]], *, world_size: int | None = None, **fields: Any) -> Collectives:
+        ranks = tuple(
+            make_trace(rank=rank, label=f"rank {rank}", collective_calls=rows, **fields) for rank, rows in calls.items()
+        )
+        return compute_collectives(Job(ranks=ranks, world_size=world_size or len(calls))).check()
+
+    return build
+
+
+def _call(start: int, end: int, **fields: Any) -> Row:
+    return {
+        "start_ns": start,
+        "end_ns": end,
+        "library": "nccl",
+        "device": 0,
+        "group_name": "0",
+        "group_ranks": [0, 1],
+        "group_size": 2,
+        "in_bytes": 64,
+        "out_bytes": 64,
+        **fields,
+    }
+
+
+def _exchange(start: int, end: int, operation: str, tag: int | None, size: int, library: str) -> Row:
+    peer = {"destination_rank": 1} if operation == "send" else {"source_rank": 0}
+    return _call(start, end, operation=operation, tag=tag, in_bytes=size, out_bytes=size, library=library, **peer)
+
+
+def test_tags_tell_messages_apart(match: Callable[..., Collectives]) -> None:
+    """Messages with tags match by tag, in whatever order they are received."""
+    sends = [_exchange(100, 400, "send", 7, 8, "gloo"), _exchange(110, 300, "send", 9, 16, "gloo")]
+    receives = [_exchange(200, 300, "recv", 9, 16, "gloo"), _exchange(310, 400, "recv", 7, 8, "gloo")]
+    found = match({0: sends, 1: receives})
+    rows = found.collectives.select("operation", "message_bytes", "first_arrival_ns", "last_arrival_ns").rows()
+    assert rows == [("send", 8, 100, 310), ("send", 16, 110, 200)]
+    assert found.calls.filter(found.calls["is_root"])["wait_ns"].to_list() == [210, 90]
+
+
+def test_nccl_pays_no_heed_to_tags(match: Callable[..., Collectives]) -> None:
+    """NCCL messages match in order, whether or not both sides know the tag."""
+    sends = [_exchange(100, 400, "send", 7, 8, "nccl"), _exchange(500, 600, "send", 9, 8, "nccl")]
+    receives = [_exchange(310, 400, "recv", None, 8, "nccl"), _exchange(510, 600, "recv", None, 8, "nccl")]
+    found = match({0: sends, 1: receives})
+    assert found.num_matched == 4
+    assert found.collectives["transfer_ns"].to_list() == [90, 90]
+
+
+def test_peer_that_is_unknown_leaves_a_message_unmatched(match: Callable[..., Collectives]) -> None:
+    """A send whose receiver the trace does not say is counted as unmatchable."""
+    found = match({0: [_call(0, 9, operation="send")], 1: [_call(0, 9, operation="recv", source_rank=0)]})
+    assert (found.num_unmatchable, found.num_alone, found.num_matched) == (1, 1, 0)
+
+
+def test_different_operations_are_not_one(match: Callable[..., Collectives]) -> None:
+    """Calls of one group and number but different operations are two collectives that each miss a rank."""
+    found = match(
+        {0: [_call(0, 9, sequence=4)], 1: [_call(0, 9, sequence=4, operation="all_gather")]},
+    )
+    assert found.num_alone == 2
+    assert found.num_incomplete == 2
+    assert set(found.collectives["num_ranks_seen"].to_list()) == {1}
+
+
+def test_calls_that_share_a_number_are_told_apart_by_order(match: Callable[..., Collectives]) -> None:
+    """Parts of a coalesced group bear one number; the k-th of one rank is the k-th of the other."""
+    calls = [_call(0, 9, sequence=4), _call(10, 19, sequence=4)]
+    later = [_call(2, 9, sequence=4), _call(13, 19, sequence=4)]
+    found = match({0: calls, 1: later})
+    assert found.collectives["skew_ns"].to_list() == [2, 3]
+
+
+def test_elided_ranks_are_those_of_the_trace_or_the_world(match: Callable[..., Collectives]) -> None:
+    """Ranks that a call elides come from the trace's list of groups, or from a size that is the world's."""
+    bare = {"group_ranks": None, "group_name": "9"}
+    listed = match(
+        {0: [_call(0, 9, **bare)], 1: [_call(4, 9, **bare)]},
+        world_size=4,
+        process_groups=(ProcessGroup(name="9", description=None, backend="nccl", ranks=(0, 1), size=2),),
+    )
+    assert listed.groups["ranks"].to_list() == [[0, 1]]
+    assert listed.collectives["is_complete"].to_list() == [True]
+    world = match({0: [_call(0, 9, **bare)], 1: [_call(4, 9, **bare)]}, world_size=2)
+    assert world.groups["ranks"].to_list() == [[0, 1]]
+
+
+def test_root_that_is_unknown_leaves_waits_unknown(match: Callable[..., Collectives]) -> None:
+    """Who waits in a broadcast of unknown root can't be said: waits are null with the reason, the rest stands."""
+    calls = {rank: [_call(rank * 10, 99, operation="broadcast")] for rank in (0, 1)}
+    (row,) = match(calls).collectives.iter_rows(named=True)
+    assert (row["total_wait_ns"], row["imposed_wait_ns"]) == (None, None)
+    assert (row["skew_ns"], row["transfer_ns"], row["message_bytes"]) == (10, 89, 64)
+    assert "root is unknown" in row["reason"]
+
+
+def test_unknown_operation_has_arrivals_but_no_waits(match: Callable[..., Collectives]) -> None:
+    """A kernel whose operation its name does not tell has a skew, but no waits and no bandwidth."""
+    bare = {"operation": "unknown", "group_name": None, "group_ranks": None, "group_size": None, "has_metadata": False}
+    found = match({rank: [_call(rank * 10, 99, **bare)] for rank in (0, 1)})
+    (row,) = found.collectives.iter_rows(named=True)
+    assert found.is_group_assumed
+    assert (row["skew_ns"], row["total_wait_ns"], row["busbw_bytes_per_s"]) == (10, None, None)
+    assert "operation is unknown" in row["reason"]
+
+
+def test_zero_transfer_has_no_bandwidth(match: Callable[..., Collectives]) -> None:
+    """A collective that ends at its last arrival has no transfer and no bandwidth, said."""
+    (row,) = match({0: [_call(0, 9)], 1: [_call(9, 9)]}).collectives.iter_rows(named=True)
+    assert (row["transfer_ns"], row["algbw_bytes_per_s"], row["busbw_bytes_per_s"]) == (None, None, None)
+    assert "no transfer" in row["reason"]
+
+
+def test_ranks_without_a_number_are_left_out(make_trace: Callable[..., RankTrace]) -> None:
+    """A file of unknown rank takes no part in figures across ranks; a job of none has empty tables."""
+    nameless = make_trace(rank=None, label="file 1", collective_calls=[_call(0, 9)])
+    found = compute_collectives(Job(ranks=(nameless,), world_size=2)).check()
+    assert (found.num_calls, found.collectives.height, found.groups.height) == (0, 0, 0)
+    assert found.clock.offsets == ()
