@@ -110,9 +110,11 @@ class _LinkedOps:
     table: pl.DataFrame
     file_rows: pl.Series
     """Row of each operator in file order."""
-    nested: pl.DataFrame
-    """Thread, start, end and parent of each, for `innermost`."""
     overlaps: int
+
+    def around(self, points: pl.DataFrame) -> pl.Series:
+        """Return the innermost operator around each point (thread, instant)."""
+        return innermost(points, self.table.select(Ops.thread, Ops.start_ns, Ops.end_ns, Ops.parent_id))
 
 
 def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ...] = ()) -> RankTrace:
@@ -126,7 +128,7 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
     # Each of these drops its raw rows before the next takes its own, which keeps the peak of memory low.
     ops = _linked_ops(read, texts, base_ns, steps, flows)
     launches = _linked_launches(read, texts, base_ns, steps, ops)
-    memory = _memory(read, ops.nested, base_ns)
+    memory = _memory(read, ops, base_ns)
     host = HostSide(launches=launches, ops=ops.table, flows=flows)
     devices = device_events(read, host, texts=texts, base_ns=base_ns, patterns=patterns)
     calls, call_ids = collective_calls(
@@ -170,26 +172,23 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
 
 def _linked_ops(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame, flows: pl.DataFrame) -> _LinkedOps:
     raw = _sorted_spans(read.collected.frame(RawSpans, RawOps).with_row_index(FILE_ROW), RawOps.external_id)
-    ends = _ends(raw)
-    nesting = nest(raw[RawSpans.thread], raw[RawSpans.start_ns], ends)
-    parents = pl.Series(Ops.parent_id, nesting.parents, dtype=_NO_ROW)
-    nested = pl.DataFrame([raw[RawSpans.thread], raw[RawSpans.start_ns], ends.alias("end"), parents])
     ops = _ops(raw, texts, base_ns)
+    nesting = nest(ops[Ops.thread], ops[Ops.start_ns], ops[Ops.end_ns])
     ops = ops.with_columns(
-        parents,
+        pl.Series(Ops.parent_id, nesting.parents, dtype=_NO_ROW),
         pl.Series(Ops.depth, nesting.depths, dtype=pl.UInt32).clip(upper_bound=_DEEPEST).cast(pl.UInt16),
         pl.Series(Ops.is_leaf, nesting.is_leaf, dtype=pl.Boolean),
         _step_of(ops[Ops.start_ns], steps).alias(Ops.step_id),
         _forward_ops(raw, flows).alias(Ops.forward_op_id),
     ).select(*Ops.columns())
-    return _LinkedOps(ops, raw[FILE_ROW], nested, nesting.overlaps)
+    return _LinkedOps(ops, raw[FILE_ROW], nesting.overlaps)
 
 
 def _linked_launches(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame, ops: _LinkedOps) -> pl.DataFrame:
     raw = _sorted_spans(read.collected.frame(RawSpans, RawLaunches), RawLaunches.correlation)
-    op_ids = innermost(raw.select(RawSpans.thread, RawSpans.start_ns), ops.nested)
-    op_ids = _by_external_id(op_ids, raw, ops.table)
-    return _launches(raw, texts, base_ns, steps).with_columns(op_ids.alias(Launches.op_id))
+    launches = _launches(raw, texts, base_ns, steps)
+    op_ids = _by_external_id(ops.around(launches.select(Launches.thread, Launches.start_ns)), raw, ops.table)
+    return launches.with_columns(op_ids.alias(Launches.op_id))
 
 
 def base_nanoseconds(metadata: dict[str, Any]) -> int:
@@ -463,9 +462,9 @@ def _flow_pairs(raw: pl.DataFrame, flows: pl.DataFrame) -> dict[int, int]:
     return dict(zip(both["row"].to_list(), both["row_forward"].to_list(), strict=True))
 
 
-def _memory(read: ReadTrace, nested: pl.DataFrame, base_ns: int) -> pl.DataFrame:
+def _memory(read: ReadTrace, ops: _LinkedOps, base_ns: int) -> pl.DataFrame:
     raw = read.collected.frame(RawMemory).sort(RawMemory.time_ns, maintain_order=True)
-    op_ids = innermost(raw.select(RawMemory.thread, RawMemory.time_ns), nested)
+    op_ids = ops.around(raw.select(RawMemory.thread, pl.col(RawMemory.time_ns) + base_ns))
     return pl.DataFrame(
         [
             (raw[RawMemory.time_ns] + base_ns).alias(Memory.time_ns),
