@@ -278,7 +278,7 @@ def test_elided_ranks(tmp_path: Path, ranks: str, config: Any, stride: Any, expe
 
 
 def test_metadata_of_the_operator(tmp_path: Path) -> None:
-    """Where the kernel says nothing, the `record_param_comms` operator around its launch does; its kernels are one call."""
+    """Where the kernel says nothing, the operator around its launch does; the kernels of one operator are one call."""
     records = [
         host("cpu_op", "c10d::allreduce_", 0, 9),
         host("cpu_op", "record_param_comms", 1, 7, **METADATA | {"Collective name": "allreduce", "Seq": 3}),
@@ -331,10 +331,11 @@ def test_point_to_point(tmp_path: Path) -> None:
 def test_gloo_ranges_are_named_after_their_operators(tmp_path: Path) -> None:
     """A gloo range takes its operation from the c10d operator that asked for it, never from gloo's label."""
     shapes = {"Input Dims": [[500], [1000]], "Input type": ["float", "float"]}
+    root = ["", "", "1", "0", "False", "-1"]
     records = [
         host("cpu_op", "c10d::_reduce_scatter_base_", 10, 5, **shapes),
         host("cpu_op", "c10d::allreduce_", 20, 5, **{"Input Dims": [[[64]]], "Input type": ["TensorList"]}),
-        host("cpu_op", "c10d::broadcast_", 30, 5, **{"Input Dims": [[[8]]], "Concrete Inputs": ["", "", "1", "0", "False", "-1"]}),
+        host("cpu_op", "c10d::broadcast_", 30, 5, **{"Input Dims": [[[8]]], "Concrete Inputs": root}),
         host("user_annotation", "gloo:all_reduce", 12, 100, 2, **{"Input Dims": [[1000]], "Input type": ["float"]}),
         host("user_annotation", "gloo:all_reduce", 22, 50, 3, **{"Input Dims": [[64]], "Input type": ["double"]}),
         host("user_annotation", "gloo:broadcast", 32, 5, 3, **{"Input Dims": [[8]], "Input type": ["float"]}),
@@ -415,7 +416,7 @@ def test_steps(tmp_path: Path) -> None:
         host("user_annotation", "ProfilerStep#7", 10, 20),
         host("user_annotation", "ProfilerStep#8", 30, 20),
         {**kernel("ProfilerStep#7", 10, 1), "cat": "gpu_user_annotation"},
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", "ts": 5, "dur": 45},
+        {**host("Trace", "PyTorch Profiler (0)", 5, 45), "pid": "Spans", "tid": "PyTorch Profiler"},
         host("cuda_runtime", "cudaLaunchKernel", 29, 3, correlation=1),
         host("cuda_runtime", "cudaLaunchKernel", 30, 3, correlation=2),
         host("cuda_runtime", "cudaLaunchKernel", 50, 3, correlation=3),
@@ -449,9 +450,10 @@ def test_python_frames_on_demand(tmp_path: Path) -> None:
     """Python frames are read when asked for, and counted either way."""
     from scope.trace import ReadOptions
 
+    module = {"Python id": 2, "Python parent id": 1, "Python module id": 0}
     frames = [
         host("python_function", "train.py(3): main", 1, 50, **{"Python id": 1, "Python parent id": None}),
-        host("python_function", "nn.Module: Linear_0", 2, 30, **{"Python id": 2, "Python parent id": 1, "Python module id": 0}),
+        host("python_function", "nn.Module: Linear_0", 2, 30, **module),
     ]  # fmt: skip
     path = write(tmp_path, frames)
     without, with_them = load_rank(path), load_rank(path, options=ReadOptions(python_calls=True))

@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 NUM_MUTATIONS: Final = int(os.environ.get("SCOPE_FUZZ_MUTATIONS", "2000"))
 NUM_PARTS: Final = 8
 MOST_SECONDS: Final = 20.0
-TOKENS: Final = tuple(
-    token.encode()
-    for token in (
-        '"', "\\", "{", "}", "[", "]", ",", ":", "\0", "null", "true", "1e999", "-1", "NaN", "1.5", "{}", "[]", '"a"',
-        "9" * 40, '"ph":"X"', '"traceEvents":[', "-9223372036854775808", "\x1f\x8b", "0",
-    )
-) + (b"\xff",)  # fmt: skip
+TOKENS: Final = (
+    *b'"\\{}[],:0\0\xff',
+    *(b"null", b"true", b"1e999", b"-1", b"NaN", b"1.5", b"{}", b"[]", b'"a"', b"9" * 40, b'"ph":"X"', b"\x1f\x8b"),
+    *(b'"traceEvents":[', b"-9223372036854775808"),
+)
+"""What is put into a trace: single bytes as numbers, and longer texts."""
+
+
+def token(rng: random.Random) -> bytes:
+    """Return one of the tokens as bytes."""
+    chosen = rng.choice(TOKENS)
+    return bytes([chosen]) if isinstance(chosen, int) else chosen
 
 
 def records() -> list[dict[str, Any]]:
@@ -44,7 +49,14 @@ def records() -> list[dict[str, Any]]:
     return [
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "thread 1 (python)"}},
         {**host, "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 1.5, "dur": 90, "args": {"External id": 1}},
-        {**host, "cat": "cpu_op", "name": "aten::mm", "ts": 2, "dur": 9, "args": {"External id": 2, "Input Dims": [[2, 3]]}},
+        {
+            **host,
+            "cat": "cpu_op",
+            "name": "aten::mm",
+            "ts": 2,
+            "dur": 9,
+            "args": {"External id": 2, "Input Dims": [[2, 3]]},
+        },
         {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 3, "dur": 1, "args": {"correlation": 5}},
         {"ph": "s", "id": 5, "pid": 1, "tid": 1, "ts": 3, "cat": "ac2g", "name": "ac2g"},
         {"ph": "f", "id": 5, "pid": 0, "tid": 7, "ts": 4, "cat": "ac2g", "name": "ac2g", "bp": "e"},
@@ -52,13 +64,27 @@ def records() -> list[dict[str, Any]]:
         {**device, "name": "ncclDevKernel_AllReduce", "ts": 9, "dur": 3, "args": {**where, **nccl, **group}},
         {**device, "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 13, "dur": 0, "args": {**where, "bytes": 64}},
         {**device, "cat": "cuda_sync", "name": "Event Sync", "ts": 14, "dur": 1, "args": {"stream": -1}},
-        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": memory},
+        {
+            "ph": "i",
+            "cat": "cpu_instant_event",
+            "s": "t",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": 5,
+            "args": memory,
+        },
     ]
 
 
 def document() -> bytes:
     """Return a small trace."""
-    info = {"backend": "nccl", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]}
+    info = {
+        "backend": "nccl",
+        "rank": 1,
+        "world_size": 2,
+        "pg_config": [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}],
+    }
     top = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "distributedInfo": info}
     return json.dumps({**top, "baseTimeNanoseconds": 1_767_189_312_000_000_000, "traceEvents": records()}).encode()
 
@@ -72,7 +98,7 @@ def mutated(text: bytes, rng: random.Random) -> bytes:
         if edit == 0 and place:
             data[place - 1] = rng.randrange(256)
         elif edit == 1:
-            data[place:place] = rng.choice(TOKENS)
+            data[place:place] = token(rng)
         elif edit == 2:
             del data[place : place + rng.choice((1, 1, 5, 50, 500))]
         elif edit == 3:
@@ -83,7 +109,7 @@ def mutated(text: bytes, rng: random.Random) -> bytes:
             values = list(re.finditer(rb':\s*(-?\d[\d.]*|"[^"]*")', data[place : place + 500]))
             if values:
                 value = rng.choice(values)
-                data[place + value.start(1) : place + value.end(1)] = rng.choice(TOKENS)
+                data[place + value.start(1) : place + value.end(1)] = token(rng)
         elif edit == 6:
             data[place:place] = rng.randbytes(rng.randrange(8))
         else:
@@ -101,12 +127,14 @@ def read(tmp_path: Path) -> Callable[[bytes], Any]:
         path.write_bytes(content)
         began = time.monotonic()
         try:
-            return load_rank(path)
+            trace = load_rank(path)
         except ScopeError as error:
-            assert str(path) in str(error)
-            return None
-        finally:
-            assert time.monotonic() - began < MOST_SECONDS
+            trace, refusal = None, str(error)
+        else:
+            refusal = str(path)
+        assert str(path) in refusal
+        assert time.monotonic() - began < MOST_SECONDS
+        return trace
 
     return write_and_read
 

@@ -6,8 +6,7 @@ import gzip
 import json
 import os
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -19,6 +18,9 @@ from scope.trace import Limits, RankTrace, ReadOptions, load, load_rank, read_pa
 from scope.trace.cache import SMALLEST_BYTES, Cache
 from scope.trace.ranks import rank_of_name
 from scope.trace.schema import TABLES, DeviceEvents
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NO_CACHE = ReadOptions(use_cache=False)
 
