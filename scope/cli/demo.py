@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -256,6 +255,8 @@ def _check(plan: Plan, children: Children, training: subprocess.Popen[bytes]) ->
 
 
 def _wait_for(url: str, children: Children, name: str) -> None:
+    import urllib.request  # loads TLS, which the help of every command would pay for
+
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while time.monotonic() < deadline:
         try:

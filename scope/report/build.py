@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -34,7 +33,6 @@ Part = Literal["collectives", "rooflines", "exposed"]
 ALL_PARTS: Final[frozenset[Part]] = frozenset({"collectives", "rooflines", "exposed"})
 """What can be left out where only one section is wanted; the analyses of single ranks always run."""
 
-_MOST_THREADS: Final = 3
 _NOTHING: Final[dict[str, str]] = dict.fromkeys(("collectives", "stragglers", "collective_roofline"), "not asked for")
 _ONE_RANK: Final = "the traces of at least two ranks are needed"
 _NO_CALLS: Final = "the traces hold no collective of a known rank"
@@ -69,21 +67,18 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     """
     chosen = choices or Choices()
     devices = {trace.label: _devices(trace, chosen) for trace in job.ranks}
-    # Polars leaves the interpreter to others while it computes, so independent analyses run side by side.
-    with ThreadPoolExecutor(max_workers=_MOST_THREADS) as pool:
-        rooflines = pool.submit(_rooflines, job, devices) if "rooflines" in parts else None
-        exposed = pool.submit(_exposed, job) if "exposed" in parts else None
-        across = pool.submit(_across_ranks, job, chosen, devices) if "collectives" in parts else None
-        analysis = analyze(job, options=chosen.options)
-    collectives, stragglers, links, absent = (None, None, None, _NOTHING) if across is None else across.result()
+    collectives, stragglers, links, absent = (None, None, None, _NOTHING)
+    if "collectives" in parts:
+        collectives, stragglers, links, absent = _across_ranks(job, chosen, devices)
+    analysis = analyze(job, options=chosen.options)
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
-        exposed=ExposedCollectives.empty() if exposed is None else exposed.result(),
+        exposed=_exposed(job) if "exposed" in parts else ExposedCollectives.empty(),
         collectives=collectives,
         stragglers=stragglers,
         collective_roofline=links,
-        rooflines={} if rooflines is None else rooflines.result(),
+        rooflines=_rooflines(job, devices) if "rooflines" in parts else {},
         absent=absent,
     )
 
