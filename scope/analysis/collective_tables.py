@@ -68,6 +68,9 @@ class CollectiveRows(Table):
     busbw_bytes_per_s = Column("busbw_bytes_per_s", pl.Float64, "algbw times the bus factor", nullable=True)
     tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
     clock_interval_ns = Column("clock_interval_ns", pl.Int64, "bound on the error that clocks add", nullable=True)
+    clock_error_ns = Column(
+        "clock_error_ns", pl.Int64, "error that clocks probably add: ranks leave a collective together", nullable=True
+    )
     reason = Column("reason", pl.String, "why a figure of this row is null or a bound", nullable=True)
 
 

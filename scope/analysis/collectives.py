@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.clock import ClockAlignment, ClockOffset, compute_clock_alignment, on_reference_clock
+from scope.analysis.clock import SAME_CLOCK_NS, ClockAlignment, ClockOffset, compute_clock_alignment, on_reference_clock
 from scope.analysis.collective_bandwidth import BANDWIDTH_REASON, RESIDUAL_NS, with_bandwidth
 from scope.analysis.collective_tables import (
     CollectiveRows,
@@ -142,8 +142,13 @@ def _timed(matched: Matched, clock: ClockAlignment) -> pl.DataFrame:
     instants = (CollectiveCalls.start_ns, CollectiveCalls.end_ns, MatchedCalls.window_start_ns)
     calls = on_reference_clock(matched.calls, clock, instants=instants)
     clocks = pl.DataFrame(
-        [(each.rank, each.interval_ns, _clock_error(each)) for each in clock.offsets],
-        schema={MatchedCalls.rank: pl.Int32, MatchedCalls.clock_interval_ns: pl.Int64, RESIDUAL_NS: pl.Int64},
+        [(each.rank, each.interval_ns, _clock_error(each), _scatter(each)) for each in clock.offsets],
+        schema={
+            MatchedCalls.rank: pl.Int32,
+            MatchedCalls.clock_interval_ns: pl.Int64,
+            CollectiveRows.clock_error_ns: pl.Int64,
+            RESIDUAL_NS: pl.Int64,
+        },
         orient="row",
     )
     return calls.join(clocks, on=MatchedCalls.rank, how="left", maintain_order="left").rename(
@@ -151,16 +156,26 @@ def _timed(matched: Matched, clock: ClockAlignment) -> pl.DataFrame:
     )
 
 
-def _clock_error(offset: ClockOffset) -> int | None:
-    """Return how wrong a rank's clock may be: what the ends scatter by, at most what the calls allow."""
+def _scatter(offset: ClockOffset) -> int | None:
+    """Return how far a rank's ends scatter, at most what the calls allow."""
     known = [each for each in (offset.residual_ns, offset.interval_ns) if each is not None]
     return min(known, default=None)
+
+
+def _clock_error(offset: ClockOffset) -> int | None:
+    """Return how wrong a rank's clock probably is.
+
+    The interval holds the offset whatever the ranks did, so that a rank which is always late makes it as wide as it is
+    late. But ranks leave a symmetric collective together, which is what the estimate rests on.
+    """
+    if offset.interval_ns is None or offset.residual_ns is None:
+        return offset.interval_ns
+    return min(offset.interval_ns, 2 * (SAME_CLOCK_NS + offset.residual_ns))
 
 
 def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective with what needs no root: arrivals, ends, completeness, clocks."""
     arrival, rank = pl.col(MatchedCalls.arrival_ns), pl.col(MatchedCalls.rank)
-    interval = pl.col(MatchedCalls.clock_interval_ns)
     firsts = (CollectiveCalls.variant, CollectiveCalls.library, CollectiveCalls.dtype, GroupRows.group_id)
     seen = (
         calls.filter(pl.col(MatchedCalls.collective_id).is_not_null())
@@ -178,7 +193,10 @@ def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
             arrival.top_k(2).min().alias(_SECOND),
             (arrival.min() < pl.col(MatchedCalls.window_start_ns).max()).alias(CollectiveRows.is_cut),
             # Two clocks are wrong against each other by no more than both are against the reference.
-            pl.when(interval.null_count() == 0).then(interval.top_k(2).sum()).alias(CollectiveRows.clock_interval_ns),
+            *(
+                pl.when(pl.col(name).null_count() == 0).then(pl.col(name).top_k(2).sum()).alias(name)
+                for name in (CollectiveRows.clock_interval_ns, CollectiveRows.clock_error_ns)
+            ),
             pl.col(RESIDUAL_NS).max(),
             pl.col(MatchedCalls.is_root).any().alias(_HAS_ROOT),
             pl.col(MatchedCalls.is_root).filter(arrival == arrival.max()).last().alias(_LAST_IS_ROOT),

@@ -100,7 +100,7 @@ class Straggler(Result):
     reason: StragglerReason | None
     excess: Excess | None
     noise_floor_ns: int
-    """Below the clock interval plus this, lateness is not held against anybody."""
+    """Below the error of the clocks plus this, lateness is not held against anybody."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +157,7 @@ def _judged(collectives: Collectives) -> pl.DataFrame:
         CollectiveRows.is_complete,
         pl.col(CollectiveRows.operation).is_in(SYMMETRIC),
         pl.col(CollectiveRows.num_ranks_seen) > 1,
-        pl.col(CollectiveRows.clock_interval_ns).is_not_null(),
+        pl.col(CollectiveRows.clock_error_ns).is_not_null(),
         pl.col(CollectiveRows.group_id).is_in(peers),
     ).select(CollectiveRows.collective_id, CollectiveRows.group_id)
     return collectives.calls.join(rows, on=MatchedCalls.collective_id)
@@ -254,10 +254,10 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         CollectiveRows.collective_id,
         CollectiveRows.last_rank,
         CollectiveRows.imposed_wait_ns,
-        CollectiveRows.clock_interval_ns,
+        CollectiveRows.clock_error_ns,
         CollectiveRows.last_arrival_ns,
     )
-    calls = own.drop(MatchedCalls.clock_interval_ns).join(rows, on=MatchedCalls.collective_id)
+    calls = own.join(rows, on=MatchedCalls.collective_id)
     is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
     time = pl.col(_OWN)
     begun = pl.col(MatchedCalls.window_start_ns).filter(is_last).first()
@@ -265,7 +265,7 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         pl.col(CollectiveRows.group_id).first(),
         pl.col(MatchedCalls.step_number).first(),
         pl.col(CollectiveRows.last_rank).first(),
-        pl.col(CollectiveRows.clock_interval_ns).first(),
+        pl.col(CollectiveRows.clock_error_ns).first(),
         # What others waited before the last rank's recording began may be the profiler's doing.
         pl.min_horizontal(
             pl.col(CollectiveRows.imposed_wait_ns).first(), pl.col(CollectiveRows.last_arrival_ns).first() - begun
@@ -279,7 +279,7 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
     charged = found.with_columns(
         pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE), floor.alias(_FLOOR)
     )
-    return charged.filter(pl.col(_CHARGE) > pl.col(CollectiveRows.clock_interval_ns) + pl.col(_FLOOR))
+    return charged.filter(pl.col(_CHARGE) > pl.col(CollectiveRows.clock_error_ns) + pl.col(_FLOOR))
 
 
 def _per_step(charges: pl.DataFrame) -> pl.DataFrame:

@@ -327,6 +327,24 @@ def test_straggler_and_what_fixing_it_saves(layout: Layout, rank: int, kind: str
     assert getattr(straggler.excess, f"{kind}_ns") == 10 * NS_PER_MS
 
 
+def test_straggler_on_hosts_whose_clocks_differ(tmp_path: Path) -> None:
+    """A rank that is late in every step is named exactly although its clock, and all others, are milliseconds off."""
+    layout = Layout(dp=4, ranks_per_node=1)
+    plant = Plant(rank=2, kind="input", extra_ns=3 * NS_PER_MS, steps=range(99))
+    training = TrainingJob(layout=layout, plants=(plant,), num_steps=12)
+    recordings = {rank: Recording(clock=Clock(offset_ns=(-1) ** rank * 7_000_001 * rank)) for rank in range(4)}
+    scenario = Scenario(layout=layout, simulation=training.run(), recordings=recordings)
+    job = _load(scenario, tmp_path)
+    result = compute_collectives(job)
+    assert result.clock.is_corrected
+    # Nothing but the ends tells a late rank from a late clock, so the interval is wider than the delay.
+    assert result.collectives["clock_interval_ns"].min() > 3 * NS_PER_MS  # type: ignore[operator]
+    _assert_true(scenario, result)
+    (straggler,) = compute_stragglers(job, result).stragglers
+    assert (straggler.rank, straggler.reason) == (2, "input")
+    assert straggler.imposed_wait_ns == training.saving_ns(2) == 36 * NS_PER_MS
+
+
 def test_delay_that_a_pipeline_hides(tmp_path: Path) -> None:
     """Of a delay that partly fits into the pipeline's bubble only what it really costs is charged."""
     layout = Layout(dp=4, tp=8, pp=2)
