@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ def scope(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
             main()
         except SystemExit as exit_:
             code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        gc.enable()
         sys.stdout.flush()
         out, err = capfd.readouterr()
         return Done(code, out, err)
