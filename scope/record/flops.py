@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PRODUCT_SIZE: Final = 512
 _NUM_PRODUCTS: Final = 8
+_MAX_TRIES: Final = 3
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
@@ -56,7 +57,8 @@ class FlopMeter:
     def on_step(self, step: int) -> None:
         """A step begins: start counting at the chosen one."""
         wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
-        self._active = wanted and step == self._settings.flops_step
+        first = self._settings.flops_step
+        self._active = wanted and self._counted_step is None and first <= step < first + _MAX_TRIES
 
     def begin_region(self, backward: bool) -> FlopCounter | None:
         """Enter the counter around a forward or backward of the counted step; `None` in all others."""
@@ -83,7 +85,7 @@ class FlopMeter:
 
     def of_step(self, *, tokens: int | None, length_ns: int) -> StepWork:
         """Return the FLOPs of the step that ends now."""
-        if self._active:
+        if self._active and self._saw_whole_step():
             self._active = False
             self._counted_step = self._session.clock.step
             self.info = self._from_counts(tokens)
@@ -97,6 +99,14 @@ class FlopMeter:
             mfu_ratio=self._share(model, length_ns),
             hfu_ratio=self._share(hardware, length_ns),
         )
+
+    def _saw_whole_step(self) -> bool:
+        """Whether a forward and a backward were counted; the model may be known only after its first forward."""
+        if {region.backward for region in self._regions} == {True, False}:
+            return True
+        last = self._session.clock.step >= self._settings.flops_step + _MAX_TRIES - 1
+        self._regions.clear()
+        return last
 
     def disturbed(self, step: int) -> str | None:
         """Return why the step is slower than others: it was counted."""

@@ -2,7 +2,8 @@
 
 What is hooked, each by the narrowest means that torch offers: the loader's iterator, the copy to a device, the call of
 outermost modules, autograd's backward, the optimizers' public step hooks, GradScaler, and `Module.train`/`eval`.
-Outermost modules are found by watching every call during one step; after it only their own classes are hooked.
+Outermost modules are found by a look at all objects when the first step begins; then their classes' calls are hooked.
+`nn.Module` itself is left alone: the compiler guards on it, and would compile every model once more.
 """
 
 # torch annotates only a part of itself.
@@ -13,9 +14,10 @@ Outermost modules are found by watching every call during one step; after it onl
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scope.record.session import Session
+
+_MAX_LOOKS: Final = 5
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -43,13 +47,15 @@ class TrainingHooks:
         self._session = session
         self._guard = session.guard
         self._patches = PatchTable()
-        self._discovery = PatchTable()
         self._handles: list[Any] = []
         self._roots: dict[int, weakref.ref[nn.Module]] = {}
         self._hooked: set[type] = set()
         self._local = _Depth()
         self._device = DevicePhases()
         self._optimizer_depth = 0
+        self._trained: dict[int, weakref.ref[nn.Module]] = {}
+        self._saw_forward = False
+        self._looks_left = _MAX_LOOKS
 
     def attach(self) -> None:
         """Hook into torch."""
@@ -66,16 +72,16 @@ class TrainingHooks:
             replace(torch.Tensor, "cuda", self._wrap_copy)
         self._handles.append(optimizers.register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(optimizers.register_optimizer_step_post_hook(self._after_optimizer))
-        self._discover()
+        self._call("discovery", self._discover)
 
     def close(self) -> None:
         """Take every hook away."""
-        self._discovery.restore()
         self._patches.restore()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._roots.clear()
+        self._trained.clear()
         self._hooked.clear()
 
     def add_root(self, module: nn.Module) -> None:
@@ -87,8 +93,8 @@ class TrainingHooks:
             self._patches.replace(kind, "__call__", self._wrap_root)
 
     def models(self) -> list[nn.Module]:
-        """Return the outermost modules that were seen or named."""
-        return [root for reference in self._roots.values() if (root := reference()) is not None]
+        """Return the outermost modules whose training forward was seen."""
+        return [root for reference in self._trained.values() if (root := reference()) is not None]
 
     def is_compiled(self) -> bool:
         """Whether a model, or a part of one, runs through torch.compile."""
@@ -99,9 +105,11 @@ class TrainingHooks:
         )
 
     def on_step(self, step: int) -> None:
-        """A step begins: after the first one, only the classes of outermost modules stay hooked."""
-        if step == 1 and self._roots:
-            self._discovery.restore()
+        """A step begins: look for models again while no forward has been seen."""
+        if not self._saw_forward and self._looks_left:
+            self._looks_left -= 1
+            self._call("discovery", self._discover)
+        self._saw_forward = False
         self._optimizer_depth = 0  # an optimizer that raised has left its own
         self._device.poll()
 
@@ -110,7 +118,14 @@ class TrainingHooks:
         return self._device.end_step(step)
 
     def _discover(self) -> None:
-        self._discovery.replace(nn.Module, "__call__", self._wrap_any)
+        """Hook the classes of all modules that are trained and belong to no other."""
+        modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+        inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
+        for module in modules:
+            if id(module) in inner or _holds(self._roots, module) or "_parameters" not in module.__dict__:
+                continue
+            if any(parameter.requires_grad for parameter in module.parameters()):
+                self.add_root(module)
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a part of a hook under the guard; `None` when it is switched off or raises."""
@@ -138,32 +153,11 @@ class TrainingHooks:
 
         return __next__
 
-    def _wrap_any(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Watch every module's call, to learn which are outermost."""
-
-        @functools.wraps(original)
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            local = self._local
-            if _is_compiling() or local.depth or type(module) in self._hooked:
-                return original(module, *args, **kwargs)
-            self._call("discovery", self._learn_root, module)
-            return self._run_root(original, module, args, kwargs)
-
-        return __call__
-
-    def _learn_root(self, module: nn.Module) -> None:
-        if not (module.training and torch.is_grad_enabled() and self._session.clock.is_own_thread()):
-            return
-        if any(parameter.requires_grad for parameter in module.parameters()):
-            self.add_root(module)
-
     def _wrap_root(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling() or self._local.depth:
                 return original(module, *args, **kwargs)
-            if id(module) not in self._roots:
-                self._call("discovery", self._learn_root, module)
             return self._run_root(original, module, args, kwargs)
 
         return __call__
@@ -188,12 +182,17 @@ class TrainingHooks:
     def _begin_forward(self, module: nn.Module) -> str | None:
         """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
         session = self._session
-        known = id(module) in self._roots
-        training = known and module.training and torch.is_grad_enabled()
-        if known and not torch.is_grad_enabled():
-            return "evaluation" if session.clock.push("evaluation") else None
+        known = _holds(self._roots, module)
         if not known and not any(True for _ in module.parameters()):
             return None
+        gradients = torch.is_grad_enabled()
+        training = known and module.training and gradients
+        if training:
+            self._saw_forward = True
+            if not _holds(self._trained, module):
+                self._trained[id(module)] = weakref.ref(module)
+        elif not gradients and _holds(self._trained, module):
+            return "evaluation" if session.clock.push("evaluation") else None
         return "forward" if session.begin_forward(training=training) else None
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,7 +233,7 @@ class TrainingHooks:
 
     def _is_model(self, module: nn.Module) -> bool:
         """Whether a module is the model, or the model in one of torch's wrappings."""
-        if id(module) in self._roots:
+        if _holds(self._trained, module):
             return True
         return any(
             inner is module
@@ -304,6 +303,12 @@ class _Depth(threading.local):
     def __init__(self) -> None:
         self.depth = 0
         self.switching = False
+
+
+def _holds(table: dict[int, weakref.ref[nn.Module]], module: nn.Module) -> bool:
+    """Whether a module is in a table by identity; the id alone may be that of one that is gone."""
+    reference = table.get(id(module))
+    return reference is not None and reference() is module
 
 
 def _goes_to_device(original: Any, args: Any, kwargs: Any) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NO_CAPTURE = CaptureSettings(reasons=frozenset())
 PATCHED = (
     (nn.Module, "__call__"),
+    (nn.Sequential, "__call__"),
     (nn.Module, "train"),
     (torch, "save"),
     (torch.autograd, "backward"),
@@ -415,3 +416,62 @@ def test_a_loop_that_fetches_ahead_counts_each_batch_where_it_is_used(tmp_path: 
 
     steps = record(tmp_path, train)
     assert [step.samples for step in steps] == [2, 2, 2, 1]
+
+
+class Model(nn.Module):
+    """A layer in a class of its own: the compiler takes no bare layer of torch's in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the layer."""
+        return self.layer(batch).relu()
+
+
+class Outer(nn.Module):
+    """A model around another."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the inner model."""
+        return 2 * self.inner(batch)
+
+
+@pytest.mark.parametrize("how", ["whole", "in-place", "inner"])
+def test_compiled_models_train_as_one_graph(tmp_path: Path, how: str) -> None:
+    """A model compiled as one graph, whole or in part, is neither broken nor compiled again; its phases are there."""
+    compilations: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compilations.append(len(inputs))
+        return graph.forward
+
+    def train(recorder: Recorder) -> None:
+        inner = Model()
+        model = Outer(inner)
+        called: Any = model
+        if how == "whole":
+            called = torch.compile(model, backend=backend, fullgraph=True)
+        elif how == "in-place":
+            model.compile(backend=backend, fullgraph=True)
+        else:
+            inner.compile(backend=backend, fullgraph=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            called(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    torch.compiler.reset()
+    steps = record(tmp_path, train)
+    assert len(compilations) == 1
+    assert len(steps) == 5
+    # Without a loader the first sign of a step is its backward, so the model is known from the second step on.
+    assert all(step.phases["forward"] > 0 and step.phases["backward"] > 0 for step in steps[1:])
+    rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
+    assert not [event for event in RankReader(rank).new_events() if event.kind == "hook_disabled"]
