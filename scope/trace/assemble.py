@@ -11,6 +11,7 @@ import polars as pl
 
 from scope.trace.collectives import CallSources, collective_calls
 from scope.trace.deviceevents import HostSide, device_events
+from scope.trace.instants import LARGEST_NS
 from scope.trace.launches import LAUNCHING_KINDS, launch_kind
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
 from scope.trace.nesting import innermost, nest
@@ -51,6 +52,7 @@ _WINDOW_CATEGORY: Final = "Trace"
 _DEVICE_ANNOTATIONS: Final = frozenset({"gpu_user_annotation", "cuda_event", "cuda_profiler_range", "mtia_insight"})
 _NO_ROW: Final = pl.UInt32
 _DEEPEST: Final = 65535
+_RANKS_END: Final = 2**31
 _SYNC_NAMES: Final = (
     ("stream_wait_event", "stream wait event"),
     ("event", "event"),
@@ -198,7 +200,7 @@ def base_nanoseconds(metadata: dict[str, Any]) -> int:
         base = int(base)
     if isinstance(base, float) and base.is_integer():
         base = int(base)
-    return base if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < _INT64_MAX // 2 else 0
+    return base if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < LARGEST_NS else 0
 
 
 def process_groups(metadata: dict[str, Any]) -> dict[str, ProcessGroup]:
@@ -210,7 +212,8 @@ def process_groups(metadata: dict[str, Any]) -> dict[str, ProcessGroup]:
         fields = as_mapping(entry)
         if "pg_name" not in fields:
             continue
-        ranks: list[int] = [rank for rank in as_list(fields.get("ranks")) if type(rank) is int]
+        listed = as_list(fields.get("ranks"))
+        ranks: list[int] = [rank for rank in listed if type(rank) is int and 0 <= rank < _RANKS_END]
         size = _integer(fields.get("pg_size"))
         name = str(fields["pg_name"])
         groups[name] = ProcessGroup(

@@ -65,6 +65,8 @@ _OPERATION_NAMES: Final = (
     ("recv", re.compile(r"recv")),
 )
 _INT64_END: Final = 2**63
+_MOST_RANKS: Final = 1 << 20
+_RANKS_END: Final = 2**31
 _SPLIT_ELEMENTS_MAX: Final = 1 << 20
 
 
@@ -128,15 +130,21 @@ def group_ranks(fields: CollectiveArgs, groups: Mapping[str, ProcessGroup]) -> l
     """Return the sorted global ranks of a call's group; None when the trace does not say."""
     listed = int_list(bytes(fields.group_ranks))
     size = fields.group_size
-    if listed and all(0 <= rank < 2**31 for rank in listed) and (size is None or len(listed) == size):
+    if listed and all(0 <= rank < _RANKS_END for rank in listed) and (size is None or len(listed) == size):
         return sorted(listed)
     group = groups.get("" if fields.group_name is None else str(fields.group_name))
     if group is not None and group.ranks and (size is None or len(group.ranks) == size):
         return list(group.ranks)
-    first, stride = fields.first_rank, fields.rank_stride
-    if first is not None and stride is not None and size and first >= 0 and stride > 0 and size < 2**20:
-        return [first + stride * index for index in range(size)]
-    return None
+    return _strided(fields.first_rank, fields.rank_stride, size)
+
+
+def _strided(first: int | None, stride: int | None, size: int | None) -> list[int] | None:
+    if first is None or stride is None or not size:
+        return None
+    if not (0 <= first < _RANKS_END and 0 < stride < _RANKS_END and 0 < size < _MOST_RANKS):
+        return None
+    ranks = [first + stride * index for index in range(size)]
+    return ranks if ranks[-1] < _RANKS_END else None
 
 
 @lru_cache(maxsize=4096)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 EXACT_FLOAT_LIMIT_US: Final = 2.0**43
 _MAX_DECIMALS: Final = 3
-_INT64_MAX: Final = 2**63 - 1
+LARGEST_NS: Final = 2**61
+"""Base, start and length are each below it, so that their sum fits 64 bits; as an instant it is in the year 2043."""
 _LONGEST_NUMBER: Final = 64
 
 
@@ -29,8 +30,8 @@ class InexactError(Exception):
 def ns_from_text(text: bytes) -> int | None:
     """Return the nanoseconds of a JSON number, or of a JSON string that holds one, given in microseconds.
 
-    Exact up to three decimals; more are rounded half to even. None when the text is no finite number or is out of
-    the range of 64 bits.
+    Exact up to three decimals; more are rounded half to even. None when the text is no finite number or beyond
+    `LARGEST_NS`.
 
     Examples:
         >>> ns_from_text(b"1712867402348256.123")
@@ -42,11 +43,11 @@ def ns_from_text(text: bytes) -> int | None:
     """
     text = bytes(text).strip(b' \t\r\n"')
     whole, _, fraction = text.partition(b".")
-    if whole.isdigit() and len(fraction) <= _MAX_DECIMALS and (fraction.isdigit() or not fraction):
-        ns = int(whole) * NS_PER_US + int(fraction.ljust(_MAX_DECIMALS, b"0"))
-        return ns if ns <= _INT64_MAX and len(whole) < _LONGEST_NUMBER else None
     if len(text) > _LONGEST_NUMBER:
         return None
+    if whole.isdigit() and len(fraction) <= _MAX_DECIMALS and (fraction.isdigit() or not fraction):
+        ns = int(whole) * NS_PER_US + int(fraction.ljust(_MAX_DECIMALS, b"0"))
+        return ns if ns < LARGEST_NS else None
     try:
         value = Decimal(text.decode("ascii"))
         if not value.is_finite() or value.adjusted() > _LONGEST_NUMBER:
@@ -54,7 +55,7 @@ def ns_from_text(text: bytes) -> int | None:
         ns = int((value * NS_PER_US).to_integral_value(rounding=ROUND_HALF_EVEN))
     except (InvalidOperation, ValueError):
         return None
-    return ns if abs(ns) <= _INT64_MAX else None
+    return ns if abs(ns) < LARGEST_NS else None
 
 
 def ns_series(values: Sequence[int | float | None]) -> pl.Series:
@@ -67,7 +68,7 @@ def ns_series(values: Sequence[int | float | None]) -> pl.Series:
         whole = pl.Series(values, dtype=pl.Int64)
     except (TypeError, OverflowError):
         return _ns_of_floats(values)
-    _check_range(whole, _INT64_MAX // NS_PER_US)
+    _check_range(whole, LARGEST_NS // NS_PER_US)
     return whole * NS_PER_US
 
 

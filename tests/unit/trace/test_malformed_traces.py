@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -248,7 +249,7 @@ def test_numbers_of_unusual_form(read: Any) -> None:
         ("1e3", 1_000_000),
         ("1.5E+1", 15_000),
         ("-3.25", -3_250),
-        ("9007199254740993", 9_007_199_254_740_993_000),
+        ("2251799813685247", 2_251_799_813_685_247_000),
     ],
 )
 def test_exact_nanoseconds(read: Any, micro: str, nano: int) -> None:
@@ -496,3 +497,33 @@ def test_every_error_is_ours(read: Any) -> None:
             continue
         assert trace.device_events.height == 0
         assert trace.quality.events_read == 0
+
+
+HUGE = ("9" * 5000, "9" * 400, "-" + "9" * 30, "9223372036854775807", "1e308", "0.1e-400", "2305843009213693951")
+
+
+@pytest.mark.parametrize("number", HUGE)
+def test_hostile_numbers_anywhere(read: Any, number: str) -> None:
+    """A number of any size in any field makes nothing but a lost record or an unknown value."""
+    names = (
+        "correlation,External id,registers per thread,shared memory,est. achieved occupancy %,bytes,graph id,Seq,"
+        "Src Rank,In msg nelems,Out msg nelems,Group size,Global rank start,Global rank stride"
+    )
+    args = dict.fromkeys(names.split(","), 1)
+    texts = {"Collective name": "allreduce", "dtype": "Float", "Process Group Ranks": "[1]", "In split size": "[1]"}
+    memory = {"Device Type": 1, "Device Id": 1, "Addr": 1, "Bytes": 1, "Total Allocated": 1}
+    host = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    records = [
+        kernel(1, args=args | texts),
+        {**host, "cat": "cpu_op", "name": "a", "args": {"Sequence number": 1, "Fwd thread id": 1, "External id": 1}},
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1, "args": memory},
+        {**host, "cat": "user_annotation", "name": "ProfilerStep#1"},
+    ]
+    info = {"rank": 1, "world_size": 1, "pg_config": [{"pg_name": "1", "pg_size": 1, "ranks": [1]}]}
+    devices = [{"id": 1, "computeMajor": 1}]
+    text = document(records, distributedInfo=info, baseTimeNanoseconds=1, deviceProperties=devices)
+    places = [match.start() for match in re.finditer(r'(?<=[: \["#])1(?=[,\]}"])', text)]
+    assert len(places) > 40
+    for place in places:
+        trace = read(text[:place] + number + text[place + 1 :])
+        assert trace.quality.events_read + trace.quality.events_lost == len(records)
