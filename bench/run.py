@@ -35,7 +35,8 @@ def run_one(name: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(FOLDER / f"bench_{name}.py"), "--json"]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
-        raise SystemExit(f"bench_{name} ended with status {done.returncode}")
+        message = f"bench_{name} ended with status {done.returncode}"
+        raise SystemExit(message)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -54,10 +55,8 @@ def store(name: str, section: str) -> None:
     """Replace one benchmark's section in the results, or add it."""
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results of `make bench`\n"
     pattern = re.compile(rf"^## {re.escape(name)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    if pattern.search(text):
-        text = pattern.sub(lambda _: section + "\n", text)
-    else:
-        text = f"{text.rstrip()}\n\n{section}"
+    found = pattern.search(text)
+    text = pattern.sub(lambda _: section + "\n", text) if found else f"{text.rstrip()}\n\n{section}"
     RESULTS.write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
@@ -66,7 +65,8 @@ def main(names: list[str]) -> int:
     known = sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
     unknown = set(names) - set(known)
     if unknown:
-        raise SystemExit(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        message = f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}"
+        raise SystemExit(message)
     missed = False
     for name in names or known:
         rows = run_one(name)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from dashboards.alerts.generate import render_manifest, render_rules, render_runbook
+from dashboards.alerts.grafana import render_dashboard
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
 from scope.errors import ScopeError, UsageError
@@ -18,7 +19,7 @@ def main(arguments: list[str]) -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dashboards.alerts",
-        description="Write scope.rules.yml, scope.prometheusrule.yaml and RUNBOOK.md.",
+        description="Write rules, PrometheusRule manifest, runbook and Grafana dashboard.",
         epilog="example: python -m dashboards.alerts --output /etc/prometheus/rules --set nic_bytes_per_second=2.5e10",
     )
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to (default: beside the table)")
@@ -41,6 +42,7 @@ def _write(options: argparse.Namespace) -> None:
         "scope.rules.yml": render_rules(values),
         "scope.prometheusrule.yaml": render_manifest(values, namespace=options.namespace),
         "RUNBOOK.md": render_runbook(),
+        "scope.grafana.json": render_dashboard(),
     }
     folder: Path = options.output
     existing = [name for name in files if (folder / name).exists()]

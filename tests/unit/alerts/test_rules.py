@@ -20,6 +20,7 @@ from dashboards.alerts.generate import (
     render_rules,
     render_runbook,
 )
+from dashboards.alerts.grafana import ROWS, render_dashboard
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
 from exporters import metrics, training_series
@@ -132,6 +133,7 @@ def test_the_committed_files_are_the_table(tmp_path: Path) -> None:
     assert (FOLDER / "scope.rules.yml").read_text() == render_rules(DEFAULTS)
     assert (FOLDER / "scope.prometheusrule.yaml").read_text() == render_manifest(DEFAULTS)
     assert (FOLDER / "RUNBOOK.md").read_text() == render_runbook()
+    assert (FOLDER / "scope.grafana.json").read_text() == render_dashboard()
     for scale in (1, 60):
         path = tmp_path / f"{scale}.yml"
         path.write_text(render_rules(choose_values(SETTINGS, [], scale=scale)))
@@ -172,6 +174,20 @@ def test_rules_speak_of_metrics_that_exist() -> None:
         for rule in group["rules"]:
             used = set(re.findall(r"scope[_:][a-z0-9_:]+", rule["expr"]))
             assert used <= known | recorded, used - known - recorded
+
+
+@pytest.mark.system("promtool")
+def test_grafana_speaks_of_metrics_that_exist(tmp_path: Path) -> None:
+    """Every query of the dashboard is valid PromQL over known metrics."""
+    known = {value.name for module in (metrics, training_series) for value in flatten(vars(module).values())}
+    known |= {rule["record"] for rule in build_groups(DEFAULTS)[0]["rules"]}
+    queries = [query for _, row in ROWS for panel in row for query, _ in panel.queries]
+    for query in queries:
+        assert set(re.findall(r"scope[_:][a-z0-9_:]+", query)) <= known, query
+    rules = [{"record": f"q:{place}", "expr": query} for place, query in enumerate(queries)]
+    (tmp_path / "q.yml").write_text(yaml.safe_dump({"groups": [{"name": "q", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", str(tmp_path / "q.yml")], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def flatten(values: Any) -> list[Metric]:
