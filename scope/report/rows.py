@@ -20,6 +20,7 @@ ABSENT_KEY: Final = "absent"
 _JSON_TYPES: Final[dict[Unit, str]] = {
     "text": "string",
     "flag": "boolean",
+    "id": "integer",
     "count": "integer",
     "ns": "integer",
     "bytes": "integer",

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Unit: TypeAlias = Literal[
-    "text", "flag", "count", "number", "ns", "bytes", "bytes_per_s", "flop", "flop_per_s", "flop_per_byte", "ratio"
+    "text",
+    "flag",
+    "id",
+    "count",
+    "number",
+    "ns",
+    "bytes",
+    "bytes_per_s",
+    "flop",
+    "flop_per_s",
+    "flop_per_byte",
+    "ratio",
 ]
 """What the values of a column are: it decides how a person sees them. JSON and CSV always hold the plain number."""
 
@@ -124,6 +135,8 @@ def _format_number(value: float, unit: Unit) -> str:
     formatter = _FORMATTERS.get(unit)
     if formatter is not None:
         return formatter(value)
+    if unit == "id":
+        return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
+
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
-from scope.trace.schema import CollectiveCalls, Ops
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from scope.report.results import Results
     from scope.trace.model import RankTrace
 
+KNOWN_SHARE: Final = 0.90
+"""Share of collective calls with sizes and groups below which they are called missing."""
+REPLAY_SHARE: Final = 0.50
+"""Share of device time in replayed graphs above which idle time is in doubt."""
 UNLINKED_SHARE: Final = 0.10
 """Share of device events without a launch above which causes and operators are in doubt."""
 
@@ -59,6 +65,11 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
         )
     if any(not rank.is_host_timeline and rank.device_events.is_empty() for rank in ranks):
         yield ("device events", "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+    if any(_is_mostly_replay(rank) for rank in ranks):
+        yield (
+            "a full account of replayed graphs (profilers may miss their kernels, so idle time is in doubt)",
+            "Check idle time against a recording without graphs.",
+        )
     if any(_lacks_shapes(rank) for rank in ranks):
         yield ("shapes (FLOPs, bytes and the roofline need them)", "Record with record_shapes=True.")
     if any(_lacks_metadata(rank) for rank in ranks):
@@ -82,4 +93,13 @@ def _lacks_shapes(rank: RankTrace) -> bool:
 
 
 def _lacks_metadata(rank: RankTrace) -> bool:
-    return not rank.collective_calls.is_empty() and not bool(rank.collective_calls[CollectiveCalls.has_metadata].all())
+    calls = rank.collective_calls
+    return not calls.is_empty() and int(calls[CollectiveCalls.has_metadata].sum()) < KNOWN_SHARE * calls.height
+
+
+def _is_mostly_replay(rank: RankTrace) -> bool:
+    length = pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)
+    total, replayed = rank.device_events.select(
+        length.sum().alias("total"), length.filter(pl.col(DeviceEvents.in_graph)).sum().alias("replayed")
+    ).row(0)
+    return replayed > REPLAY_SHARE * total

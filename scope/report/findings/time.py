@@ -69,10 +69,14 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
     cost = host + latency
     if basis.share(cost) < LAUNCH_BOUND_SHARE:
         return
-    launches = column("launches_per_part", "launches per step", "Launches per step and device.", unit="count")
+    part = "step" if basis.is_steps else "window"
+    launches = column(
+        "launches_per_part", f"launches per {part}", "Launches per step or window, and device.", unit="count"
+    )
+    slow = "The host launches too slowly" if host >= latency else "Launches take long to reach the device"
     yield Finding(
         kind="launch_bound",
-        title=f"The host launches too slowly: the device runs dry for {_of(basis, cost)}",
+        title=f"{slow}: the device runs dry for {_of(basis, cost)}",
         where=Where(ranks=ranks_with(results.analysis, "host", at_least=LAUNCH_BOUND_SHARE / 2)),
         evidence=(
             Evidence(column("host_ns", "idle for host code", "Idle while the launching thread ran host code."), host),

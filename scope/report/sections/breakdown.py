@@ -38,7 +38,7 @@ RANK_STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *BREAKDOWN_COLUMNS,
 )
 STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
-    column("number", "step", "n of `ProfilerStep#n`.", unit="count"),
+    column("number", "step", "n of `ProfilerStep#n`.", unit="id"),
     column("num_devices", "devices", "Devices on which the step has a window."),
     column("median_window_ns", "median", "Median length of the step's window on its devices, the lower of two."),
     column("max_window_ns", "longest", "Longest window of the step on any device."),

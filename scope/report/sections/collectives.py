@@ -93,21 +93,19 @@ _POINT_HEADINGS: Final = (
     "operation", "message", "ranks", "tier", "count", "transfer", "busbw", "ceiling", "of ceiling", "best busbw",
     "above", "dtype", "library",
 )  # fmt: skip
-_COUNTED: Final = frozenset(
-    {"step_number", "sequence", "last_rank", "num_ranks", "num_ranks_seen", "first_arrival_ns", "end_ns"}
-)
+_IDS: Final = frozenset({"step_number", "sequence", "last_rank", "first_arrival_ns", "end_ns"})
 
 
 def _columns(sources: Sequence[Column], headings: Sequence[str]) -> tuple[ReportColumn, ...]:
     return tuple(
-        frame_column(source, heading, unit="count" if str(source) in _COUNTED else None)
+        frame_column(source, heading, unit="id" if str(source) in _IDS else None)
         for source, heading in zip(sources, headings, strict=True)
     )
 
 
 SUMMARY_COLUMNS: Final = (_GROUP, *_columns(_SUMMARY, _SUMMARY_HEADINGS))
 CALL_COLUMNS: Final = (
-    column("collective_id", "id", "Number of the collective in this report.", unit="count"),
+    column("collective_id", "id", "Number of the collective in this report.", unit="id"),
     _GROUP,
     *_columns(_CALLS, _CALL_HEADINGS),
     column("reason", "remark", "Why a figure of this row is absent or a bound."),
@@ -117,14 +115,14 @@ POINT_COLUMNS: Final = (
     column("reason", "remark", "Why there is no ceiling."),
 )
 WAIT_COLUMNS: Final[tuple[ReportColumn, ...]] = (
-    column("rank", "rank", "Global rank.", unit="count"),
+    column("rank", "rank", "Global rank.", unit="id"),
     frame_column(RankWaitRows.wait_ns, "waited"),
     frame_column(RankWaitRows.num_last, "arrived last"),
     frame_column(RankWaitRows.num_collectives, "collectives"),
 )
 CLOCK_COLUMNS: Final[tuple[ReportColumn, ...]] = (
-    column("rank", "rank", "Global rank.", unit="count"),
-    column("reference_rank", "reference", "Rank whose clock this one is compared with.", unit="count"),
+    column("rank", "rank", "Global rank.", unit="id"),
+    column("reference_rank", "reference", "Rank whose clock this one is compared with.", unit="id"),
     column("offset_ns", "offset", "Estimate: the rank's time less the reference's."),
     column("low_ns", "at least", "The offset is at least this, whatever the ranks waited."),
     column("high_ns", "at most", "The offset is at most this."),

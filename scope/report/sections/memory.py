@@ -25,7 +25,7 @@ _FIGURES: Final = (
     column("growth_bytes", "growth", "Bytes allocated minus bytes released while recording."),
     column("unseen_bytes", "unseen", "In use at the peak, but allocated before the recording began."),
     column("num_events", "events", "Allocations and releases that were recorded."),
-    column("peak_ns", "peak at", "First instant of the peak, ns since the epoch.", unit="count"),
+    column("peak_ns", "peak at", "First instant of the peak, ns since the epoch.", unit="id"),
 )
 PEAK_COLUMNS: Final[tuple[ReportColumn, ...]] = (*_PLACE, *_FIGURES)
 HOLDER_COLUMNS: Final[tuple[ReportColumn, ...]] = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PLACE: Final = (
     column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
     column("device", "device", "Device index in the trace."),
-    column("step", "step", "n of `ProfilerStep#n`.", unit="count"),
+    column("step", "step", "n of `ProfilerStep#n`.", unit="id"),
 )
 PATH_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *_PLACE,

@@ -36,7 +36,7 @@ _SHOWN: Final[tuple[tuple[Column, str, Unit], ...]] = (
     (RooflinePoints.num_bytes, "bytes", "bytes"),
     (RooflinePoints.time_at_ceiling_ns, "at the ceiling", "ns"),
     (RooflinePoints.kernel_class, "class", "text"),
-    (RooflinePoints.device, "device", "count"),
+    (RooflinePoints.device, "device", "id"),
 )
 _SOURCES: Final = tuple(source for source, _, _ in _SHOWN)
 _SHAPES: Final = 1 + _SOURCES.index(RooflinePoints.shapes)

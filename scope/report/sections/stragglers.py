@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from scope.report.table import Cell, ReportColumn, ReportTable
 
 STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
-    column("rank", "rank", "Global rank.", unit="count"),
+    column("rank", "rank", "Global rank.", unit="id"),
     column("imposed_wait_ns", "imposed wait", "What fixing this rank alone saves: last less second-last arrival."),
     column("reason", "reason", "Which of its times exceeds the peers' median most: compute, input, memory, host."),
     column("num_collectives", "collectives", "Collectives at which it imposed wait."),
     column("num_steps", "steps", "Steps in which it did."),
-    column("worst_step_number", "worst step", "The step with most imposed wait.", unit="count"),
+    column("worst_step_number", "worst step", "The step with most imposed wait.", unit="id"),
     column("worst_step_imposed_wait_ns", "in worst step", "Imposed wait in that step."),
     column("compute_excess_ns", "excess compute", "Compute beyond the peers' median before those collectives."),
     column("input_excess_ns", "excess input", "Idle for input beyond the peers' median."),
