@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Run a training command and record every rank of it, with no change to the script.
 
-    Exit code and signals are the command's own.
+    Exit code and signals are the command's own. An empty file RUN_DIR/capture.request asks for a profiler window.
 
     Example:
         scope run --run-dir runs/first -- torchrun --nproc-per-node 8 train.py

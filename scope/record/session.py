@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from scope.run.schema import DeviceInfo, RankInfo
 
 _MAX_FETCHED: Final = 256
+_MAX_COST_RATIO: Final = 0.005
+_MAX_STEPS_OVER: Final = 50
+"""Steps in a row that may cost more than their share before something is given up."""
 
 current: Session | None = None
 """The session of this process; `None` while nothing is recorded, and in forked children."""
@@ -89,6 +92,7 @@ class Session:
         self._meter: memory.MemoryMeter | None = None
         self._dropped = 0
         self._cost = 0
+        self._num_over = 0
         self._world_known = False
 
     @property
@@ -283,6 +287,8 @@ class Session:
         start, end, spent = self.clock.cut()
         calls = self.writer.calls.next_step(following)
         meter = self._meter
+        if meter is not None and self.clock.on_change is None:
+            meter.end_phase("step")
         offset = self.writer.wall_offset_ns
         tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
         work = self.flops.of_step(tokens=tokens, length_ns=end - start)
@@ -311,10 +317,26 @@ class Session:
             num_dropped=self.writer.num_dropped - self._dropped,
             disturbed=disturbed,
         )
+        self._keep_budget(cost - self._cost, end - start)
         self._cost = cost
         self._dropped = self.writer.num_dropped
         self._reset_counters()
         self.writer.add_step(StepDraft(record=record, calls=calls, device_ns=self.hooks.device_times(record.step)))
+
+    def _keep_budget(self, cost_ns: int, length_ns: int) -> None:
+        """Give up memory by phase, then hashes, when recording costs too much for long; never collectives or phases."""
+        self._num_over = self._num_over + 1 if cost_ns > _MAX_COST_RATIO * length_ns else 0
+        if self._num_over < _MAX_STEPS_OVER or not (self.clock.on_change or self.writer.calls.hashing):
+            return
+        self._num_over = 0
+        given_up = "memory by phase" if self.clock.on_change else "hashes of collectives"
+        if self.clock.on_change:
+            self.clock.on_change = None
+        else:
+            self.writer.calls.hashing = False
+        share = 100 * cost_ns / max(length_ns, 1)
+        message = f"recording takes {share:.1f} % of a step of {length_ns / 1e6:.1f} ms: {given_up} given up"
+        self.writer.add_event("warning", message, step=self.step)
 
     def _reset_counters(self) -> None:
         self._tokens = self._samples = self._input_bytes = None

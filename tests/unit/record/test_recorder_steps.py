@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -349,7 +350,10 @@ def test_capture_on_request_and_never_beside_another_profiler(tmp_path: Path) ->
         rank = recorder.folder
         assert rank is not None
         loop(2)
-        recorder.capture()
+        (rank / "capture.request").touch()
+        assert recorder.session is not None
+        recorder.session.writer.flush()
+        assert not (rank / "capture.request").exists()
         loop(5)
         (trace,) = RankReader(rank).traces()
         recorder.capture()
@@ -358,7 +362,7 @@ def test_capture_on_request_and_never_beside_another_profiler(tmp_path: Path) ->
             recorder.capture()
             loop(3)
     assert trace.info.num_steps == 2
-    assert trace.info.reason == "user"
+    assert trace.info.reason == "trigger_file"
     text = trace.path.read_text()
     assert all(f"ProfilerStep#{trace.info.first_step + number}" in text for number in (0, 1))
     assert own.events()
@@ -475,3 +479,62 @@ def test_compiled_models_train_as_one_graph(tmp_path: Path, how: str) -> None:
     assert all(step.phases["forward"] > 0 and step.phases["backward"] > 0 for step in steps[1:])
     rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
     assert not [event for event in RankReader(rank).new_events() if event.kind == "hook_disabled"]
+
+
+def test_a_signal_asks_for_a_window_only_where_nobody_listens(tmp_path: Path) -> None:
+    """The signal's window is taken and the signal left as it was; a handler of the program's own is not replaced."""
+
+    def train() -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(6):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGUSR2)
+
+    settings = CaptureSettings(reasons=frozenset(("signal",)), signal=int(signal.SIGUSR2))
+    before = signal.getsignal(signal.SIGUSR2)
+    with Recorder(run_dir=tmp_path / "ours", run_id="r", capture=settings) as recorder:
+        rank = recorder.folder
+        train()
+    assert rank is not None
+    assert [trace.info.reason for trace in RankReader(rank).traces()] == ["signal"]
+    assert signal.getsignal(signal.SIGUSR2) == before
+    seen: list[int] = []
+    signal.signal(signal.SIGUSR2, lambda number, frame: seen.append(number))
+    try:
+        with Recorder(run_dir=tmp_path / "theirs", run_id="r", capture=settings) as recorder:
+            rank = recorder.folder
+            train()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert rank is not None
+    assert (len(seen), RankReader(rank).traces()) == (1, [])
+
+
+def test_over_budget_gives_up_what_costs_least_to_lose(tmp_path: Path) -> None:
+    """Fifty steps in a row above the budget give up memory by phase, then hashes; each is said, phases stay."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        assert recorder.session is not None
+        recorder.session.clock.estimate_cost = costs.pop  # type: ignore[method-assign]
+        for _ in range(130):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        assert recorder.session.clock.on_change is None
+        assert not recorder.session.writer.calls.hashing
+
+    costs = [10**12 * number for number in range(200, 0, -1)]
+    steps = record(tmp_path, train)
+    assert len(steps) == 130
+    assert steps[-1].memory is not None
+    assert steps[-1].phases["backward"] > 0
+    rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
+    said = [event.message for event in RankReader(rank).new_events() if event.kind == "warning"]
+    assert [message.partition(": ")[2] for message in said] == [
+        "memory by phase given up",
+        "hashes of collectives given up",
+    ]

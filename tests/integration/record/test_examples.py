@@ -1,0 +1,106 @@
+"""The examples run as they stand; those of other libraries where the library is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from typing import TYPE_CHECKING
+
+from scope.record.examples import accelerate_loop, hugging_face_trainer, lightning_module, plain_loop
+from scope.run import paths
+from scope.run.reader import RankReader, read_steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def steps_of(run: Path, rank: int = 0) -> list[dict[str, int]]:
+    """The phases of each step of a rank."""
+    return [dict(step.phases) for step in read_steps(paths.rank_folder(run, 0, rank))]
+
+
+def test_plain_loop(tmp_path: Path) -> None:
+    """Twenty updates of four micro-batches, the phase of its own in each."""
+    plain_loop.main(["--run-dir", str(tmp_path / "run")])
+    steps = read_steps(paths.rank_folder(tmp_path / "run", 0, 0))
+    assert [step.num_microbatches for step in steps] == [4] * 20
+    assert [step.samples for step in steps] == [32] * 20
+    assert all({"augmentation", "input", "forward", "backward", "optimizer"} <= set(step.phases) for step in steps)
+
+
+def test_accelerate_loop(tmp_path: Path) -> None:
+    """Ten updates of two micro-batches, though Accelerate fetches a batch ahead."""
+    pytest.importorskip("accelerate")
+    accelerate_loop.main(["--run-dir", str(tmp_path / "run")])
+    steps = read_steps(paths.rank_folder(tmp_path / "run", 0, 0))
+    assert [(step.num_microbatches, step.samples) for step in steps] == [(2, 8)] * 10
+
+
+def test_hugging_face_trainer(tmp_path: Path) -> None:
+    """Ten updates with their tokens; counted FLOPs equal the closed formula of the model's configuration."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    hugging_face_trainer.main(["--run-dir", str(tmp_path / "run")])
+    folder = paths.rank_folder(tmp_path / "run", 0, 0)
+    assert [step.tokens for step in read_steps(folder)] == [64] * 10
+    flops = RankReader(folder).info().flops
+    assert flops is not None
+    assert flops.formula_difference_ratio == 0
+
+
+def test_lightning_module(tmp_path: Path) -> None:
+    """Ten updates with forward, backward and optimizer."""
+    pytest.importorskip("lightning")
+    lightning_module.main(["--run-dir", str(tmp_path / "run")])
+    steps = steps_of(tmp_path / "run")
+    assert len(steps) == 10
+    assert all({"forward", "backward", "optimizer"} <= set(step) for step in steps[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "num_ranks", "axes", "operations"),
+    [
+        ("sharded_tensor_parallel", 4, {"dp_shard", "tp"}, {"all_gather", "reduce_scatter", "all_reduce"}),
+        ("pipeline", 2, {None}, {"send", "recv"}),
+    ],
+)
+def test_distributed_examples(
+    tmp_path: Path, example: str, num_ranks: int, axes: set[str | None], operations: set[str]
+) -> None:
+    """Ten steps on every rank, the collectives on the groups of the named axes."""
+    own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry"), "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "scope",
+            "run",
+            "--run-dir",
+            str(tmp_path / "run"),
+            "--",
+            *launch,
+            "-m",
+            f"scope.record.examples.{example}",
+        ],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(num_ranks):
+        reader = RankReader(paths.rank_folder(tmp_path / "run", 0, rank))
+        steps = read_steps(reader.folder)
+        assert len(steps) == 10
+        assert {group.mesh_axis for group in reader.info().groups} == axes
+        seen = {total.operation for step in steps for total in step.collectives}
+        assert operations <= seen
