@@ -342,6 +342,11 @@ class CallLog:
         num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
         return num_calls * round(statistics.median(self._costs)) if self._costs else 0
 
+    def num_calls(self, group: int) -> tuple[int, int]:
+        """Return how many collectives, and how many sends and recvs, were issued on a group."""
+        counter = self._groups.get(group)
+        return (counter.enqueued, counter.point_to_point) if counter is not None else (0, 0)
+
     def note_flight_recorder(self, group: int, enqueued: int, started: int, completed: int) -> None:
         """Note what torch's Flight Recorder says of a group; the black box carries it."""
         counter = self._groups.get(group)

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from scope.record.collectives import dispatcher, methods, native
+from scope.record.collectives.coverage import FlightRecorderPoll, find_dump
 from scope.record.collectives.groups import GroupTable, watch_meshes
 from scope.record.collectives.guard import HookGuard
 from scope.record.collectives.tracker import CallTracker
@@ -27,6 +28,7 @@ class CollectiveRecorder:
         tracker: Follows the calls.
         groups: The process groups that were used.
         route: `hooks`, `dispatcher`, `methods`, or None when nothing is attached.
+        flight_recorder: What the Flight Recorder counted, from `attach` on.
         blind_to: What the route cannot see, in words; empty if it sees everything.
     """
 
@@ -52,6 +54,7 @@ class CollectiveRecorder:
         self.guard = HookGuard(hook_disabled)
         self.groups = GroupTable(group_added, wall_offset_ns=wall_offset_ns)
         self.tracker = CallTracker(sink, self.groups, self.guard)
+        self.flight_recorder: FlightRecorderPoll | None = None
         self.route: str | None = None
         self.blind_to: tuple[str, ...] = ()
         self._undo: list[Callable[[], None]] = []
@@ -60,6 +63,7 @@ class CollectiveRecorder:
         """Hook into torch; a second call does nothing."""
         if self.route is not None:
             return
+        self.flight_recorder = FlightRecorderPoll(self.groups, find_dump())
         route = self._choose_route()
         route.attach()
         self._undo.append(route.detach)

@@ -553,9 +553,12 @@ def main(output: str, names: list[str]) -> None:
         except Exception as error:  # noqa: BLE001 - told to the test, which fails by name
             seen[name] = f"{type(error).__name__}: {error}"
         print(name, round(time.monotonic() - started, 2), flush=True)  # noqa: T201 - shown when a test fails
+    assert recorder.flight_recorder is not None
+    recorder.flight_recorder.poll(sink)
+    coverage = [{**vars(item), "ratio": item.ratio} for item in recorder.flight_recorder.coverage(sink)]
     attached = recorder.route
     recorder.close()
-    result = {"seen": seen, "disabled": disabled, "attached": attached, "left": kernels_left()}
+    result = {"seen": seen, "disabled": disabled, "attached": attached, "left": kernels_left(), "coverage": coverage}
     Path(output).write_text(json.dumps(result))
     dist.destroy_process_group()
 

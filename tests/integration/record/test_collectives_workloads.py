@@ -39,8 +39,8 @@ class Seen(NamedTuple):
     control: bool = False
 
 
-def run_world(folder: Path, names: list[str]) -> list[dict[str, Any]]:
-    """Run workloads on four ranks and return what each rank saw."""
+def run_world(folder: Path, names: list[str], *, route: str | None = None) -> list[dict[str, Any]]:
+    """Run workloads on four ranks, by the best route unless one is given, and return what each rank saw."""
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
@@ -49,6 +49,8 @@ def run_world(folder: Path, names: list[str]) -> list[dict[str, Any]]:
         "WORLD_SIZE": str(WORLD),
         "OMP_NUM_THREADS": "1",
     }
+    if route is not None:
+        environment["SCOPE_TEST_ROUTE"] = route
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), str(folder / f"{rank}.json"), *names],
@@ -347,6 +349,27 @@ def test_a_new_default_group_is_another_group(ranks: list[dict[str, Any]]) -> No
         (after,) = calls_of(rank, "reinitialised")
         assert after["group"] != calls_of(rank, "blocking")[0]["group"]
         assert after["sequence"] == 1
+
+
+def test_coverage_is_whole_where_the_flight_recorder_counts(ranks: list[dict[str, Any]]) -> None:
+    """Of the small groups every call was seen; of the large one all but those few that gloo counts twice."""
+    for rank in ranks:
+        first, *others = [item for item in rank["coverage"] if item["flight_recorder"]]
+        assert first["group"] == 0
+        assert 0.95 < first["ratio"] <= 1
+        assert len(others) >= 3
+        assert {item["ratio"] for item in others} == {1.0}
+        assert {(item["kind"], item["at_least"]) for item in rank["coverage"]} == {("all", True)}
+
+
+def test_coverage_shows_what_patched_methods_miss(tmp_path: Path) -> None:
+    """Patched methods see calls of the Python API alone, and the coverage tells that eight buckets are missing."""
+    for rank in run_world(tmp_path, ["asynchronous", "ddp"], route="methods"):
+        assert rank["attached"] == "methods"
+        assert calls_of(rank, "ddp") == []
+        (item,) = rank["coverage"]
+        assert item["flight_recorder"] - item["seen"] >= 8
+        assert item["ratio"] < 0.5
 
 
 @pytest.mark.slow
