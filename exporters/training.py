@@ -31,7 +31,7 @@ MAX_RANKS: Final = 256
 MAX_RUNS: Final = 64
 _READ_BYTES: Final = 128 << 10
 _RESCAN_NS: Final = 5 * NS_PER_S
-_SILENT_NS: Final = 120 * NS_PER_S
+_SILENT_NS: Final = 300 * NS_PER_S
 
 Report = Callable[[str, str], None]
 """Called with (error, where)."""
@@ -42,11 +42,26 @@ def short_hash(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:8]
 
 
+class ThisNode(NamedTuple):
+    """What tells this node's ranks from others.
+
+    Attributes:
+        host: Name of the node.
+        boot_id: Its boot id; None when the kernel does not tell.
+        start_ticks: Returns when a process began (field 22 of its stat), None when there is none.
+    """
+
+    host: str
+    boot_id: str | None
+    start_ticks: Callable[[int], int | None]
+
+
 class _Rank:
     """One rank of one attempt, read incrementally."""
 
-    def __init__(self, reader: RankReader) -> None:
+    def __init__(self, reader: RankReader, start_ticks: Callable[[int], int | None]) -> None:
         self.reader = reader
+        self._start_ticks = start_ticks
         self.totals = RankTotals()
         self.info: RankInfo | None = None
         self.state: BlackBoxState | None = None
@@ -84,15 +99,20 @@ class _Rank:
         last_ns = max((sign for sign in signs if sign), default=0)
         if self.state is not None and self.state.closed:
             return last_ns
-        # A hang keeps the recorder's heartbeat alive; only a process that is gone falls wholly silent.
-        return last_ns if now_ns - last_ns > max(_SILENT_NS, 2 * LINGER_NS) else None
+        # A hang keeps the recorder's heartbeat alive, and a stopped process its entry in proc; one that was killed has
+        # neither.
+        return last_ns if now_ns - last_ns > _SILENT_NS and not self._is_alive(self.info) else None
+
+    def _is_alive(self, info: RankInfo | None) -> bool:
+        return info is not None and self._start_ticks(info.pid) == info.process_start_ticks is not None
 
 
 class _Run:
     """One run directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, start_ticks: Callable[[int], int | None]) -> None:
         self.folder = folder
+        self._start_ticks = start_ticks
         self.reader = RunReader(folder)
         self.info: RunInfo | None = None
         self.attempt = -1
@@ -115,7 +135,7 @@ class _Run:
         for reader in self.reader.ranks(self.attempt) if self.attempt >= 0 else []:
             rank = int(reader.folder.name)
             if rank not in self.ranks and rank not in self._elsewhere and len(self.ranks) < MAX_RANKS:
-                self.ranks[rank] = _Rank(reader)
+                self.ranks[rank] = _Rank(reader, self._start_ticks)
         for number, rank in list(self.ranks.items()):
             rank.read(report)
             if rank.info is not None and not is_here(rank.info):
@@ -148,7 +168,7 @@ class TrainingCollector:
         interval_s: Time between two readings.
         report: Told of (collector, error, where) for everything that cannot be read.
         now_ns: The wall clock.
-        host: Name of this node; ranks of other nodes in a shared run directory are left to their own exporters.
+        node: This node; ranks of others in a shared run directory are left to their own exporters.
     """
 
     def __init__(
@@ -159,15 +179,14 @@ class TrainingCollector:
         registry: Path | None = None,
         interval_s: float = 2,
         now_ns: Callable[[], int] = time.time_ns,
-        host: str | None = None,
+        node: ThisNode | None = None,
     ) -> None:
         self._globs = globs
         self._report = report
         self._registry = registry
         self._interval_s = interval_s
         self._now_ns = now_ns
-        self._host = socket.gethostname() if host is None else host
-        self._boot_id = _read_boot_id()
+        self._node = node or ThisNode(socket.gethostname(), _read_boot_id(), read_start_ticks)
         self._lock = threading.Lock()
         self._runs: dict[Path, _Run] = {}
         self._next_scan_ns = 0
@@ -249,14 +268,14 @@ class TrainingCollector:
             self._note("too_many_runs", f"{len(found)} run directories; the {MAX_RUNS} newest are read")
         for folder in found[:MAX_RUNS]:
             if folder not in self._runs:
-                self._runs[folder] = _Run(folder)
+                self._runs[folder] = _Run(folder, self._node.start_ticks)
         for folder in self._runs.keys() - set(found[:MAX_RUNS]):
             del self._runs[folder]
 
     def _is_here(self, info: RankInfo) -> bool:
-        if info.boot_id is not None and self._boot_id is not None:
-            return info.boot_id == self._boot_id
-        return info.host == self._host
+        if info.boot_id is not None and self._node.boot_id is not None:
+            return info.boot_id == self._node.boot_id
+        return info.host == self._node.host
 
     def _add_run(self, series: SeriesSet, run: _Run, now_ns: int, seen: set[tuple[str, int]]) -> None:
         alive = False
@@ -275,6 +294,16 @@ class TrainingCollector:
             add_rank(series, view, began_ns=run.info.started_ns if run.info else None, earlier=run.earlier.get(number))
         if alive:
             add_verdicts(series, label, run.verdicts, run.attempt)
+
+
+def read_start_ticks(pid: int) -> int | None:
+    """Return when a process began, in the kernel's ticks since boot; None when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name, in brackets, may hold anything.
+    return int(text.rpartition(")")[2].split()[19])
 
 
 def is_run(path: str) -> bool:

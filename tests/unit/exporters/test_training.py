@@ -10,7 +10,7 @@ import pytest
 from exporters import training_series as t
 from exporters.jobs import Job, parse_cgroup
 from exporters.rank_totals import RankTotals
-from exporters.training import LINGER_NS, TrainingCollector, short_hash
+from exporters.training import LINGER_NS, ThisNode, TrainingCollector, short_hash
 from scope.run import paths
 from scope.run.folding import summarize_steps
 from scope.run.schema import (
@@ -43,6 +43,7 @@ class World:
         self.run = folder / "runs" / "job"
         self.now_ns = BEGAN + 100 * S
         self.problems: list[tuple[str, str]] = []
+        self.processes: dict[int, int] = {}
         self.run.mkdir(parents=True)
         info = RunInfo(schema=SCHEMA_VERSION, run_id="job", started_ns=BEGAN, world_size=2)
         (self.run / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
@@ -51,7 +52,7 @@ class World:
             lambda _collector, error, where: self.problems.append((error, where)),
             registry=folder / "registry",
             now_ns=lambda: self.now_ns,
-            host=HOST,
+            node=ThisNode(HOST, None, lambda pid: self.processes.get(pid)),
         )
 
     def rank(self, rank: int, attempt: int = 0, **changes: object) -> Path:
@@ -172,6 +173,20 @@ def test_series_leave_fifteen_minutes_after_the_end(world: World) -> None:
     world.now_ns = BEGAN + 50 * S + LINGER_NS
     assert world.read().get(t.ACTIVE, (RUN, "0")) == 0
     world.now_ns += 1
+    assert len(world.read()) == 0
+
+
+def test_a_rank_that_was_killed_ends_with_its_last_sign_of_life(world: World) -> None:
+    """Silent for five minutes: ended if its process is gone, or its id reused; running if it is only stopped."""
+    append(world.rank(0, pid=7, process_start_ticks=99), step(0))
+    world.now_ns = BEGAN + 12 * S + 299 * S
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 1
+    world.now_ns += 2 * S
+    world.processes = {7: 99}
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 1
+    world.processes = {7: 100}
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 0
+    world.now_ns = BEGAN + 12 * S + LINGER_NS + 1
     assert len(world.read()) == 0
 
 
