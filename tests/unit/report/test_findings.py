@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scope.report.build import compute_results
 from scope.report.findings import FINDING_KINDS, find_all
+from scope.trace import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from scope.report.findings import Finding
     from scope.report.results import Results
@@ -302,3 +305,9 @@ def test_findings_are_ranked_by_cost_and_serialise(builder: Any, results_of: Mak
     assert shares == sorted(shares, reverse=True)
     assert all(finding.kind in FINDING_KINDS for finding in findings)
     assert json.loads(json.dumps([finding.to_record() for finding in findings]))[0]["title"] == findings[0].title
+
+
+def test_idle_time_under_graph_replay_is_doubted(shared_traces: Path) -> None:
+    """A decode that replays graphs says that its idle time may be kernels that the profiler missed."""
+    results = compute_results(load([str(shared_traces / "tracelens" / "mi300_hipgraph_decode.json.gz")]))
+    assert "replayed graphs" in the(results, "trace_too_poor").title

@@ -133,6 +133,7 @@ def test_a_limited_table_says_how_many_rows_there_are() -> None:
         (295.0, "flop_per_byte", "295 FLOP/B"),
         (True, "flag", "yes"),
         (12345, "count", "12,345"),
+        (1009, "id", "1009"),
         (Absent("x"), "ns", "–"),
     ],
 )
