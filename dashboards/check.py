@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamlit.logger import set_log_level
 from streamlit.testing.v1 import AppTest
 
 from dashboards.settings import VARIABLE, Settings, write_environment
@@ -40,7 +40,7 @@ def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
     for rank, found in recorded.group_by(RankSteps.rank, maintain_order=True).len().iter_rows():
         if found != steps:
             yield f"rank {rank} has recorded {found} steps of {steps}"
-    (source,) = find_sources([str(place)])
+    source = find_sources([str(place)])[0]
     os.environ[VARIABLE] = write_environment(Settings(places=(str(place),), refresh_s=3600.0))[VARIABLE]
     for view in sorted(VIEWS.glob("[a-z]*.py")):
         app = AppTest.from_file(str(APP), default_timeout=_TIMEOUT_S).run()
@@ -67,8 +67,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, required=True, help="processes of the run")
     options = parser.parse_args()
     # Streamlit warns of every page that is drawn without a browser, which is what this is for.
-    logging.getLogger("streamlit").setLevel(logging.ERROR)
     os.environ["STREAMLIT_LOGGER_LEVEL"] = "error"
+    set_log_level("error")
     problems = list(problems_of(options.run, steps=options.steps, ranks=options.ranks))
     for problem in problems:
         sys.stderr.write(f"scope: {problem}\n")

@@ -98,6 +98,16 @@ def to_samples(series: Sequence[Series], *labels: str) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=Samples.schema(), orient="row").sort(Samples.name, Samples.time_ns)
 
 
+def labels_table(series: Sequence[Series]) -> pl.DataFrame:
+    """Return the labels of each series with its value."""
+    rows = [{**each.labels, "value": each.points[-1][1]} for each in series if each.points]
+    names = sorted({name for row in rows for name in row} - {"__name__", "value"})
+    return pl.DataFrame(
+        [{name: row.get(name) for name in (*names, "value")} for row in rows],
+        schema=dict.fromkeys(names, pl.String) | {"value": pl.Float64},
+    )
+
+
 def _series(answer: dict[str, Any], values: list[list[Any]]) -> Series:
     points = [(round(float(instant) * NS_PER_S), float(value)) for instant, value in values]
     return Series(labels=answer["metric"], points=[point for point in points if point[1] == point[1]])

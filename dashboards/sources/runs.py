@@ -19,6 +19,7 @@ from scope.analysis.recorded import (
     summarize_collectives,
     summarize_run,
     summarize_steps,
+    summarize_traffic,
 )
 from scope.frames import Run, open_run
 from scope.frames.schema import Ranks, RankSteps
@@ -167,6 +168,10 @@ class LiveRun:
     def collectives(self) -> pl.DataFrame:
         """Return the table `CollectiveSummary`."""
         return self._kept("collectives", lambda: summarize_collectives(self.run.collective_totals().lazy()))
+
+    def traffic(self) -> pl.DataFrame:
+        """Return the table `AxisTraffic`."""
+        return self._kept("traffic", lambda: summarize_traffic(self.run.collective_totals(), self.ranks))
 
     def calls(self) -> pl.DataFrame:
         """Return the calls that were recorded one by one."""

@@ -103,6 +103,11 @@ def main() -> None:
             "The traces hold no kernels: record on a GPU, or look at the timeline of the host.", icon=":material/inbox:"
         )
         return
+    if all(rank.is_host_timeline for rank in analysis.ranks):
+        st.info(
+            "These traces hold no GPU events: what follows are operators on the host, for which there is no roofline.",
+            icon=":material/developer_board:",
+        )
     if report.results.rooflines:
         draw_roofline(report.results, state)
     show_figure(kernels_figure(analysis), None, key="kernels by time")

@@ -1,63 +1,31 @@
-"""Links: how much NVLink, PCIe and network carry against what they can, and which have errors."""
+"""Links: how much NVLink, PCIe and network carry against what they can, which have errors, and what loads them."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import open_page, settings, show_figure
-from dashboards.sources.prometheus import Prometheus, to_samples
+from dashboards.links import ERRORS, KINDS, ask_each_nvlink, ask_use, peak_use
+from dashboards.shell import on_each_refresh, open_page, say_age, say_error, settings, show_figure, show_table
+from dashboards.sources.prometheus import Prometheus, labels_table
+from dashboards.sources.runs import LiveRun, load_run
+from scope.analysis.recorded import AxisTraffic
 from scope.errors import ScopeError
-from scope.report.figures import Samples, link_use_over_time
-from scope.report.inert import visible
-from scope.units import NS_PER_S
+from scope.report.figures import Samples, heat_map, link_use_over_time, parts_by_bytes
+from scope.report.inert import markdown_text
+from scope.units import format_bandwidth, format_ratio
 
-WINDOWS_S = {"5 min": 300, "30 min": 1_800, "3 h": 10_800, "24 h": 86_400}
-POINTS = 200
-MAX_LINES = 16
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
+    from dashboards.links import LinkKind
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkKind:
-    """A kind of link: the counters that it has, and the labels that name one of them."""
-
-    title: str
-    sent: str
-    received: str
-    labels: tuple[str, ...]
-    capacity: str | None = None
-
-
-KINDS = (
-    LinkKind(
-        title="NVLink (payload, all links of a GPU)",
-        sent='sum by (instance, gpu) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[$window]))',
-        received='sum by (instance, gpu) (rate(scope_nvlink_receive_bytes_total{layer="data"}[$window]))',
-        labels=("instance", "gpu"),
-    ),
-    LinkKind(
-        title="PCIe",
-        sent="rate(scope_pcie_transmit_bytes_total[$window])",
-        received="rate(scope_pcie_receive_bytes_total[$window])",
-        labels=("instance", "gpu"),
-    ),
-    LinkKind(
-        title="InfiniBand and RoCE",
-        sent="rate(scope_rdma_transmit_bytes_total[$window])",
-        received="rate(scope_rdma_receive_bytes_total[$window])",
-        labels=("instance", "device", "port"),
-        capacity="max(scope_rdma_port_rate_bytes_per_second)",
-    ),
-    LinkKind(
-        title="Ethernet",
-        sent="rate(scope_net_transmit_bytes_total[$window])",
-        received="rate(scope_net_receive_bytes_total[$window])",
-        labels=("instance", "device"),
-    ),
-)
+WINDOWS_S: Final = {"5 min": 300, "30 min": 1_800, "3 h": 10_800, "24 h": 86_400}
+MAX_LINES: Final = 16
+BUSY: Final = 0.8
 
 
 def busiest(samples: pl.DataFrame, *, count: int = MAX_LINES) -> pl.DataFrame:
@@ -66,56 +34,104 @@ def busiest(samples: pl.DataFrame, *, count: int = MAX_LINES) -> pl.DataFrame:
     return samples.filter(pl.col(Samples.name).is_in(totals[Samples.name].head(count).implode()))
 
 
-def samples_of(server: Prometheus, kind: LinkKind, window_s: int) -> pl.DataFrame:
-    """Return what the links of a kind carried one way, a line a link and direction."""
-    end_ns = time.time_ns()
-    step_s = max(1, window_s // POINTS)
-    span = {"start_ns": end_ns - window_s * NS_PER_S, "end_ns": end_ns, "step_s": step_s}
-    rate_window = f"{max(4 * step_s, 15)}s"
-    both: list[pl.DataFrame] = []
-    for expression, word in ((kind.sent, "sent"), (kind.received, "received")):
-        series = server.query_range(expression.replace("$window", rate_window), **span)
-        named = to_samples(series, *kind.labels)
-        both.append(named.with_columns(pl.format("{} {}", Samples.name, pl.lit(word)).alias(Samples.name)))
-    return pl.concat(both)
-
-
-def draw(server: Prometheus, window_s: int) -> None:
+def draw_server(server: Prometheus, window_s: int) -> None:
     """Draw every kind of link that the server has series of."""
-    num_shown = 0
-    for kind in KINDS:
-        samples = samples_of(server, kind, window_s)
-        if samples.is_empty():
-            continue
-        num_shown += 1
-        st.subheader(kind.title)
-        fastest = [point[1] for each in server.query(kind.capacity) for point in each.points] if kind.capacity else []
-        capacities = {"fastest port": max(fastest)} if fastest else {}
-        shown = busiest(samples)
-        show_figure(link_use_over_time(shown, capacities=capacities), shown, key=kind.title)
-        hidden = samples[Samples.name].n_unique() - shown[Samples.name].n_unique()
-        if hidden:
-            st.caption(f"The {MAX_LINES} that carried most; {hidden} more carried less.")
-    if not num_shown:
+    now_ns = time.time_ns()
+    uses = {kind: ask_use(server, kind, end_ns=now_ns, window_s=window_s) for kind in KINDS}
+    present = [kind for kind, samples in uses.items() if not samples.is_empty()]
+    if not present:
         st.info(
             "This server has no series of links. Start `scope exporter` on each node and add it to the scrape "
             "configuration; NVLink needs an NVIDIA driver on the node.",
             icon=":material/cable:",
         )
+        return
+    st.caption(":material/sensors: from Prometheus, samples of now. GB/s are 1e9 bytes a second, one way.")
+    draw_errors(server, window_s)
+    capacities = {kind: kind.capacities(server) for kind in present}
+    for kind in present:
+        say_use(kind, uses[kind], capacities[kind])
+    each_nvlink = ask_each_nvlink(server)
+    if each_nvlink is not None:
+        cells, axes = each_nvlink
+        show_figure(heat_map(cells, axes), cells, key="each NVLink")
+    for kind in present:
+        draw_kind(kind, uses[kind], capacities[kind])
+
+
+def say_use(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, float]) -> None:
+    """Say how near the busiest link of a kind came to its capacity."""
+    peak = peak_use(samples, capacities)
+    name = markdown_text(kind.title)
+    if peak is None:
+        st.caption(f"{name}: use against capacity is unknown, the server knows no capacity of these links.")
+        return
+    link, rate, share = peak
+    text = f"{name}: at most {format_ratio(share)} of capacity ({format_bandwidth(rate)}, {markdown_text(link)})"
+    if share >= BUSY:
+        st.warning(f"{text}: this link may bound the job.", icon=":material/traffic:")
+    else:
+        st.success(f"{text}.", icon=":material/check_circle:")
+
+
+def draw_kind(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, float]) -> None:
+    """Draw the links of a kind over time, under their capacity."""
+    shown = busiest(samples)
+    limits = {f"capacity {format_bandwidth(rate)}": rate for rate in sorted(set(capacities.values()))[-3:]}
+    show_figure(link_use_over_time(shown, capacities=limits, title=kind.title), shown, key=kind.title)
+    hidden = samples[Samples.name].n_unique() - shown[Samples.name].n_unique()
+    if hidden:
+        st.caption(f"The {MAX_LINES} that carried most; {hidden} more carried less.")
+
+
+def draw_errors(server: Prometheus, window_s: int) -> None:
+    """Draw which links are down or had errors in the window."""
+    found = False
+    for title, question in ERRORS.items():
+        series = server.query(question.replace("$window", f"{window_s}s"))
+        if series:
+            found = True
+            st.error(f"{title}: {len(series)} with errors", icon=":material/link_off:")
+            show_table(labels_table(series), key=f"errors of {title}")
+    if not found:
+        st.success("No link is down or had errors in this time.", icon=":material/check_circle:")
+
+
+def draw_run(run: LiveRun) -> None:
+    """Draw what each parallel axis loads the links with, and over which tier."""
+    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    traffic = run.traffic()
+    if traffic.is_empty():
+        st.info("No collective was recorded, so nothing is known of what loads the links.", icon=":material/inbox:")
+        return
+    st.subheader("What each parallel axis gives to collectives")
+    parts: dict[str, int] = {}
+    for row in traffic.iter_rows(named=True):
+        name = f"{row[AxisTraffic.mesh_axis] or 'no axis'} over {row[AxisTraffic.tier] or 'unknown tier'}"
+        parts[name] = parts.get(name, 0) + row[AxisTraffic.in_bytes]
+    show_figure(parts_by_bytes(parts, title="Bytes by axis and tier, all ranks"), traffic, key="traffic by axis")
+    st.caption(
+        "node: all ranks of a group are on one host; network: on several. Bytes are what the ranks handed over; the "
+        "counters of the links themselves come from `scope exporter` and Prometheus."
+    )
 
 
 def main() -> None:
     """Draw the page."""
     question = "How much do the links carry against what they can, and which have errors?"
-    source, _ = open_page("Links", question, ("prometheus",))
+    source, _ = open_page("Links", question, ("prometheus", "run"))
+    if source.kind == "run":
+        run = load_run(source.place, refresh_s=settings().refresh_s)
+        on_each_refresh(run, lambda: draw_run(run))
+        return
     window_s = WINDOWS_S[st.segmented_control("Time", list(WINDOWS_S), default="5 min") or "5 min"]
     server = Prometheus(address=source.place)
 
     def draw_or_say() -> None:
         try:
-            draw(server, window_s)
+            draw_server(server, window_s)
         except ScopeError as error:
-            st.error(visible(str(error)).replace("`", "'"), icon=":material/cloud_off:")
+            say_error(error)
 
     st.fragment(draw_or_say, run_every=max(5.0, settings().refresh_s))()
 

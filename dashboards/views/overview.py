@@ -80,12 +80,21 @@ def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:
         return f"No MFU: {markdown_text(summary.speed.absent.get('mfu_ratio', 'unknown'))}."
     first = ranks.row(0, named=True)
     convention = CONVENTIONS.get(str(first[Ranks.flop_convention]), "attention as the user counts it")
-    peaks = sorted(
-        {(peak, str(source)) for peak, source in ranks.select(Ranks.peak_flop_per_s, Ranks.peak_source).iter_rows()}
+    against = " and ".join(
+        f"{spread(low, high)} a rank ({markdown_text(str(source))})"
+        for source, low, high in ranks.group_by(Ranks.peak_source)
+        .agg(pl.col(Ranks.peak_flop_per_s).min(), pl.col(Ranks.peak_flop_per_s).max().alias("largest"))
+        .sort(Ranks.peak_source)
+        .iter_rows()
     )
-    against = "; ".join(f"{format_flop_rate(peak)} a rank ({markdown_text(source)})" for peak, source in peaks[:3])
     dtype = markdown_text(str(first[Ranks.peak_dtype]))
     return f"MFU: model FLOPs ({convention}) of the last {summary.speed.num_steps} steps against {dtype} at {against}."
+
+
+def spread(low: float, high: float) -> str:
+    """Return a rate, or the range of several."""
+    first, last = format_flop_rate(low), format_flop_rate(high)
+    return first if first == last else f"{first} to {last}"
 
 
 def table_of(parts: Mapping[str, int], whole_ns: int) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from dashboards.shell import (
     show_report_table,
     show_table,
 )
-from dashboards.sources.prometheus import Prometheus
+from dashboards.sources.prometheus import Prometheus, labels_table
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
@@ -28,10 +28,7 @@ from scope.report.sections.collectives import clock_table
 from scope.report.sections.quality import quality_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dashboards.sources.catalogue import Source
-    from dashboards.sources.prometheus import Series
 
 QUESTIONS: Final = {
     "Exporters that answer (1) or not (0)": "up",
@@ -69,16 +66,6 @@ def draw_server(source: Source) -> None:
             show_table(labels_table(series), key=title)
         else:
             st.caption("The server has no such series.")
-
-
-def labels_table(series: Sequence[Series]) -> pl.DataFrame:
-    """Return the labels of each series with its value."""
-    rows = [{**each.labels, "value": each.points[-1][1]} for each in series if each.points]
-    names = sorted({name for row in rows for name in row} - {"__name__", "value"})
-    return pl.DataFrame(
-        [{name: row.get(name) for name in (*names, "value")} for row in rows],
-        schema=dict.fromkeys(names, pl.String) | {"value": pl.Float64},
-    )
 
 
 def draw_run(run: LiveRun) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from scope.errors import InputError, MissingExtraError, ScopeError, UsageError
+from scope.run.paths import REQUEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +32,8 @@ _POLL_S: Final = 0.2
 _PROMETHEUS_CONFIG: Final = """\
 global:
   scrape_interval: 2s
-rule_files: []
+  evaluation_interval: 5s
+rule_files: [{rules}]
 scrape_configs:
   - job_name: scope
     static_configs:
@@ -61,6 +65,11 @@ class Plan:
         return self.folder / "runs"
 
     @property
+    def synthetic(self) -> Path:
+        """What a run on GPUs looks like, made up."""
+        return self.runs / "synthetic-8-gpus"
+
+    @property
     def run(self) -> Path:
         """The recorded run."""
         return self.runs / "demo"
@@ -74,9 +83,14 @@ class Children:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a process; its output goes to `NAME.log`."""
+        """Start a process; its output goes to `NAME.log`.
+
+        It leads a process group of its own: Ctrl-C reaches the demo alone, which then ends its children in order.
+        """
         with self.log(name).open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         self._running[name] = process
         return process
 
@@ -91,16 +105,32 @@ class Children:
         state = "did not become ready" if code is None else f"ended with code {code}"
         return ScopeError("\n  ".join([f"{name} {state}; the end of {self.log(name)}:", *tail]))
 
+    def has_ended(self, name: str) -> bool:
+        """Return whether a process has ended."""
+        return self._running[name].poll() is not None
+
+    def check(self, *, but: str) -> None:
+        """Raise an error when a process that should go on has ended.
+
+        Args:
+            but: The process that may end.
+        """
+        for name in self._running:
+            if name != but and self.has_ended(name):
+                raise self.error_of(name)
+
     def stop(self) -> None:
-        """End all of them, the youngest first; whoever does not listen is killed."""
+        """End all of them, the youngest first; whoever does not listen is killed with all its own children."""
         for process in reversed(self._running.values()):
             if process.poll() is None:
                 process.terminate()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
         for process in self._running.values():
             try:
-                process.wait(_STOP_TIMEOUT_S)
+                process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
 
@@ -131,29 +161,42 @@ def demo(
         ranks=ranks,
         steps=steps,
         faults=_faults(straggler=straggler, slow_input=slow_input, hang_at=steps // 2 if hang else None),
-        port=port or _free_port(),
+        port=_choose_port(port),
     )
-    with ExitStack() as stack:
-        children = Children(plan.folder)
-        stack.callback(children.stop)
+    children = Children(plan.folder)
+    # A plain kill must end the children too, just as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _stop_on_signal)
+    try:
         _play(plan, children, once=once)
+    except KeyboardInterrupt:
+        print("\nThe demo ends; its files stay in", plan.folder, flush=True)
+    finally:
+        children.stop()
+
+
+def _stop_on_signal(number: int, frame: object) -> None:
+    del frame
+    raise SystemExit(128 + number)
 
 
 def _play(plan: Plan, children: Children, *, once: bool) -> None:
     training = children.start("training", training_command(plan))
     print(f"Training {plan.ranks} processes for {plan.steps} steps; the run directory is {plan.run}")
     _write_synthetic(plan)
-    places = [str(plan.runs), *_start_metrics(plan, children)]
+    places = [str(plan.run), str(plan.synthetic), *_start_metrics(plan, children)]
     _wait_until_recorded(plan, children, training)
     address = _start_dashboard(plan, children, places)
     print(f"Dashboard: {address}   (Ctrl-C ends the demo)", flush=True)
     if once:
         _check(plan, children, training)
         return
-    code = training.wait()
-    print(f"The training run has ended with code {code}; the dashboard goes on until Ctrl-C.", flush=True)
+    has_said = False
     while True:
-        time.sleep(_STOP_TIMEOUT_S)
+        children.check(but="training")
+        if not has_said and training.poll() is not None:
+            has_said = True
+            print(f"The training run has ended with code {training.returncode}; the dashboard goes on until Ctrl-C.")
+        time.sleep(_POLL_S)
 
 
 def training_command(plan: Plan) -> list[str]:
@@ -161,7 +204,8 @@ def training_command(plan: Plan) -> list[str]:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.ranks)]
     script = ["-m", _SCRIPT, "--steps", str(plan.steps), "--checkpoint", str(plan.folder / "model.pt"), *plan.faults]
     return [
-        *(sys.executable, "-m", "scope", "run", "--run-dir", str(plan.run), "--run-id", "demo", "--"),
+        *(sys.executable, "-m", "scope", "run", "--run-dir", str(plan.run), "--run-id", "demo"),
+        *("--capture", "file", "--capture-ranks", ",".join(map(str, range(plan.ranks))), "--"),
         *(sys.executable, "-m", *launcher, *script),
     ]
 
@@ -196,9 +240,9 @@ def _fresh_folder(folder: Path) -> Path:
 
 
 def _write_synthetic(plan: Plan) -> None:
-    from scope.testing.demo import write_demo_traces  # polars: only when the demo runs
+    from scope.testing.demo import write_demo_run  # msgspec and all of scope.testing: only when the demo runs
 
-    write_demo_traces(plan.runs / "synthetic-8-gpus")
+    write_demo_run(plan.synthetic)
 
 
 def _start_metrics(plan: Plan, children: Children) -> list[str]:
@@ -211,7 +255,7 @@ def _start_metrics(plan: Plan, children: Children) -> list[str]:
         print("Prometheus is not installed (make setup-system): the demo goes on without it")
         return []
     config = plan.folder / "prometheus.yml"
-    config.write_text(_PROMETHEUS_CONFIG.format(port=exporter_port))
+    config.write_text(_PROMETHEUS_CONFIG.format(port=exporter_port, rules=json.dumps(_rules())))
     address = f"127.0.0.1:{_free_port()}"
     children.start(
         "prometheus",
@@ -227,6 +271,14 @@ def _start_metrics(plan: Plan, children: Children) -> list[str]:
     return [f"http://{address}"]
 
 
+def _rules() -> str:
+    """Return the path of the alert rules that come with the dashboards."""
+    found = find_spec("dashboards")
+    assert found is not None
+    assert found.origin is not None
+    return str(Path(found.origin).parent / "alerts" / "scope.rules.yml")
+
+
 def _start_dashboard(plan: Plan, children: Children, places: Sequence[str]) -> str:
     children.start("dashboard", [sys.executable, "-m", "dashboards", "--port", str(plan.port), *places])
     address = f"http://127.0.0.1:{plan.port}"
@@ -236,7 +288,12 @@ def _start_dashboard(plan: Plan, children: Children, places: Sequence[str]) -> s
 
 def _wait_until_recorded(plan: Plan, children: Children, training: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _READY_TIMEOUT_S
+    has_asked = False
     while not any(plan.run.glob("attempt-*/ranks/*/steps.jsonl")):
+        if not has_asked and len(list(plan.run.glob("attempt-*/ranks/*/rank.json"))) == plan.ranks:
+            # Before the first step, so that all ranks take the same steps into their profiler window.
+            (plan.run / REQUEST_FILE).touch()
+            has_asked = True
         if training.poll() not in (None, 0) or time.monotonic() > deadline:
             error = children.error_of("training")
             raise error
@@ -244,7 +301,10 @@ def _wait_until_recorded(plan: Plan, children: Children, training: subprocess.Po
 
 
 def _check(plan: Plan, children: Children, training: subprocess.Popen[bytes]) -> None:
-    if training.wait() != 0:
+    while training.poll() is None:
+        children.check(but="training")
+        time.sleep(_POLL_S)
+    if training.returncode != 0:
         error = children.error_of("training")
         raise error
     command = [sys.executable, "-m", "dashboards.check", str(plan.run), "--steps", str(plan.steps)]
@@ -258,13 +318,25 @@ def _wait_for(url: str, children: Children, name: str) -> None:
     import urllib.request  # loads TLS, which the help of every command would pay for
 
     deadline = time.monotonic() + _READY_TIMEOUT_S
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not children.has_ended(name):
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return
         except OSError:
             time.sleep(_POLL_S)
     raise children.error_of(name)
+
+
+def _choose_port(port: int) -> int:
+    """Return the port that was asked for, or a free one where it is 0 or taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            print(f"Port {port} is taken: the dashboard takes another (--port chooses one)")
+            return _free_port()
+        return int(probe.getsockname()[1])
 
 
 def _free_port() -> int:

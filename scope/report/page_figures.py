@@ -113,7 +113,10 @@ def kernels_figure(analysis: Analysis) -> Figure:
     """Return the kernels of all ranks by time."""
     rows = analysis.kernels.by_name.select(KernelStats.key, KernelStats.total_ns, KernelStats.kernel_class).rows()
     names = [name or "without a name" for name, _, _ in rows]
-    return figures.kernels_by_time(names, [total for _, total, _ in rows], [each for _, _, each in rows])
+    title = "Kernels by time"
+    if all(rank.is_host_timeline for rank in analysis.ranks):
+        title = "Operators on the host by time"
+    return figures.kernels_by_time(names, [total for _, total, _ in rows], [each for _, _, each in rows], title=title)
 
 
 def roofline_points(results: Results) -> pl.DataFrame:

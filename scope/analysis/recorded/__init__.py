@@ -7,8 +7,10 @@ from scope.analysis.recorded.progress import GroupProgress, compute_group_progre
 from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
+from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
 
 __all__ = [
+    "AxisTraffic",
     "CollectiveSummary",
     "GroupExcess",
     "GroupProgress",
@@ -29,4 +31,5 @@ __all__ = [
     "summarize_excess_by_group",
     "summarize_run",
     "summarize_steps",
+    "summarize_traffic",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scope.report.figures import style
 from scope.report.inert import kernel_title
-from scope.units import format_duration, format_ratio
+from scope.units import format_bytes, format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,34 +75,51 @@ def parts_by_time(parts: Mapping[str, int], *, title: str, whole_ns: int) -> Fig
         title: What the parts are parts of, in fixed words.
         whole_ns: What the shares are shares of; the parts need not sum to it.
     """
-    rows = sorted(((name, length) for name, length in parts.items() if length), key=lambda row: -row[1])
+    scale = style.time_scale(max(parts.values(), default=0))
+    texts = {name: f"{format_duration(length)} · {format_ratio(length / whole_ns)}" for name, length in parts.items()}
+    return _parts(parts, texts, title=title, axis=(f"Time ({scale.unit})", scale.divisor))
+
+
+def parts_by_bytes(parts: Mapping[str, int], *, title: str) -> Figure:
+    """Return one horizontal bar a part, the largest first, each with its size and its share of all.
+
+    Args:
+        parts: Bytes by the name of the part; a part of 0 is left out.
+        title: What the parts are parts of, in fixed words.
+    """
+    whole = max(1, sum(parts.values()))
+    texts = {name: f"{format_bytes(size)} · {format_ratio(size / whole)}" for name, size in parts.items()}
+    return _parts(parts, texts, title=title, axis=("Size (GB)", 1_000_000_000))
+
+
+def _parts(parts: Mapping[str, int], texts: Mapping[str, str], *, title: str, axis: tuple[str, int]) -> Figure:
+    rows = sorted(((name, size) for name, size in parts.items() if size), key=lambda row: -row[1])
     if not rows:
         return style.empty(title=title, reason="nothing of this kind was recorded")
-    scale = style.time_scale(rows[0][1])
-    texts = [f"{format_duration(length)} · {format_ratio(length / whole_ns)}" for _, length in rows]
+    x_title, divisor = axis
     trace = {
         "type": "bar",
         "orientation": "h",
         "showlegend": False,
         "marker": {"color": [style.color(name, index=index) for index, (name, _) in enumerate(rows)]},
         "y": list(range(len(rows))),
-        "x": [scale.of(length) for _, length in rows],
-        "text": texts,
+        "x": [size / divisor for _, size in rows],
+        "text": [texts[name] for name, _ in rows],
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [[style.words(name), text] for (name, _), text in zip(rows, texts, strict=True)],
+        "customdata": [[style.words(name), texts[name]] for name, _ in rows],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }
     return style.build(
         [trace],
         title=title,
-        x_title=f"Time ({scale.unit})",
+        x_title=x_title,
         y_title="",
         layout={
             "height": 120 + 34 * len(rows),
             "bargap": 0.25,
             # Room for the text beyond the longest bar.
-            "xaxis": {"range": [0, scale.of(rows[0][1]) * 1.45]},
+            "xaxis": {"range": [0, rows[0][1] / divisor * 1.45]},
             "yaxis": {
                 "tickmode": "array",
                 "tickvals": list(range(len(rows))),
@@ -124,16 +141,19 @@ def wait_and_transfer(bars: StackedTimes) -> Figure:
     return _stacked(bars, title="Collectives: waiting against moving data", axis="Rank")
 
 
-def kernels_by_time(names: Sequence[str], total_ns: Sequence[int], classes: Sequence[str]) -> Figure:
+def kernels_by_time(
+    names: Sequence[str], total_ns: Sequence[int], classes: Sequence[str], *, title: str = "Kernels by time"
+) -> Figure:
     """Return the kernels that took most time, longest first; the rest as one bar.
 
     Args:
         names: Names of kernels, each once.
         total_ns: Time of each, ns.
         classes: Class of each, which decides the colour.
+        title: What they are, in fixed words.
     """
     if not names:
-        return style.empty(title="Kernels by time", reason="no kernel ran in this window")
+        return style.empty(title=title, reason="no kernel ran in this window")
     order = sorted(range(len(names)), key=lambda index: -total_ns[index])
     shown, rest = order[:_MAX_KERNELS], order[_MAX_KERNELS:]
     rows = [(names[index], total_ns[index], classes[index]) for index in shown]
@@ -144,7 +164,7 @@ def kernels_by_time(names: Sequence[str], total_ns: Sequence[int], classes: Sequ
     positions = list(range(len(rows)))
     return style.build(
         traces,
-        title="Kernels by time",
+        title=title,
         x_title=f"Total time ({scale.unit})",
         y_title="",
         layout={

@@ -96,7 +96,7 @@ _GRID: Final = "rgba(128,128,128,0.25)"
 _HEIGHT: Final = 420
 _MARGIN_TOP: Final = 50
 _MARGIN_BOTTOM: Final = 50
-_LEGEND_DISTANCE: Final = 52
+_LEGEND_DISTANCE: Final = 58
 
 
 def color(word: str, *, index: int = 0) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scope.report.figures.style import Figure
 
 
+_BAR_WIDTH: Final = 0.85
 _MAX_BARS: Final = 3_000
 _MAX_BINS: Final = 1_000
 _TITLE: Final = "Timeline"
@@ -113,6 +114,8 @@ def _bar_trace(category: str, spans: pl.DataFrame, frame: _Frame) -> dict[str, A
         "orientation": "h",
         "name": style.words(category),
         "marker": {"color": style.color(category), "line": {"width": 0}},
+        # Plotly's own choice is as wide as the distance of the lanes that happen to have such a bar.
+        "width": _BAR_WIDTH,
         "y": [places[lane] for lane, _, _, _ in rows],
         "base": [frame.scale.of(start - frame.start_ns) for _, _, start, _ in rows],
         "x": [frame.scale.of(end - start) for _, _, start, end in rows],
