@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from glob import iglob
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from exporters.rank_totals import RankTotals
 from exporters.series import SeriesSet
