@@ -118,7 +118,12 @@ class TrainingHooks:
         return self._device.end_step(step)
 
     def _discover(self) -> None:
-        """Hook the classes of all modules that are trained and belong to no other."""
+        """Hook the classes of all modules that are trained and belong to no other.
+
+        Where these are known and yet not called (Lightning calls a method of its module, others a model's parts one by
+        one), their parts are hooked, one level deeper at each look.
+        """
+        before = len(self._roots)
         modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
         inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
         for module in modules:
@@ -126,6 +131,11 @@ class TrainingHooks:
                 continue
             if any(parameter.requires_grad for parameter in module.parameters()):
                 self.add_root(module)
+        if len(self._roots) == before and not self._trained:
+            roots = [root for reference in self._roots.values() if (root := reference()) is not None]
+            for part in (child for root in roots for child in root.children()):
+                if any(parameter.requires_grad for parameter in part.parameters()):
+                    self.add_root(part)
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a part of a hook under the guard; `None` when it is switched off or raises."""

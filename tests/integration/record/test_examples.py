@@ -77,19 +77,9 @@ def test_distributed_examples(
     """Ten steps on every rank, the collectives on the groups of the named axes."""
     own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry"), "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    command = [sys.executable, "-m", "scope", "run", "--run-dir", str(tmp_path / "run"), "--", *launch, "-m"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "scope",
-            "run",
-            "--run-dir",
-            str(tmp_path / "run"),
-            "--",
-            *launch,
-            "-m",
-            f"scope.record.examples.{example}",
-        ],
+        [*command, f"scope.record.examples.{example}"],
         env={**os.environ, **own},
         capture_output=True,
         text=True,

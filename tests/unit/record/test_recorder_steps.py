@@ -538,3 +538,19 @@ def test_over_budget_gives_up_what_costs_least_to_lose(tmp_path: Path) -> None:
         "memory by phase given up",
         "hashes of collectives given up",
     ]
+
+
+def test_parts_that_are_called_one_by_one_are_found(tmp_path: Path) -> None:
+    """A model that is never called itself has a forward phase once its parts are known."""
+
+    def train(recorder: Recorder) -> None:
+        model = Outer(Model())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in make_loader([torch.ones(8)] * 8, batch_size=2):
+            model.inner(batch).sum().backward()
+            optimizer.step()
+
+    gc.collect()
+    steps = record(tmp_path, train)
+    assert ["forward" in step.phases for step in steps] == [False, True, True, True]
+    assert steps[-1].model_flop is not None
