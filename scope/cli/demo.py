@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from scope.errors import InputError, MissingExtraError, ScopeError, UsageError
-from scope.run.paths import REQUEST_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -287,6 +286,8 @@ def _start_dashboard(plan: Plan, children: Children, places: Sequence[str]) -> s
 
 
 def _wait_until_recorded(plan: Plan, children: Children, training: subprocess.Popen[bytes]) -> None:
+    from scope.run.paths import REQUEST_FILE  # loads msgspec, which the help of every command would pay for
+
     deadline = time.monotonic() + _READY_TIMEOUT_S
     has_asked = False
     while not any(plan.run.glob("attempt-*/ranks/*/steps.jsonl")):

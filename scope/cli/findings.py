@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scope.cli.options import JobOptions, OutputOptions, takes_options
-
-if TYPE_CHECKING:
-    from scope.report.results import Results
-    from scope.report.table import ReportTable
 
 
 @takes_options
@@ -19,14 +13,25 @@ def findings(job: JobOptions, output: OutputOptions) -> None:
 
     Example: scope findings traces/ --csv
     """
-    from scope.cli.tables import print_section
-    from scope.report.build import ALL_PARTS
+    from scope.cli.job import load_results
+    from scope.cli.tables import check_output, print_tables, write
 
-    print_section(job, output, _table, parts=ALL_PARTS)
-
-
-def _table(results: Results) -> ReportTable:
+    check_output(output)
+    results = load_results(job)
     from scope.report.findings import find_all
-    from scope.report.sections.findings import findings_table
 
-    return findings_table(find_all(results))
+    found = find_all(results)
+    limit = output.limit or None
+    if output.json:
+        from scope.report.encoding import encode_json
+
+        write(encode_json([finding.to_record() for finding in found[:limit]]))
+    elif output.csv:
+        from scope.report.sections.findings import findings_table
+
+        print_tables([findings_table(found[:limit])], output)
+    else:
+        from scope.report.summary import print_findings
+        from scope.report.text import make_console
+
+        print_findings(found, make_console(), limit=limit)

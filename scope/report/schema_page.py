@@ -24,8 +24,8 @@ _INTRODUCTION: Final = f"""# The report as JSON: `{SCHEMA_NAME}`
   `_flop_per_s` floating point operations a second, `_ratio` 0 to 1, `num_` counts.
 - A figure that is not known is `null`, never 0, and `{ABSENT_KEY}` of the same record holds the reason under its key.
 - Within one version keys are only added. A key that changes its meaning or goes away takes the next number.
-- The one-analysis commands (`scope kernels --json` and the like) print the list of records that stands here under the
-  same name, with the same keys.
+- The commands for one analysis (`scope kernels --json` and the like) print a list of records; a key means there what it
+  means here.
 """
 
 

@@ -54,7 +54,8 @@ def print_summary(results: Results, findings: Sequence[Finding], console: Consol
     _print_breakdown(analysis, console)
     _print_ranks(analysis, console)
     _print_steps(analysis, console)
-    _print_findings(findings, console)
+    print_findings(findings, console, limit=_MOST_FINDINGS)
+    console.print()
     _print_tables(results, console)
     _print_trust(analysis, console)
 
@@ -130,19 +131,26 @@ def _print_steps(analysis: Analysis, console: Console) -> None:
         console.print()
 
 
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+def print_findings(findings: Sequence[Finding], console: Console, *, limit: int | None = None) -> None:
+    """Print findings as paragraphs: what, how one can tell and where, what to do.
+
+    Args:
+        findings: In their order.
+        console: Where to.
+        limit: How many at most; None for all.
+    """
     _line(console, "Findings", style="bold")
     if not findings:
         _line(console, "  Nothing stands out.")
-    for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
+    shown = findings[:limit]
+    for number, finding in enumerate(shown, start=1):
         where = finding.where.text()
         evidence = ", ".join(each.text() for each in finding.evidence)
         _paragraph(console, f"{number}. {finding.title}", indent=2, style="bold" if finding.share_ratio else "")
         _paragraph(console, f"{evidence} ({where})" if where else evidence, indent=5, style="dim")
         _paragraph(console, f"→ {finding.action}", indent=5)
-    if len(findings) > _MOST_FINDINGS:
-        _line(console, f"  {len(findings) - _MOST_FINDINGS} more in --json and --html", style="dim")
-    console.print()
+    if len(findings) > len(shown):
+        _line(console, f"  {len(findings) - len(shown)} more: scope findings, --json, --html", style="dim")
 
 
 def _paragraph(console: Console, text: str, *, indent: int, style: str = "") -> None:

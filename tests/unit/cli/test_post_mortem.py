@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-TABLES = sorted(set(COMMANDS) - {"analyze", "compare", "stragglers", "collectives"})
+TABLES = sorted(set(COMMANDS) - {"analyze", "compare", "findings", "stragglers", "collectives"})
 HOSTILE = '=HYPERLINK("http://evil.example")[/b]<script>alert(1)</script>\x1b]0;owned\x07\u202e'
 
 
@@ -68,6 +68,16 @@ def test_every_table_is_had_as_text_csv_and_json(
                 assert float(row[key]) == value
             elif value is None:
                 assert row[key] == ""
+
+
+def test_findings_are_had_in_all_forms(scope: Callable[..., Any], trace: Callable[..., Path]) -> None:
+    """JSON holds the records of the report, CSV and text one row each."""
+    path = trace()
+    records = json.loads(scope("findings", path, "--json").out)
+    assert records == json.loads(scope("analyze", path, "--json").out)["findings"]
+    rows = list(csv.DictReader(io.StringIO(scope("findings", path, "--csv").out)))
+    assert [row["kind"] for row in rows] == [record["kind"] for record in records] == ["trace_too_poor"]
+    assert "The traces cannot say everything" in scope("findings", path).out
 
 
 @pytest.mark.parametrize("command", ["analyze", "kernels"])
