@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SOAK_SECONDS ?= 600
 SYSTEM_PACKAGES := prometheus prometheus-alertmanager prometheus-node-exporter chromium iproute2 gcc libc6-dev
 
 .PHONY: help setup setup-system check test bench fuzz soak demo format clean
@@ -34,6 +35,9 @@ format: setup ## let ruff rewrite what it can
 
 test: setup ## run the tests; what needs a missing system package is skipped by name
 	$(BIN)/pytest -m "not gpu and not bench" -n auto
+
+soak: setup ## record collectives on four ranks for SOAK_SECONDS (600): no hang, memory flat
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py $(SOAK_SECONDS)
 
 bench: setup ## measure speed and memory; append the results to bench/RESULTS.md
 	$(BIN)/python bench/run.py $(BENCH)

@@ -29,6 +29,7 @@ from scope.record.flops import FlopMeter
 from scope.record.hooks import TrainingHooks
 from scope.record.patches import PatchTable
 from scope.record.phases import PhaseClock
+from scope.record.preflight import attach_preflight
 from scope.record.steps import StepBoundary
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
@@ -115,6 +116,7 @@ class Session:
             ("checkpoints", self.checkpoints.attach),
             ("captures", self.captures.attach),
             ("memory", self._attach_memory),
+            ("preflight", lambda: attach_preflight(self.patches, os.environ)),
         ):
             try:
                 attach()
@@ -125,6 +127,7 @@ class Session:
         if self.collectives.route is None:
             absent["collectives_route"] = self.guard.reasons.get("collectives", "nothing is attached")
         self.writer.update_info(collectives_route=self.collectives.route, absent=absent)
+        self.writer.pollers.append(self._poll_collectives)
 
     def close(self, exit_reason: str) -> None:
         """Take every hook away, write what is left; a second call does nothing."""
@@ -148,6 +151,7 @@ class Session:
         self.patches.restore()
         if not self.writer.enabled:
             return
+        self._tell_coverage()
         if self.boundary.updated:
             self._finish_step(self.clock.step + 1)
         elif self.clock.step < 0:
@@ -156,6 +160,38 @@ class Session:
         if self._meter is not None:
             self._meter.close()
         self.writer.close(exit_reason, exception=exit_reason == "exception")
+
+    def _poll_collectives(self) -> None:
+        if self.collectives.flight_recorder is not None:
+            self.collectives.flight_recorder.poll(self.writer.calls)
+
+    def _tell_coverage(self) -> None:
+        """Say which share of the calls that torch's Flight Recorder counted was seen, and what the route cannot see."""
+        if self.collectives.flight_recorder is None:
+            return
+        for part in self.collectives.blind_to:
+            self.writer.add_event("coverage", f"not seen by the hooks: {part}", part=part)
+        for item in self.collectives.flight_recorder.coverage(self.writer.calls):
+            if item.ratio is None:
+                message = f"group {item.group}, {item.kind}: {item.seen} calls seen, coverage unknown: {item.reason}"
+                self.writer.add_event(
+                    "coverage", message, group=item.group, operation=item.kind, seen=item.seen, reason=item.reason
+                )
+                continue
+            least = "at least " if item.at_least else ""
+            message = (
+                f"group {item.group}, {item.kind}: {item.seen} calls seen, the Flight Recorder counted "
+                f"{item.flight_recorder} ({least}{item.ratio:.1%})"
+            )
+            self.writer.add_event(
+                "coverage",
+                message,
+                group=item.group,
+                operation=item.kind,
+                seen=item.seen,
+                flight_recorder=item.flight_recorder,
+                at_least=item.at_least,
+            )
 
     # What hooks call; `guard` is around them.
 
@@ -286,6 +322,7 @@ class Session:
                 self._take_batch()
         start, end, spent = self.clock.cut()
         calls = self.writer.calls.next_step(following)
+        self.collectives.tracker.release()
         meter = self._meter
         if meter is not None and self.clock.on_change is None:
             meter.end_phase("step")
