@@ -103,9 +103,8 @@ def main(seconds: float) -> int:
     for rank, result in enumerate(results):
         print(f"rank {rank}: {result}")
     good = all(result["growth_bytes"] < MAX_GROWTH_BYTES and not result["disabled"] for result in results)
-    print(
-        f"{sum(result['calls'] for result in results)} calls recorded in {seconds:g} s: {'flat' if good else 'NOT flat'}"
-    )
+    calls = sum(result["calls"] for result in results)
+    print(f"{calls} calls recorded in {seconds:g} s: memory {'flat' if good else 'NOT flat'}")
     return int(not good)
 
 
