@@ -24,6 +24,9 @@ def run(
     ] = None,
     capture_ranks: Annotated[str | None, typer.Option(help="Ranks that take windows, such as 0,7.")] = None,
     capture_stack: Annotated[bool, typer.Option(help="Record Python stacks in windows.")] = False,
+    preflight: Annotated[
+        bool, typer.Option(help="Stop the job before its first process group when NCCL variables differ between ranks.")
+    ] = False,
 ) -> None:
     """Run a training command and record every rank of it, with no change to the script.
 
@@ -38,6 +41,7 @@ def run(
 
     variables = {"SCOPE_CAPTURE": capture, "SCOPE_CAPTURE_RANKS": capture_ranks}
     variables["SCOPE_CAPTURE_STACK"] = "1" if capture_stack else None
+    variables["SCOPE_PREFLIGHT"] = "1" if preflight else None
     plan = LaunchPlan(
         command=command,
         run_dir=run_dir,
