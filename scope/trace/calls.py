@@ -52,7 +52,7 @@ ELEMENT_BYTES: Final = {
 }
 _FLOAT8: Final = re.compile(r"(?:c10::)?float8_\w+|fp8\w*|float4\w*|float8\w*")
 _OPERATION_NAMES: Final = (
-    ("all_reduce", re.compile(r"allreduce")),
+    ("all_reduce", re.compile(r"allreduce|crossdevicereduce")),
     ("reduce_scatter", re.compile(r"reducescatter")),
     ("all_gather", re.compile(r"allgather|gatherintotensor|gathersingle")),
     ("all_to_all", re.compile(r"alltoall|sendrecv|dispatch|combine")),

@@ -20,7 +20,7 @@ from scope.trace.untyped import as_list, as_mapping
 if TYPE_CHECKING:
     from pathlib import Path
 
-RULES_VERSION: Final = 1
+RULES_VERSION: Final = 2
 """Part of the key of the cache: raise it with every change of the rules."""
 
 
@@ -31,18 +31,28 @@ def _rules(*pairs: tuple[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
 COMMUNICATION_LIBRARIES: Final = tuple(
     (label, re.compile(pattern, re.IGNORECASE))
     for label, pattern in (
-        ("deep_ep", r"deep_?ep|\bep::(?:inter|intra)node"),
+        ("uccl", r"\buccl(?:::|_)"),
+        ("nixl", r"\bnixl"),
+        ("mori", r"\bmori::|\bEp(?:Dispatch|Combine)\w*Kernel"),
+        ("deep_ep", r"deep_?ep|hybrid_ep::|\b(?:inter|intra)node(?:_ll)?::"),
         ("nvshmem", r"nvshmem"),
         ("symmetric_memory", r"symm_mem|symmetric_memory|multimem|(?:one|two)_shot_all_?reduce|ncclSym"),
+        ("userbuffers", r"userbuffers"),
         (
             "custom",
             r"cross_device_reduce|(?:one|two)_?shot|all_?reduce_fusion|quick_?reduce|custom_all_?reduce|mscclpp|lamport"
-            r"|local_device_load_rmsnorm|reduce_scatter_cross_device",
+            r"|local_device_load_rmsnorm|reduce_scatter_cross_device|moeA2A|moe_?comm|\bpplx::|\ba2a_(?:dispatch|combine)",
         ),
         ("rccl", r"rccl|msccl"),
         ("nccl", r"nccl"),
-        ("hccl", r"hccl"),
+        ("hccl", r"hccl|\bhcom_"),
+        ("oneccl", r"oneccl|\bxccl"),
         ("gloo", r"gloo"),
+        # No library's name, but a collective's. Case matters: `SmallReduce` is no all-reduce.
+        (
+            "custom",
+            r"(?-i:(?<![A-Za-z])all_?(?:reduce|gather)|All_?(?:Reduce|Gather))|reduce_?scatter|all_?to_?all|all2all",
+        ),
     )
 )
 """Kernel names by the library that communicates; first match wins."""
@@ -54,6 +64,14 @@ _COPIES: Final = re.compile(
 )
 _SETS: Final = re.compile(r"__amd_rocclr_fill(?:Buffer|Image)|^(?:hip)?Memset|^FillBuffer", re.IGNORECASE)
 
+_COMPILED_KERNELS: Final = _rules(
+    ("fused", r"^triton_(?:poi|red|per|for|unk|spl|mix)_"),
+    ("gemm", r"^triton_tem_.*(?:mm|linear)"),
+    ("attention", r"^triton_tem_.*(?:attention|flex)"),
+    ("convolution", r"^triton_tem_.*conv"),
+)
+"""Kernels of compiled graphs bear the names of all operators around them, those of collectives among them."""
+
 _GENERIC_KERNELS: Final = _rules(
     (
         "normalisation",
@@ -63,13 +81,12 @@ _GENERIC_KERNELS: Final = _rules(
     ("reduction", r"at::native::.*(?:reduce_kernel|softmax|SoftMax|cunn_|nll_loss|ReduceOp)"),
     ("optimizer", r"(?:FusedAdam|FusedSgd|FusedAdagrad|AdamFunctor|AdagradFunctor|LAMB)"),
     ("elementwise", r"at::native::.*(?:elementwise_kernel|CatArray|index_kernel|indexFunc|fused_dropout|triu_tril)"),
-    ("fused", r"^triton_(?:poi|red|per|for)_|^(?:CudaCodeGen|nvfuser|kernel_cuda_fusion)"),
-    ("gemm", r"^triton_tem_.*(?:mm|linear)"),
-    ("attention", r"^triton_tem_.*(?:attention|flex)"),
-    ("convolution", r"^triton_tem_.*conv"),
+    ("fused", r"^(?:CudaCodeGen|nvfuser|kernel_cuda_fusion)"),
+    ("other", r"\bcheckForNaN\b"),
 )
 
 _OPERATORS: Final = _rules(
+    ("communication", r"^(?:record_param_comms$|_?c10d(?:_functional)?::|symm_mem::|_C_custom_ar::)"),
     (
         "attention",
         r"(?i)scaled_dot_product|flash_?attn|flash_attention|efficient_attention|flex_attention|cudnn_attention|fmha"
@@ -110,32 +127,45 @@ _OPERATORS: Final = _rules(
 )
 
 _KERNELS: Final = _rules(
-    ("attention", r"(?i)flash|fmha|attention|attn|\bmha_|_mha_|\bmla_|_mla_"),
+    (
+        "elementwise",
+        r"(?i)reshape_and_cache|\bcast_|rotary|\brope_|_rope_|_quant(?:ize)?_|moe_permute|transpose_kernel",
+    ),
+    (
+        "attention",
+        r"(?i)(?<!transformer_engine::)(?:flash|fmha|attention|attn|\bmha_|_mha_|\bmla_|_mla_)"
+        r"|^_(?:fwd|bwd)_(?:grouped_)?kernel(?:_stage\d|_dk_?dv|_dq|_one_col_block)?$",
+    ),
     (
         "convolution",
-        r"(?i)conv|winograd|wgrad|dgrad|fprop|implicit_gemm|im2col|nchwToNhwc|nhwcToNchw|miopenSp3|igemm|SubTensor|MIOpenGemm",
+        r"(?i)conv(?!ert)|winograd|wgrad|dgrad|fprop|implicit_gemm|im2col|nchwToNhwc|nhwcToNchw|miopenSp3|igemm|SubTensor"
+        r"|MIOpenGemm|[sh]\d*cudnn|fft2d_[cr]2[cr]",
     ),
-    ("normalisation", r"(?i)(?:batch|layer|group|rms|instance)_?norm|\bbn_(?:fw|bw)|MIOpenBatchNorm|_norm_kernel"),
+    (
+        "normalisation",
+        r"(?i)(?:batch|layer|group|rms|instance)_?norm|\bbn_(?:fw|bw)|\bln_(?:fwd|bwd|parallel)|MIOpenBatchNorm|_norm_kernel"
+        r"|GammaBeta|cuComputeGradInput",
+    ),
     (
         "gemm",
-        r"(?i)gemm|gemv|Cijk_|nvjet|cutlass|cublas|splitK|matmul|tensile|_mm_kernel|wgmma|s\d+816|::dot_kernel|\bdot_kernel",
+        r"(?i)(?<!fb)gemm|gemv|fused_moe_kernel|\bmarlin|machete|\bbmm_|Cijk_|nvjet|cutlass(?!_kernels)|cublas|splitK|matmul|tensile|_mm_kernel|wgmma|s\d+816|::dot_kernel|\bdot_kernel",
     ),
     ("embedding", r"(?i)embedding|indexSelect"),
     ("optimizer", r"(?i)adam|sgd|lamb|multi_tensor_apply"),
     ("fused", r"^triton_|(?i:nvfuser)|fused_"),
-    ("reduction", r"(?i)reduce|softmax|argmax|topk|sort|scan|cub::|rocprim::|pool"),
+    ("reduction", r"(?i)reduce|softmax|cross_entropy|argmax|topk|sort|scan|cub::|rocprim::|pool"),
     (
         "elementwise",
         r"(?i)elementwise|vectorized|unrolled|copy|fill|CatArray|index|gather|scatter|dropout|where|arange|transpose|pointwise"
-        r"|act_and_mul|rotary|rope|tensor_kernel|op_tensor|distribution",
+        r"|act_and_mul|swiglu|silu|gelu|quant|\bcast|_cast|rotary|rope|tensor_kernel|op_tensor|distribution",
     ),
 )
 
 _COPY_DIRECTIONS: Final = _rules(
-    ("H2D", r"(?i)HtoD|Host\s?To\s?Device|HOST_TO_DEVICE|(?:Host|Pinned|Pageable) -> Device"),
-    ("D2H", r"(?i)DtoH|Device\s?To\s?Host|DEVICE_TO_HOST|Device -> (?:Host|Pinned|Pageable)"),
+    ("H2D", r"(?i)HtoD|\b[MH]2D\b|Host\s?To\s?Device|HOST_TO_DEVICE|(?:Host|Pinned|Pageable) -> Device"),
+    ("D2H", r"(?i)DtoH|\bD2[MH]\b|Device\s?To\s?Host|DEVICE_TO_HOST|Device -> (?:Host|Pinned|Pageable)"),
     ("P2P", r"(?i)PtoP|Peer"),
-    ("D2D", r"(?i)DtoD|Device\s?To\s?Device|DEVICE_TO_DEVICE|Device -> Device"),
+    ("D2D", r"(?i)DtoD|\bD2D\b|Device\s?To\s?Device|DEVICE_TO_DEVICE|Device -> Device"),
     ("H2H", r"(?i)HtoH|Host\s?To\s?Host|HOST_TO_HOST"),
 )
 
@@ -203,16 +233,27 @@ def communication_library(name: str) -> str | None:
     return _first(COMMUNICATION_LIBRARIES, name) if _ANY_LIBRARY.search(name) else None
 
 
-def fixed_class(name: str, patterns: tuple[Pattern, ...] = ()) -> str | None:
-    """Return the class that a kernel has whatever operator launched it, or None."""
+def fixed_class(name: str, patterns: tuple[Pattern, ...] = (), *, is_collective: bool = False) -> str | None:
+    """Return the class that a kernel has whatever operator launched it, or None.
+
+    Args:
+        name: The kernel's name.
+        patterns: The user's patterns, tried first.
+        is_collective: The trace says that the kernel is part of a collective; only a name that is plainly no
+            communication (a cast before it, the search for NaN) stands against that.
+    """
     for pattern in patterns:
         if pattern.expression.search(name):
             return pattern.kernel_class
+    compiled = _first(_COMPILED_KERNELS, name)
+    if compiled is not None:
+        return compiled
     if communication_library(name) is not None:
         return "communication"
     if _COPIES.search(name) or _SETS.search(name):
         return "memory"
-    return _first(_GENERIC_KERNELS, name)
+    generic = _first(_GENERIC_KERNELS, name)
+    return "communication" if generic is None and is_collective else generic
 
 
 def operator_class(name: str) -> str | None:
@@ -223,6 +264,21 @@ def operator_class(name: str) -> str | None:
 def kernel_class(name: str) -> str:
     """Return the class by the kernel's name alone."""
     return _first(_KERNELS, name) or "other"
+
+
+_TELLING_CLASSES: Final = frozenset({"gemm", "attention", "convolution", "normalisation"})
+
+
+def class_under(operator: str | None, name: str) -> str:
+    """Return the class of a kernel whose name is not decisive, launched by operators of the class `operator`.
+
+    What an operator of communication launches communicates, unless its name says that it multiplies or the like, as
+    in operators that fuse both.
+    """
+    if operator is None:
+        return kernel_class(name)
+    own = kernel_class(name) if operator == "communication" else None
+    return own if own in _TELLING_CLASSES else operator
 
 
 def copy_kind(name: str, argument: str = "") -> str | None:

@@ -59,7 +59,6 @@ _CATEGORY_KINDS: Final = {
     "Kernel": KERNEL,
     "concurrent_kernel": KERNEL,
     "mtia_ccp_events": KERNEL,
-    "collective_comm": KERNEL,
     "gpu_memcpy": MEMCPY,
     "Memcpy": MEMCPY,
     "gpu_memset": MEMSET,
@@ -80,6 +79,7 @@ _CATEGORY_KINDS: Final = {
     "privateuse1_runtime": LAUNCH,
     "privateuse1_driver": LAUNCH,
     "cuda_sync": SYNC,
+    "xpu_sync": SYNC,
     "python_function": PYTHON,
 }
 _MEMORY_NAME: Final = "[memory]"
@@ -88,7 +88,30 @@ _NUMBER_IN_TEXT: Final = re.compile(r"-?\d+")
 _INT64: Final = range(-(2**63), 2**63)
 _UINT64: Final = range(2**64)
 _ARROWS: Final = (ArrowStart, ArrowEnd, FullArrowStart, FullArrowEnd)
-_NAMED_RANGES: Final = frozenset({"user_annotation", "gpu_user_annotation", "cuda_event", "overhead", "Trace"})
+_NAMED_RANGES: Final = frozenset(
+    {
+        "user_annotation",
+        "cuda_event",
+        "cuda_profiler_range",
+        "xpu_scope_profiler",
+        "mtia_insight",
+        "mtia_counters",
+        "external_correlation",
+        "overhead",
+        "Trace",
+    }
+)
+_COLLECTIVE_CATEGORY: Final = "collective_comm"
+"""Ranges of the host that a library reports (XPU), or of a device; the arguments tell."""
+_ENDINGS: Final = (
+    ("_runtime", LAUNCH),
+    ("_driver", LAUNCH),
+    ("_memcpy", MEMCPY),
+    ("_memset", MEMSET),
+    ("_sync", SYNC),
+    ("_user_annotation", ANNOTATION),
+)
+"""What makers of other accelerators call their categories, as in GCU_MEMCPY; in lower case."""
 DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 """What decoding hostile bytes may raise: bad JSON or types, digits without end, brackets without end."""
 
@@ -226,32 +249,30 @@ class Collector:
             return
         last: Any = (starts + durations).max()
         self.collected.last_ns = last if self.collected.last_ns is None else max(self.collected.last_ns, last)
-        kind = self._kind(category, members[0])
+        kind = _kind(category)
         if category == "Operator":
-            self._old_operators(members, starts, durations)
-            return
-        self._one_kind(kind, category, members, (starts, durations))
+            # Old traces file the user's ranges under operators; only their names tell them apart.
+            marks = [_OLD_ANNOTATION.match(event.name) is not None for event in members]
+            self._split(members, (starts, durations), marks, ((ANNOTATION, "user_annotation"), (OP, "cpu_op")))
+        elif kind is None:
+            marks = [_ran_on_device(args) for args in self._args(AnnotationArgs, members)]
+            self._split(members, (starts, durations), marks, ((KERNEL, category), (ANNOTATION, category)))
+        else:
+            self._one_kind(kind, category, members, (starts, durations))
 
-    def _kind(self, category: str, first: Any) -> int:
-        """Return what the records of a category are; of an unknown one, its name and its first record tell."""
-        kind = _CATEGORY_KINDS.get(category)
-        if kind is not None:
-            return kind
-        if category.endswith(("_runtime", "_driver")):
-            return LAUNCH
-        return KERNEL if category not in _NAMED_RANGES and self._ran_on_device(first) else ANNOTATION
-
-    def _ran_on_device(self, event: Any) -> bool:
-        args = self._args(AnnotationArgs, [event])[0]
-        return isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
-
-    def _old_operators(self, members: list[Any], starts: pl.Series, durations: pl.Series) -> None:
-        """Old traces file the user's ranges under operators; only their names tell them apart."""
-        marks = pl.Series([_OLD_ANNOTATION.match(event.name) is not None for event in members], dtype=pl.Boolean)
-        for kind, category, wanted in ((OP, "cpu_op", ~marks), (ANNOTATION, "user_annotation", marks)):
+    def _split(
+        self,
+        members: list[Any],
+        instants: tuple[pl.Series, pl.Series],
+        marks: list[bool],
+        kinds: tuple[tuple[int, str], tuple[int, str]],
+    ) -> None:
+        """Take records of one category that are of two kinds, those that are marked of the first."""
+        marked = pl.Series(marks, dtype=pl.Boolean)
+        for (kind, category), wanted in zip(kinds, (marked, ~marked), strict=True):
             chosen = [event for event, is_wanted in zip(members, wanted, strict=True) if is_wanted]
             if chosen:
-                self._one_kind(kind, category, chosen, (starts.filter(wanted), durations.filter(wanted)))
+                self._one_kind(kind, category, chosen, (instants[0].filter(wanted), instants[1].filter(wanted)))
 
     def _one_kind(self, kind: int, category: str, members: list[Any], instants: tuple[pl.Series, pl.Series]) -> None:
         names = self.collected.names
@@ -266,6 +287,7 @@ class Collector:
         if kind <= MEMSET:
             self._note_collectives(RawDevice, members, args)
             columns += self._device_columns(kind, members, args)
+            columns.append(_collective_marks(category, args))
         elif kind == OP:
             self._note_collectives(RawOps, members, args)
             columns += self._op_columns(args)
@@ -332,7 +354,8 @@ class Collector:
         ]
 
     def _annotation_columns(self, category: str, args: list[AnnotationArgs]) -> list[pl.Series]:
-        code = self.collected.names[category]
+        on_device = category.lower().endswith("_user_annotation") and category != "user_annotation"
+        code = self.collected.names["gpu_user_annotation" if on_device else category]
         return [
             pl.Series(RawAnnotations.category, [code] * len(args), dtype=pl.UInt32),
             _external_ids(args),
@@ -412,6 +435,25 @@ class Collector:
     def _keep(self, table: type[Table], columns: list[pl.Series]) -> None:
         if len(columns[0]):
             self.collected.frames.setdefault(table, []).append(pl.DataFrame(columns))
+
+
+def _kind(category: str) -> int | None:
+    """Return what the records of a category are; None for an unknown one, of which each record tells."""
+    kind = _CATEGORY_KINDS.get(category)
+    if kind is not None or category in _NAMED_RANGES:
+        return ANNOTATION if kind is None else kind
+    return next((kind for ending, kind in _ENDINGS if category.lower().endswith(ending)), None)
+
+
+def _ran_on_device(args: AnnotationArgs) -> bool:
+    return isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
+
+
+def _collective_marks(category: str, args: list[DeviceArgs]) -> pl.Series:
+    is_whole = category == _COLLECTIVE_CATEGORY
+    return pl.Series(
+        RawDevice.is_collective, [is_whole or arg.collective is not None for arg in args], dtype=pl.Boolean
+    )
 
 
 def _python_columns(args: list[PythonArgs]) -> list[pl.Series]:

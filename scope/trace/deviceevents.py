@@ -173,13 +173,14 @@ def _by_flows(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, ba
 def _classified(
     raw: pl.DataFrame, texts: Texts, op_ids: pl.Series, ops: pl.DataFrame, patterns: tuple[classes.Pattern, ...]
 ) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """Return kind, class and direction, found once for each distinct (kind, name, argument, operator's class)."""
+    """Return kind, class and direction, found once for each distinct combination of what decides them."""
     op_classes = _operator_classes(ops, op_ids)
     keys = pl.DataFrame(
         [
             raw[RawDevice.kind],
             raw[RawSpans.name],
             raw[RawDevice.copy_kind],
+            raw[RawDevice.is_collective],
             op_classes.alias("op_class"),
         ]
     )
@@ -196,19 +197,19 @@ def _classified(
 
 
 def _one_class(
-    key: tuple[int, int, int, str | None], texts: Texts, patterns: tuple[classes.Pattern, ...]
+    key: tuple[int, int, int, bool, str | None], texts: Texts, patterns: tuple[classes.Pattern, ...]
 ) -> tuple[str, str, str | None]:
-    kind_code, name_code, argument_code, op_class = key
+    kind_code, name_code, argument_code, is_collective, op_class = key
     name = texts.names[name_code]
     kind = DEVICE_EVENT_KINDS[kind_code]
     if kind != "kernel":
         direction = "set" if kind == "memset" else classes.copy_kind(name, texts.texts[argument_code] or "")
         return kind, "memory", direction
-    found = classes.fixed_class(name, patterns)
+    found = classes.fixed_class(name, patterns, is_collective=is_collective)
     if found == "memory":
         direction = classes.copy_kind(name, texts.texts[argument_code] or "")
         return ("memset" if direction == "set" else "memcpy"), "memory", direction
-    return kind, found or op_class or classes.kernel_class(name), None
+    return kind, found or classes.class_under(op_class, name), None
 
 
 def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:

@@ -12,13 +12,13 @@ _KINDS: Final = (
     ("graph", re.compile(r"GraphLaunch")),
     ("other", re.compile(r"LaunchHostFunc|GetAttribute|GetProperties|IsCapturing|PeekAtLastError|GetLastError")),
     ("kernel", re.compile(r"Launch|job_prep_and_submit_for_execution|EnqueueKernel")),
-    ("sync", re.compile(r"Synchronize")),
-    ("memset", re.compile(r"[Mm]em(?:ory)?[Ss]et|MemFill|MemoryFill")),
-    ("memcpy", re.compile(r"[Mm]em(?:ory)?[Cc](?:opy|py)")),
+    ("sync", re.compile(r"Synchronize|urQueueFinish|urEventWait")),
+    ("memset", re.compile(r"[Mm]em(?:ory)?[Ss]et(?!Access)|(?:Mem|Memory|USM|Buffer)Fill")),
+    ("memcpy", re.compile(r"[Mm]em(?:ory)?[Cc](?:opy|py)|MemBuffer(?:Copy|Read|Write)")),
     (
         "allocation",
         re.compile(
-            r"Malloc|Free|MemAlloc|MemCreate|MemRelease|MemMap|MemUnmap|MemSetAccess|MemAddress|HostAlloc|Host(?:Unr|R)egister"
+            r"Malloc|Free|MemAlloc|MemCreate|MemRelease|MemMap|MemUnmap|MemSetAccess|MemAddress|HostAlloc|USM\w*Alloc|Host(?:Unr|R)egister"
         ),
     ),
     ("event", re.compile(r"Event")),

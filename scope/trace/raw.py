@@ -36,6 +36,7 @@ class RawDevice(Table):
     bytes = Column("raw_bytes", pl.Int64, "bytes", nullable=True)
     copy_kind = Column("raw_copy_kind", pl.UInt32, "code of args.kind")
     graph_id = Column("raw_graph_id", pl.Int64, "graph id", nullable=True)
+    is_collective = Column("raw_is_collective", pl.Boolean, "says that it is part of a collective")
 
 
 class RawOps(Table):
