@@ -39,12 +39,12 @@ RANK_STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
 )
 STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("number", "step", "n of `ProfilerStep#n`.", unit="id"),
-    column("num_devices", "devices", "Devices on which the step has a window."),
     column("median_window_ns", "median", "Median length of the step's window on its devices, the lower of two."),
+    *BREAKDOWN_COLUMNS,
     column("max_window_ns", "longest", "Longest window of the step on any device."),
     column("slowest", "slowest", "Rank with the longest window."),
     column("is_cut", "cut", "Some rank holds only a part of the step."),
-    *BREAKDOWN_COLUMNS,
+    column("num_devices", "devices", "Devices on which the step has a window."),
     column("min_window_ns", "shortest", "Shortest window of the step on any device."),
 )
 _NO_EVENTS: Final = "the trace holds no device event and no host range that counts"
@@ -87,12 +87,12 @@ def steps_table(analysis: Analysis) -> ReportTable:
     rows = [
         (
             step.number,
-            step.num_devices,
             step.median_window_ns,
+            *figures(step.breakdown, _BREAKDOWN_KEYS, reason=_NO_WINDOW),
             step.max_window_ns,
             step.slowest,
             step.is_cut,
-            *figures(step.breakdown, _BREAKDOWN_KEYS, reason=_NO_WINDOW),
+            step.num_devices,
             step.min_window_ns,
         )
         for step in analysis.steps
