@@ -1,0 +1,245 @@
+"""The hooks on collectives alone, on the fake backend: guards, restoration, forks, identities, wait sites."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+from scope.record.collectives import callers  # noqa: E402
+from scope.record.collectives.coverage import FlightRecorderPoll  # noqa: E402
+from scope.record.collectives.described import measure_described  # noqa: E402
+from scope.record.collectives.operations import SPECS  # noqa: E402
+from scope.record.collectives.recorder import CollectiveRecorder  # noqa: E402
+from scope.run.calls import CallLog  # noqa: E402
+from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPLETED, FLAG_WAIT_SEEN  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A fake world of four ranks; after each test no kernel and no patch of ours is left."""
+    wait = dist.Work.wait
+    methods = {name: getattr(dist.ProcessGroup, name) for name in ("allreduce", "broadcast", "send")}
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+    assert dist.Work.wait is wait
+    assert all(getattr(dist.ProcessGroup, name) is method for name, method in methods.items())
+    for spec in SPECS:
+        assert not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{spec.name}", "BackendSelect")
+
+
+@pytest.fixture
+def log() -> CallLog:
+    """A log without a black box."""
+    return CallLog(None)
+
+
+@pytest.fixture
+def recorder(log: CallLog) -> Iterator[CollectiveRecorder]:
+    """An attached recorder, closed at the end."""
+    recorder = CollectiveRecorder(log)
+    recorder.attach()
+    yield recorder
+    recorder.close()
+
+
+def test_attach_and_close_may_be_repeated(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """A second attach or close changes nothing, and after close nothing is recorded any more."""
+    recorder.attach()
+    dist.all_reduce(torch.ones(2))
+    recorder.close()
+    recorder.close()
+    dist.all_reduce(torch.ones(2))
+    assert len(log.next_step(0).seen) == 1
+
+
+def test_a_sink_that_raises_never_reaches_training(recorder: CollectiveRecorder) -> None:
+    """A hook whose sink raises is switched off, counted and told once, and the collective still happens."""
+    told: list[str] = []
+
+    class Broken(CallLog):
+        def issue(self, shape: Any, flags: int, issued_ns: int) -> Any:
+            message = "disk on fire"
+            raise RuntimeError(message)
+
+    broken = CollectiveRecorder(Broken(None), hook_disabled=lambda hook, reason: told.append(reason))
+    recorder.close()
+    broken.attach()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(2))
+    broken.close()
+    assert told == ["RuntimeError: disk on fire"]
+    assert broken.guard.num_failures == 1
+
+
+def test_a_failing_collective_raises_as_before(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """An error of the backend reaches the caller unchanged, and its call is not called completed."""
+    with pytest.raises(NotImplementedError):
+        dist.all_reduce(torch.ones(2, 2).to_mkldnn())
+    (call,) = log.next_step(0).seen
+    assert not call.flags & FLAG_COMPLETED
+    assert recorder.guard.reasons == {}
+    dist.all_reduce(torch.ones(2))
+    assert log.next_step(1).seen[0].flags & FLAG_COMPLETED
+
+
+def test_wait_is_known_by_its_work(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Of two asynchronous calls only the one that is waited for has a wait site."""
+    first = dist.all_reduce(torch.ones(2), async_op=True)
+    second = dist.all_reduce(torch.ones(2), async_op=True)
+    assert first is not None
+    first.wait()
+    one, two = log.next_step(0).seen
+    assert one.flags & FLAG_WAIT_SEEN
+    assert not two.flags & FLAG_WAIT_SEEN
+    assert one.flags & two.flags & FLAG_ASYNCHRONOUS
+    assert second is not None
+
+
+def test_no_work_is_kept_after_release(recorder: CollectiveRecorder) -> None:
+    """A Work that the program drops is gone after the end of the step, and its tensor at once after it."""
+    tensor = torch.ones(1024)
+    work = dist.all_reduce(tensor, async_op=True)
+    gone = weakref.ref(work)
+    kept = weakref.ref(tensor)
+    del work, tensor
+    recorder.tracker.release()
+    gc.collect()
+    assert gone() is None
+    assert kept() is None
+
+
+def test_blocking_call_is_complete_when_it_returns(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """A blocking call has its wait and completion, in order."""
+    dist.all_reduce(torch.ones(2))
+    (call,) = log.next_step(0).seen
+    assert call.flags & FLAG_COMPLETED
+    assert 0 < call.issued_ns <= call.issued_ns + call.blocked_ns <= call.completed_ns
+
+
+def test_sparse_tensors_count_values_and_indices(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """A sparse tensor of two elements is two float32 values and 2 x 1 int64 indices: 24 bytes."""
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 5]]), torch.ones(2), (1000,), check_invariants=True)
+    dist.all_reduce(sparse)
+    (call,) = log.next_step(0).seen
+    assert (call.shape.in_bytes, call.shape.out_bytes) == (24, 24)
+
+
+def test_groups_are_released_and_numbered_anew(recorder: CollectiveRecorder) -> None:
+    """A group that is destroyed is marked so; a later one at the same address is another."""
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group(group)  # type: ignore[arg-type]
+    del group
+    gc.collect()
+    other = dist.new_group([0, 2])
+    dist.all_reduce(torch.ones(2), group=other)
+    first, second = recorder.groups.infos()
+    assert (first.ranks, second.ranks) == ((0, 1), (0, 2))
+    assert first.destroyed_ns is not None
+    assert second.destroyed_ns is None
+
+
+def test_a_forked_child_passes_through(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """After a fork the child records nothing, and its collectives still work."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        dist.all_reduce(torch.ones(2))
+        os.write(writing, b"%d" % len(log.next_step(0).seen))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        assert answer.read() == "0"
+    os.waitpid(child, 0)
+    assert recorder.tracker.active
+
+
+def test_methods_route_restores_and_says_its_blindness(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Patched methods see the Python API, and say what they cannot see."""
+    recorder.close()
+    methods = CollectiveRecorder(log, route="methods")
+    methods.attach()
+    dist.broadcast(torch.ones(4), src=0)
+    methods.close()
+    (call,) = log.next_step(0).seen
+    assert (call.shape.in_bytes, call.shape.out_bytes) == (16, 0)
+    assert "DDP's reducer" in methods.blind_to
+
+
+@pytest.mark.parametrize(
+    ("operation", "inputs", "outputs", "root", "expected"),
+    [
+        ("all_reduce", (6,), (), -1, (24, 24, False)),
+        ("broadcast", (6,), (), 0, (24, 0, False)),
+        ("broadcast", (6,), (), 1, (0, 24, False)),
+        ("reduce", (6,), (), 1, (24, 0, False)),
+        ("all_gather", (2,), (2, 2, 3), -1, (8, 28, True)),
+        ("scatter", (2, 2), (2,), 0, (16, 8, False)),
+        ("gather", (2,), (2, 2), 0, (8, 16, False)),
+        ("all_to_all", (1, 3), (2, 2), -1, (16, 16, True)),
+    ],
+)
+def test_described_calls(
+    operation: str, inputs: tuple[int, ...], outputs: tuple[int, ...], root: int, expected: tuple[int, int, bool]
+) -> None:
+    """What a hook describes gives rank 0's bytes: a root gives or gets, others the other way round."""
+    measured = measure_described(
+        operation, [torch.ones(n) for n in inputs], [torch.ones(n) for n in outputs], root=root, rank=0
+    )
+    assert (measured.in_bytes, measured.out_bytes, measured.uneven) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "kind"),
+    [
+        ("/x/torch/distributed/distributed_c10d.py", "all_reduce", callers.API),
+        ("/x/torch/distributed/distributed_c10d.py", "broadcast_object_list", callers.API_OBJECT),
+        ("/x/torch/distributed/distributed_c10d.py", "recv", callers.API_BLOCKING_P2P),
+        ("/x/torch/autograd/graph.py", "_engine_run_backward", callers.ENGINE),
+        ("/x/torch/_ops.py", "__call__", callers.FUNCTIONAL),
+        ("<eval_with_key>.3", "forward", callers.COMPILED),
+        ("/tmp/torchinductor_me/ab/c.py", "call", callers.COMPILED),
+        ("/home/me/train.py", "main", callers.USER),
+    ],
+)
+def test_callers_are_told_apart(path: str, name: str, kind: int) -> None:
+    """The file and name of the calling function say by which API a call was made."""
+    assert callers.classify_code(path, name) == kind
+
+
+def test_coverage_is_unknown_without_a_flight_recorder(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Without a Flight Recorder, or with one in an unknown layout, coverage is absent with its reason, never 100 %."""
+    dist.all_reduce(torch.ones(2))
+    for dump in (None, lambda **_: b"not json"):
+        (item,) = FlightRecorderPoll(recorder.groups, dump).coverage(log)
+        assert (item.seen, item.flight_recorder, item.ratio) == (1, None, None)
+        assert item.reason is not None
+
+
+def test_coverage_counts_from_the_attachment(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """What the Flight Recorder had counted before is not held against the hooks: of four more, one was seen."""
+    counted = 10
+
+    def dump(**_: bool) -> bytes:
+        entry = '{"pg_id": 0, "process_group": ["0", "default_pg"], "p2p_seq_id": 0}'
+        status = f'{{"0": {{"last_enqueued_collective": "{counted}"}}}}'
+        return f'{{"pg_status": {status}, "entries": [{entry}]}}'.encode()
+
+    poll = FlightRecorderPoll(recorder.groups, dump)
+    dist.all_reduce(torch.ones(2))
+    counted = 14
+    (item,) = poll.coverage(log)
+    assert (item.seen, item.flight_recorder, item.ratio) == (1, 4, 0.25)
