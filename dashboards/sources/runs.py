@@ -167,11 +167,11 @@ class LiveRun:
 
     def collectives(self) -> pl.DataFrame:
         """Return the table `CollectiveSummary`."""
-        return self._kept("collectives", lambda: summarize_collectives(self.run.collective_totals().lazy()))
+        return self._kept("collectives", lambda: summarize_collectives(self.run.collective_sums().lazy()))
 
     def traffic(self) -> pl.DataFrame:
         """Return the table `AxisTraffic`."""
-        return self._kept("traffic", lambda: summarize_traffic(self.run.collective_totals(), self.ranks))
+        return self._kept("traffic", lambda: summarize_traffic(self.run.collective_sums(), self.ranks))
 
     def calls(self) -> pl.DataFrame:
         """Return the calls that were recorded one by one."""
@@ -203,20 +203,27 @@ class LiveRun:
         return self._kept("traces", self.run.traces)
 
     def black_boxes(self) -> dict[int, BlackBoxState]:
-        """Return what each rank's black box says now."""
-        with self._lock:
-            return self.run.black_boxes()
+        """Return what each rank's black box says, now or, where there are many ranks, a while ago."""
+        return self._kept("black boxes", self.run.black_boxes, always=True)
 
     def verdicts(self) -> Sequence[Verdict]:
         """Return what diagnosis found."""
         with self._lock:
             return self.run.verdicts()
 
-    def _kept(self, name: str, compute: Callable[[], _Value]) -> _Value:
+    def _kept(self, name: str, compute: Callable[[], _Value], *, always: bool = False) -> _Value:
+        """Return a result, computed again when the run has grown and the last computation has rested.
+
+        Args:
+            name: Its name.
+            compute: Makes it.
+            always: It may change without a new step.
+        """
         with self._lock:
             began = self.clock()
             known = self._results.get(name)
-            if known is None or (known.version != self._version and began >= known.rest_until):
+            is_old = known is not None and (always or known.version != self._version)
+            if known is None or (is_old and began >= known.rest_until):
                 value = compute()
                 now = self.clock()
                 rest_until = now + _REST_FACTOR * (now - began)

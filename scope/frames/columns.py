@@ -1,4 +1,4 @@
-"""Records of a rank become columns; one function a frame."""
+"""Records of a rank become rows and frames; one function a frame."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
-from scope.frames.schema import Calls, CollectiveTotals, Events, PhaseMemory, Ranks, RankSteps, Traces
+from scope.frames.schema import CollectiveTotals, NumberedTotals, PhaseMemory, Ranks, Traces
 from scope.run.schema import PHASES, StepRecord
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def rank_frame(infos: Iterable[RankInfo]) -> pl.DataFrame:
     return _frame(Ranks, [_rank_row(info) for info in infos]).sort(Ranks.attempt, Ranks.rank)
 
 
-def step_frame(lines: Iterable[StepLine], *, attempt: int, rank: int) -> pl.DataFrame:
-    """Return the table `RankSteps` of one rank, in the order given."""
-    return _frame(RankSteps, [_step_row(line, attempt, rank) for line in lines])
+def step_rows(lines: Iterable[StepLine], *, attempt: int, rank: int) -> list[dict[str, Any]]:
+    """Return the rows of the table `RankSteps` of one rank, in the order given."""
+    return [_step_row(line, attempt, rank) for line in lines]
 
 
 def phase_memory_frame(steps: Iterable[StepRecord]) -> pl.DataFrame:
@@ -50,32 +50,74 @@ def phase_memory_frame(steps: Iterable[StepRecord]) -> pl.DataFrame:
     return grouped.agg(pl.col(PhaseMemory.num_steps).sum(), pl.col(peaks).max()).sort(PhaseMemory.phase)
 
 
-def total_frame(lines: Iterable[StepLine], info: RankInfo) -> pl.DataFrame:
-    """Return the table `CollectiveTotals` of one rank.
-
-    Args:
-        lines: Steps and summaries.
-        info: The rank's file, which names the groups.
-    """
-    groups = {group.group: group for group in info.groups}
-    rows = [
-        _total_row(total, groups.get(total.group))
-        | {"attempt": info.attempt, "rank": info.rank, "step": _number_of(line)}
+def total_rows(lines: Iterable[StepLine], *, attempt: int, rank: int) -> list[dict[str, Any]]:
+    """Return the rows of the table `NumberedTotals` of one rank."""
+    return [
+        _total_row(total) | {"attempt": attempt, "rank": rank, "step": _number_of(line)}
         for line in lines
         for total in line.collectives
     ]
-    return _frame(CollectiveTotals, rows)
 
 
-def call_frame(records: Iterable[CallRecord], info: RankInfo) -> pl.DataFrame:
-    """Return the table `Calls` of one rank.
+def name_groups(totals: pl.DataFrame, infos: Iterable[RankInfo]) -> pl.DataFrame:
+    """Return the table `CollectiveTotals`: the numbers of groups become what `rank.json` says of them.
+
+    Args:
+        totals: Table `NumberedTotals`.
+        infos: The files that name the groups; one that none knows yet keeps its number for a name.
+    """
+    rows = [
+        (info.attempt, info.rank, group.group, group.name, list(group.ranks), group.mesh_axis)
+        for info in infos
+        for group in info.groups
+    ]
+    keys = (NumberedTotals.attempt, NumberedTotals.rank, NumberedTotals.group_number)
+    named = (CollectiveTotals.group, CollectiveTotals.group_ranks, CollectiveTotals.mesh_axis)
+    schema = {str(name): NumberedTotals.schema()[name] for name in keys}
+    schema |= {str(name): CollectiveTotals.schema()[name] for name in named}
+    groups = pl.DataFrame(rows, schema=schema, orient="row")
+    number = pl.format("#{}", NumberedTotals.group_number).cast(pl.Categorical)
+    joined = totals.join(groups, on=keys, how="left", maintain_order="left")
+    return CollectiveTotals.check(
+        joined.with_columns(pl.col(CollectiveTotals.group).fill_null(number)).select(*CollectiveTotals.columns())
+    )
+
+
+def sum_totals(totals: pl.DataFrame) -> pl.DataFrame:
+    """Return the table `NumberedTotals` with the steps of each rank added up; `step` is the first of them."""
+    keys = (
+        NumberedTotals.attempt,
+        NumberedTotals.rank,
+        NumberedTotals.group_number,
+        NumberedTotals.operation,
+        NumberedTotals.variant,
+        NumberedTotals.control,
+    )
+    counts = (
+        NumberedTotals.num_calls,
+        NumberedTotals.in_bytes,
+        NumberedTotals.out_bytes,
+        NumberedTotals.num_timed,
+    )
+    lengths = (NumberedTotals.duration_ns, NumberedTotals.blocked_ns)
+    summed = totals.group_by(keys, maintain_order=True).agg(
+        pl.col(NumberedTotals.step).min(),
+        pl.col(counts).sum(),
+        # A sum over nulls alone is 0 in polars; here it is unknown.
+        *(pl.when(pl.col(each).is_not_null().any()).then(pl.col(each).sum()).alias(each) for each in lengths),
+    )
+    return NumberedTotals.check(summed.select(*NumberedTotals.columns()))
+
+
+def call_rows(records: Iterable[CallRecord], info: RankInfo) -> list[dict[str, Any]]:
+    """Return the rows of the table `Calls` of one rank.
 
     Args:
         records: Records of closed segments.
         info: The rank's file, which names the groups.
     """
     groups = {group.group: group for group in info.groups}
-    rows = [
+    return [
         _group_columns(groups.get(record.group), record.group)
         | {
             "attempt": info.attempt,
@@ -97,12 +139,11 @@ def call_frame(records: Iterable[CallRecord], info: RankInfo) -> pl.DataFrame:
         }
         for record in records
     ]
-    return _frame(Calls, rows)
 
 
-def event_frame(records: Iterable[EventRecord], *, attempt: int, rank: int) -> pl.DataFrame:
-    """Return the table `Events` of one rank."""
-    rows = [
+def event_rows(records: Iterable[EventRecord], *, attempt: int, rank: int) -> list[dict[str, Any]]:
+    """Return the rows of the table `Events` of one rank."""
+    return [
         {
             "attempt": attempt,
             "rank": rank,
@@ -116,7 +157,6 @@ def event_frame(records: Iterable[EventRecord], *, attempt: int, rank: int) -> p
         }
         for record in records
     ]
-    return _frame(Events, rows)
 
 
 def trace_frame(traces: Iterable[Trace], *, attempt: int) -> pl.DataFrame:
@@ -236,8 +276,9 @@ def _folded_columns(line: StepSummary) -> dict[str, Any]:
     }
 
 
-def _total_row(total: CollectiveTotal, group: GroupInfo | None) -> dict[str, Any]:
-    return _group_columns(group, total.group) | {
+def _total_row(total: CollectiveTotal) -> dict[str, Any]:
+    return {
+        "group_number": total.group,
         "operation": total.operation,
         "variant": total.variant,
         "control": total.control,

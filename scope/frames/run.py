@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ import polars as pl
 
 from scope.errors import RunError
 from scope.frames import columns
-from scope.frames.schema import Calls, CollectiveTotals, Events, Ranks, RankSteps, Traces
+from scope.frames.pile import Pile
+from scope.frames.schema import Calls, Events, NumberedTotals, RankSteps, Traces
 from scope.run.paths import RANK_FILE, rank_folder
 from scope.run.reader import RunReader, read_steps
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
     from scope.run.reader import RankReader
     from scope.run.schema import RankInfo, RunInfo, Verdict
-    from scope.trace.columns import Table
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
@@ -45,41 +45,14 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 @dataclass
-class _RankFrames:
-    """What was read of one rank so far."""
+class _Rank:
+    """One rank that is being read."""
 
     reader: RankReader
     info: RankInfo
-    steps: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
-    totals: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
-    calls: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
-    events: list[pl.DataFrame] = field(default_factory=list[pl.DataFrame])
     restarts: int = 0
     version: tuple[int, ...] | None = None
     """Tells whether `rank.json` was replaced since it was read."""
-
-    def read_steps(self) -> None:
-        """Read new lines; a file that was replaced because old steps were folded is taken from its start."""
-        lines = self.reader.new_steps()
-        if self.reader.restarts != self.restarts:
-            self.restarts = self.reader.restarts
-            self.steps.clear()
-            self.totals.clear()
-        if lines:
-            self.steps.append(columns.step_frame(lines, attempt=self.info.attempt, rank=self.info.rank))
-            self.totals.append(columns.total_frame(lines, self.info))
-
-    def read_calls(self) -> None:
-        """Read the segments that were closed since the last time."""
-        records = self.reader.new_calls()
-        if records:
-            self.calls.append(columns.call_frame(records, self.info))
-
-    def read_events(self) -> None:
-        """Read new events."""
-        records = self.reader.new_events()
-        if records:
-            self.events.append(columns.event_frame(records, attempt=self.info.attempt, rank=self.info.rank))
 
 
 class Run:
@@ -97,9 +70,13 @@ class Run:
         self.path = path
         self.problems: list[str] = []
         self._reader = RunReader(path)
-        self._ranks: dict[tuple[int, int], _RankFrames] = {}
-        self._by_folder: dict[Path, _RankFrames] = {}
+        self._ranks: dict[tuple[int, int], _Rank] = {}
+        self._by_folder: dict[Path, _Rank] = {}
         self._verdicts: list[Verdict] = []
+        self._steps = Pile(RankSteps, sort_by=RankSteps.step)
+        self._totals = Pile(NumberedTotals, sort_by=NumberedTotals.step)
+        self._calls = Pile(Calls, sort_by=Calls.issued_ns)
+        self._events = Pile(Events, sort_by=Events.time_ns)
 
     def info(self) -> RunInfo:
         """Return `run.json`.
@@ -120,8 +97,9 @@ class Run:
         return [each.info for each in self._open_ranks()]
 
     def steps(self) -> pl.DataFrame:
-        """Return the table `RankSteps`."""
-        return self._collect(RankSteps, _RankFrames.read_steps, "steps", sort_by=RankSteps.step)
+        """Return the table `RankSteps`; the same frame as before when no step came."""
+        self._read(self._read_steps)
+        return self._steps.whole()
 
     def phase_memory(self, *, attempt: int, rank: int) -> pl.DataFrame:
         """Return the table `PhaseMemory` of one rank, over its steps that were not folded; reads its file anew.
@@ -133,15 +111,23 @@ class Run:
 
     def collective_totals(self) -> pl.DataFrame:
         """Return the table `CollectiveTotals`: counts and bytes of every step."""
-        return self._collect(CollectiveTotals, _RankFrames.read_steps, "totals", sort_by=CollectiveTotals.step)
+        self._read(self._read_steps)
+        return columns.name_groups(self._totals.whole(), self.rank_infos)
+
+    def collective_sums(self) -> pl.DataFrame:
+        """Return the table `CollectiveTotals` with the steps of each rank added up; `step` is the first of them."""
+        self._read(self._read_steps)
+        return columns.name_groups(columns.sum_totals(self._totals.whole()), self.rank_infos)
 
     def collectives(self) -> pl.DataFrame:
         """Return the table `Calls`: the calls that were recorded one by one."""
-        return self._collect(Calls, _RankFrames.read_calls, "calls", sort_by=Calls.issued_ns)
+        self._read(lambda rank: self._calls.add(columns.call_rows(rank.reader.new_calls(), rank.info)))
+        return self._calls.whole()
 
     def events(self) -> pl.DataFrame:
         """Return the table `Events`."""
-        return self._collect(Events, _RankFrames.read_events, "events", sort_by=Events.time_ns)
+        self._read(self._read_events)
+        return self._events.whole()
 
     def traces(self) -> pl.DataFrame:
         """Return the table `Traces`: captured windows whose trace is complete."""
@@ -179,9 +165,9 @@ class Run:
         self._verdicts.extend(self._reader.new_verdicts())
         return self._verdicts
 
-    def _open_ranks(self) -> list[_RankFrames]:
+    def _open_ranks(self) -> list[_Rank]:
         """Return every rank of every attempt that can be read, its `rank.json` as it is now."""
-        found: list[_RankFrames] = []
+        found: list[_Rank] = []
         for attempt in self._reader.attempts():
             for reader in self._reader.ranks(attempt):
                 try:
@@ -190,30 +176,41 @@ class Run:
                     self._note(error)
         return found
 
-    def _open_rank(self, attempt: int, reader: RankReader) -> _RankFrames:
+    def _open_rank(self, attempt: int, reader: RankReader) -> _Rank:
         """Return what is known of a rank; its `rank.json` is decoded again only when it was replaced."""
         version = _version_of(reader.folder / RANK_FILE)
         known = self._by_folder.get(reader.folder)
         if known is not None and version is not None and known.version == version:
             return known
         info = reader.info()
-        known = self._ranks.setdefault((attempt, info.rank), _RankFrames(reader=reader, info=info))
+        known = self._ranks.setdefault((attempt, info.rank), _Rank(reader=reader, info=info))
         known.info = info
         known.version = version
         self._by_folder[reader.folder] = known
         return known
 
-    def _collect(
-        self, table: type[Table], read: Callable[[_RankFrames], None], attribute: str, *, sort_by: str
-    ) -> pl.DataFrame:
-        frames = [table.empty()]
-        for each in self._open_ranks():
+    def _read(self, read: Callable[[_Rank], None]) -> None:
+        """Read what is new of every rank; one whose file is torn is noted."""
+        for rank in self._open_ranks():
             try:
-                read(each)
+                read(rank)
             except RunError as error:
                 self._note(error)
-            frames.extend(getattr(each, attribute))
-        return pl.concat(frames).sort(Ranks.attempt, Ranks.rank, sort_by, maintain_order=True)
+
+    def _read_steps(self, rank: _Rank) -> None:
+        """Read new lines; a file that was replaced because old steps were folded is taken from its start."""
+        place = {"attempt": rank.info.attempt, "rank": rank.info.rank}
+        lines = rank.reader.new_steps()
+        if rank.reader.restarts != rank.restarts:
+            rank.restarts = rank.reader.restarts
+            self._steps.forget(**place)
+            self._totals.forget(**place)
+        self._steps.add(columns.step_rows(lines, **place))
+        self._totals.add(columns.total_rows(lines, **place))
+
+    def _read_events(self, rank: _Rank) -> None:
+        rows = columns.event_rows(rank.reader.new_events(), attempt=rank.info.attempt, rank=rank.info.rank)
+        self._events.add(rows)
 
     def _note(self, error: RunError) -> None:
         if str(error) not in self.problems:

@@ -102,6 +102,24 @@ class PhaseMemory(Table):
     resident_peak_bytes = Column("resident_peak_bytes", pl.Int64, "peak resident set of the process", nullable=True)
 
 
+class NumberedTotals(Table):
+    """What `CollectiveTotals` is made of: the rank's own number of the group stands for its name and ranks."""
+
+    attempt = Column("attempt", pl.Int32, "restart count")
+    rank = Column("rank", pl.Int32, "global rank")
+    step = Column("step", pl.Int64, "number of the step, the first one of a summary")
+    group_number = Column("group_number", pl.Int64, "number of the group within the rank")
+    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
+    variant = Column("variant", pl.Enum(VARIANTS), "how it was called")
+    control = Column("control", pl.Boolean, "control traffic of object collectives")
+    num_calls = Column("num_calls", pl.Int64, "calls issued")
+    in_bytes = Column("in_bytes", pl.Int64, "bytes that the rank gave")
+    out_bytes = Column("out_bytes", pl.Int64, "bytes that the rank got")
+    num_timed = Column("num_timed", pl.Int64, "calls whose completion was seen")
+    duration_ns = Column("duration_ns", pl.Int64, "issued to completed, added over these", nullable=True)
+    blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in them", nullable=True)
+
+
 class CollectiveTotals(Table):
     """All calls of one operation on one group in one step of one rank a row; complete even where calls are sampled."""
 
