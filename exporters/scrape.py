@@ -25,6 +25,32 @@ class Source(Protocol):
         ...
 
 
+class _Cached:
+    """One source's series and their text, made anew only when the source has something new.
+
+    Args:
+        source: What is shown; no two sources share a metric family.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._version: Hashable = None
+        self._texts: dict[str, str] = {}
+        self.series = SeriesSet()
+
+    def text(self, renderer: Renderer, content_type: str) -> str:
+        """Return the source's lines in one of the formats."""
+        version = self._source.version()
+        if version != self._version:
+            self.series = self._source.series()
+            self._texts.clear()
+            self._version = version
+        text = self._texts.get(content_type)
+        if text is None:
+            text = self._texts[content_type] = renderer.render(self.series)
+        return text
+
+
 class Scraper:
     """Renders the sources' series, with those of the exporter itself made anew for each answer.
 
@@ -36,39 +62,21 @@ class Scraper:
     _FORMATS: Final = (TEXT, OPENMETRICS)
 
     def __init__(self, sources: Sequence[Source], add_own: Callable[[SeriesSet], None]) -> None:
-        self._sources = sources
+        self._cached = [_Cached(source) for source in sources]
         self._add_own = add_own
         self._lock = threading.Lock()
         self._renderers = {content_type: Renderer(content_type) for content_type in self._FORMATS}
-        self._rendered: dict[str, tuple[Hashable, str]] = {}
-        self._built: tuple[Hashable, SeriesSet] | None = None
 
     def text(self, content_type: str) -> str:
         """Return the whole answer in one of the two formats."""
+        renderer = self._renderers[content_type]
         own = SeriesSet()
+        # One thread makes what is new, and all that wait for it take it from there.
         with self._lock:
-            version = tuple(source.version() for source in self._sources)
-            cached = self._rendered.get(content_type)
-            series = self._series(version)
-            if cached is None or cached[0] != version:
-                cached = (version, self._renderers[content_type].render(series))
-                self._rendered[content_type] = cached
-            own.add(m.SERIES, (), len(series))
+            texts = [cached.text(renderer, content_type) for cached in self._cached]
+            own.add(m.SERIES, (), sum(len(cached.series) for cached in self._cached))
+            duplicates = sum(cached.series.num_duplicates for cached in self._cached)
             self._add_own(own)
-            if series.num_duplicates:
-                own.add(m.SAMPLE_ERRORS, ("exporter", "duplicate_series"), series.num_duplicates)
-            renderer = self._renderers[content_type]
-            return cached[1] + renderer.render(own) + renderer.end
-
-    def num_series(self) -> int:
-        """Return how many series an answer has now, without those about the exporter."""
-        with self._lock:
-            return len(self._series(tuple(source.version() for source in self._sources)))
-
-    def _series(self, version: Hashable) -> SeriesSet:
-        if self._built is None or self._built[0] != version:
-            series = SeriesSet()
-            for source in self._sources:
-                series.extend(source.series())
-            self._built = (version, series)
-        return self._built[1]
+            if duplicates:
+                own.add(m.SAMPLE_ERRORS, ("exporter", "duplicate_series"), duplicates)
+            return "".join([*texts, renderer.render(own), renderer.end])

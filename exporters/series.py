@@ -57,12 +57,6 @@ class SeriesSet:
             return
         family[labels] = value
 
-    def extend(self, other: SeriesSet) -> None:
-        """Add all samples of another set."""
-        for metric, samples in other:
-            for labels, value in samples.items():
-                self.add(metric, labels, value)
-
     def __iter__(self) -> Iterator[tuple[Metric, dict[tuple[str, ...], Value]]]:
         return iter(self._families.items())
 

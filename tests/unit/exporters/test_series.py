@@ -150,3 +150,14 @@ def test_problem_kinds_are_bounded() -> None:
     counts.add(Problem("gpu", f"error{number}", "here", "") for number in range(5_000))
     assert len(counts.counts) <= 201
     assert sum(counts.counts.values()) == 5_000
+
+
+def test_the_reference_is_the_table() -> None:
+    """exporters/METRICS.md names every metric as the tables do."""
+    from pathlib import Path
+
+    from exporters.reference import render_reference
+
+    committed = Path(metrics.__file__).with_name("METRICS.md").read_text(encoding="utf-8")
+    assert committed == render_reference()
+    assert committed.count("\n| `scope_") == len(all_metrics())

@@ -263,3 +263,56 @@ def fetch_tls(server: ExporterServer, context: ssl.SSLContext) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def test_help_states_how_many_series_a_node_makes() -> None:
+    """The number in --help is the one that a node of that size really makes, within a tenth."""
+    import re
+
+    from exporters.counters import Unwrapper, XidCounts
+    from exporters.gpu_series import GpuSeries
+    from exporters.node_series import add_affinities, add_nets, add_rdma
+    from exporters.options import _EPILOG  # pyright: ignore[reportPrivateUsage]
+    from exporters.series import SeriesSet
+    from scope.probe.records import Affinity, EccCount, GpuIdentity, GpuReading, NetDevice, NvlinkReading, RdmaPort
+
+    series = SeriesSet()
+    gpus = [
+        GpuReading(
+            GpuIdentity(index, f"GPU-{index}", pci_bus_id=f"0000:1{index}:00.0"),
+            utilization_ratio=1, memory_total_bytes=4, memory_used_bytes=1, memory_reserved_bytes=1, memory_free_bytes=2,
+            power_mw=1, power_limit_mw=1, energy_mj=1, sm_clock_hz=1, memory_clock_hz=1,
+            temperature_celsius={"core": 1, "memory": 1, "margin": 1}, throttle_mask=0,
+            throttle_ns=dict.fromkeys(("a", "b", "c", "d", "e"), 1),
+            ecc=[EccCount(kind, scope, place, 0) for kind in "ab" for scope in "cd" for place in "efg"],
+            remapped_rows={"corrected": 0, "uncorrected": 0}, row_remap_pending=0, row_remap_failure=0, recovery_action=0,
+            pcie_transmit_bytes=1, pcie_receive_bytes=1, pcie_replays=0, pcie_generation=5, pcie_generation_max=5,
+            pcie_width=16, pcie_width_max=16, mig_enabled=False,
+            activity_ratio=dict.fromkeys(("graphics", "sm", "sm_occupancy", "tensor", "dram", "fp64", "fp32", "fp16"), 0.5),
+            nvlinks=[
+                NvlinkReading(
+                    link, state=1, speed_bytes_per_s=1, version="4.0", data_transmit_bytes=1, data_receive_bytes=1,
+                    raw_transmit_bytes=1, raw_receive_bytes=1, errors={"replay": 0, "recovery": 0, "crc_flit": 0},
+                )
+                for link in range(18)
+            ],
+        )
+        for index in range(8)
+    ]  # fmt: skip
+    gpu_series = GpuSeries(Unwrapper(), XidCounts())
+    gpu_series.observe(gpus)
+    gpu_series.add(series, gpus)
+    counters = dict.fromkeys([f"c{number}" for number in range(17)], 1)
+    hardware = dict.fromkeys([f"h{number}" for number in range(19)], 1)
+    ports = [RdmaPort(f"m{n}", 1, 4, 5, 1, "Ethernet", counters=counters, hw_counters=hardware) for n in range(8)]
+    add_rdma(series, ports)
+    statistics = dict.fromkeys([f"s{number}" for number in range(8)], 1)
+    add_nets(
+        series,
+        [NetDevice(f"e{n}", up=True, speed_bytes_per_s=1, carrier_downs=0, statistics=statistics) for n in range(8)],
+    )
+    add_affinities(series, [Affinity(f"GPU-{g}", f"m{n}", "PIX") for g in range(8) for n in range(8)])
+    host, ranks = 40, 8 * (30 + 4 * 12)
+    stated = re.search(r"makes about ([\d,]+) series", _EPILOG)
+    assert stated is not None
+    assert len(series) + host + ranks == pytest.approx(int(stated[1].replace(",", "")), rel=0.1)
