@@ -127,6 +127,9 @@ def endless(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, lis
     deadline = time.monotonic() + 60
     while not all(file.exists() and file.read_text() for file in files) and time.monotonic() < deadline:
         time.sleep(0.1)
+    # Ranks write once a second; wait until both have written steps.
+    while len(list((tmp_path / "spool").glob("*/*/ranks/*/steps.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
     pids = [int(file.read_text()) for file in files]
     yield process, tmp_path, pids
     for pid in pids:
