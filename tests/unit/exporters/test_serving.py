@@ -274,21 +274,24 @@ def test_help_states_how_many_series_a_node_makes() -> None:
     from exporters.node_series import add_affinities, add_nets, add_rdma
     from exporters.options import _EPILOG  # pyright: ignore[reportPrivateUsage]
     from exporters.series import SeriesSet
+    from scope.probe.nvml.tables import GPM_ACTIVITIES
     from scope.probe.records import Affinity, EccCount, GpuIdentity, GpuReading, NetDevice, NvlinkReading, RdmaPort
 
     series = SeriesSet()
     gpus = [
         GpuReading(
             GpuIdentity(index, f"GPU-{index}", pci_bus_id=f"0000:1{index}:00.0"),
-            utilization_ratio=1, memory_total_bytes=4, memory_used_bytes=1, memory_reserved_bytes=1, memory_free_bytes=2,
+            utilization_ratio=1, memory_total_bytes=4, memory_used_bytes=1, memory_reserved_bytes=1,
+            memory_free_bytes=2,
             power_mw=1, power_limit_mw=1, energy_mj=1, sm_clock_hz=1, memory_clock_hz=1,
             temperature_celsius={"core": 1, "memory": 1, "margin": 1}, throttle_mask=0,
             throttle_ns=dict.fromkeys(("a", "b", "c", "d", "e"), 1),
             ecc=[EccCount(kind, scope, place, 0) for kind in "ab" for scope in "cd" for place in "efg"],
-            remapped_rows={"corrected": 0, "uncorrected": 0}, row_remap_pending=0, row_remap_failure=0, recovery_action=0,
+            remapped_rows={"corrected": 0, "uncorrected": 0}, row_remap_pending=0, row_remap_failure=0,
+            recovery_action=0,
             pcie_transmit_bytes=1, pcie_receive_bytes=1, pcie_replays=0, pcie_generation=5, pcie_generation_max=5,
             pcie_width=16, pcie_width_max=16, mig_enabled=False,
-            activity_ratio=dict.fromkeys(("graphics", "sm", "sm_occupancy", "tensor", "dram", "fp64", "fp32", "fp16"), 0.5),
+            activity_ratio=dict.fromkeys(GPM_ACTIVITIES.values(), 0.5),
             nvlinks=[
                 NvlinkReading(
                     link, state=1, speed_bytes_per_s=1, version="4.0", data_transmit_bytes=1, data_receive_bytes=1,
