@@ -13,6 +13,7 @@ from dashboards.shell import (
     keep_state,
     open_page,
     say_synthetic,
+    say_traces,
     settings,
     show_figure,
     show_report_table,
@@ -43,8 +44,10 @@ def draw(before: pl.LazyFrame, after: pl.LazyFrame, names: tuple[str, str]) -> N
         return
     first, second = int(table[PhaseChanges.before_ns].sum()), int(table[PhaseChanges.after_ns].sum())
     change = second / first - 1 if first else 0.0
-    delta = f"{format_ratio(change)} against {format_duration(first)} ({names[0]})"
-    st.metric(f"Mean step: {markdown_text(names[1])}", format_duration(second), markdown_text(delta), "inverse")
+    row = st.container(horizontal=True, gap="large")
+    row.metric(f"Mean step: {markdown_text(names[0])}", format_duration(first), width="content")
+    label = f"Mean step: {markdown_text(names[1])}"
+    row.metric(label, format_duration(second), format_ratio(change), delta_color="inverse", width="content")
     parts = {row[0]: [row[1], row[2]] for row in table.iter_rows()}
     figure = phase_breakdown(StackedTimes(labels=names, parts=parts), title="Mean host time a step, all ranks", axis="")
     show_figure(figure, None, key="comparison")
@@ -77,15 +80,17 @@ def draw_ranges(run: LiveRun, state: PageState) -> None:
 
 def draw_traces(source: Source, state: PageState) -> None:
     """Compare two traces by kernel, class, operator and phase."""
+    after = load_traces(source)
+    say_traces(after)
     other, _ = choose_other(source, state, "Compared with")
     if other is None:
         st.info("There is only one trace here: start the dashboard on a folder of several to compare two.")
         return
-    reports = load_traces(other), load_traces(source)
-    if any(report.synthetic for report in reports):
+    before = load_traces(other)
+    if before.synthetic and not after.synthetic:
         say_synthetic()
     st.caption(f"Before: {markdown_text(other.label)}. After: {markdown_text(source.label)}.")
-    comparison = compare_jobs(reports[0].results.job, reports[1].results.job)
+    comparison = compare_jobs(before.results.job, after.results.job)
     show_report_table(comparison_table(comparison), key="steps of both")
     tabs = st.tabs([kind.capitalize() for kind in CHANGE_KINDS])
     for tab, kind in zip(tabs, CHANGE_KINDS, strict=True):

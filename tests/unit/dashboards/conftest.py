@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboards import findings, shell
 from dashboards.__main__ import APP
 from dashboards.settings import VARIABLE
 
@@ -70,9 +71,9 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
     def run(page: str, *places: Path | str, **parameters: str) -> AppTest:
         settings = {"places": [str(place) for place in places]}
         monkeypatch.setenv(VARIABLE, json.dumps(settings | {"refresh_s": 60.0}))
-        import streamlit as st
-
-        st.cache_resource.clear()
+        # What was read of traces may stay: it is kept under the files' sizes and times.
+        for kept in (shell.settings, shell.sources, findings._firing):
+            kept.clear()
         app = AppTest.from_file(str(APP), default_timeout=60)
         app.run()
         for name, value in parameters.items():

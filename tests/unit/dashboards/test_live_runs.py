@@ -1,0 +1,124 @@
+"""A run that goes on: read on where it grew, at a cost that stays small; windows; the window handed to Perfetto."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from dashboards.perfetto import window_json
+from dashboards.sources.catalogue import find_windows
+from dashboards.sources.runs import LiveRun
+from scope.errors import RunError
+from scope.frames import open_run
+from scope.report.figures import TimelineSpans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from streamlit.testing.v1 import AppTest
+
+
+class Clock:
+    """A clock that tests set; every look at it takes a tenth of a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time, a tenth of a second after the last look."""
+        self.now += 0.1
+        return self.now
+
+
+def add_step(folder: Path, rank: int, step: int) -> None:
+    """Append one more step to a rank, in the form of the one before."""
+    file = folder / "attempt-000" / "ranks" / f"{rank:05d}" / "steps.jsonl"
+    last = json.loads(file.read_text().splitlines()[-1])
+    with file.open("a") as out:
+        out.write(json.dumps(last | {"step": step}) + "\n")
+
+
+def test_new_steps_show_after_the_rest(run_folder: Path) -> None:
+    """A look that took 0.1 s is repeated after 50 times that; until then nothing is read, then the new step is."""
+    clock = Clock()
+    run = LiveRun(run=open_run(run_folder), refresh_s=1.0, clock=clock)
+    run.refresh()
+    assert run.last_step == 29
+    add_step(run_folder, 0, 30)
+    run.refresh()
+    assert run.last_step == 29
+    clock.now += 10
+    run.refresh()
+    assert run.last_step == 30
+
+
+def test_results_are_kept_while_nothing_came(run_folder: Path) -> None:
+    """The same object is given again, and a new one after a new step."""
+    clock = Clock()
+    run = LiveRun(run=open_run(run_folder), refresh_s=1.0, clock=clock)
+    run.refresh()
+    first = run.by_step()
+    clock.now += 100
+    run.refresh()
+    assert run.by_step() is first
+    add_step(run_folder, 0, 30)
+    clock.now += 100
+    run.refresh()
+    assert run.by_step() is not first
+
+
+def test_a_run_that_was_deleted_is_an_error_that_names_it(run_folder: Path) -> None:
+    """The next look says that the folder is gone."""
+    clock = Clock()
+    run = LiveRun(run=open_run(run_folder), refresh_s=1.0, clock=clock)
+    run.refresh()
+    shutil.rmtree(run_folder)
+    clock.now += 100
+    with pytest.raises(RunError, match="four-ranks"):
+        run.refresh()
+
+
+def capture(folder: Path, rank: int, start_ns: int, end_ns: int) -> None:
+    """Add a captured trace to a rank."""
+    traces = folder / "attempt-000" / "ranks" / f"{rank:05d}" / "traces"
+    traces.mkdir(exist_ok=True)
+    name = f"rank{rank}-{start_ns}"
+    info = {"trace": f"{name}.json", "rank": rank, "first_step": 3, "num_steps": 2, "start_ns": start_ns}
+    info |= {"end_ns": end_ns, "reason": "user", "cost_ns": 1}
+    (traces / f"{name}.json").write_text("{}")
+    (traces / f"{name}.capture.json").write_text(json.dumps(info))
+
+
+def test_what_ranks_recorded_at_one_time_is_one_window(run_folder: Path) -> None:
+    """Ranks 0 and 1 overlap, rank 0 later is a window of its own; touching ends do not overlap."""
+    capture(run_folder, 0, 100, 200)
+    capture(run_folder, 1, 150, 250)
+    capture(run_folder, 2, 250, 300)
+    capture(run_folder, 0, 400, 500)
+    windows = find_windows(run_folder)
+    assert [[trace.info.rank for trace in window] for window in windows] == [[0, 1], [2], [0]]
+
+
+def test_a_window_for_perfetto_holds_the_spans() -> None:
+    """One thread a lane, microseconds from the first span, lengths to the nanosecond."""
+    rows = [("a", "compute", "<k>", 1_000, 2_500), ("b", "idle", "x", 1_500, 1_501)]
+    trace = json.loads(window_json(pl.DataFrame(rows, schema=TimelineSpans.schema(), orient="row")))
+    names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [(names[each["tid"]], each["name"], each["ts"], each["dur"]) for each in spans] == [
+        ("a", "<k>", 0.0, 1.5),
+        ("b", "x", 0.5, 0.001),
+    ]
+
+
+def test_a_range_of_steps_is_compared_with_the_rest(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """`?step=10` compares the steps before 10 with the others; all are equal here."""
+    app = open_app("compare", run_folder, step="10")
+    assert not app.exception
+    before, after = app.metric
+    assert (before.value, after.value, after.delta) == ("100 ms", "100 ms", "0.0 %")

@@ -1,0 +1,109 @@
+"""Pages on a Prometheus server: figures against what the server answers, and what they say when it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dashboards.links import ask_each_nvlink, nvlink_capacities, pcie_capacities, peak_use
+from dashboards.server_overview import ask_runs
+from dashboards.sources.alerts import firing_alerts
+from dashboards.sources.catalogue import Source
+from dashboards.sources.prometheus import Prometheus, to_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from streamlit.testing.v1 import AppTest
+
+NOW = 1_790_000_000.0
+NOBODY = "http://127.0.0.1:9"
+
+
+def server(answers: Mapping[str, list[tuple[dict[str, str], float]]]) -> Prometheus:
+    """Return a server that answers an expression with the series under the first key that occurs in it."""
+
+    def fetch(url: str) -> bytes:
+        (expression,) = parse_qs(urlsplit(url).query)["query"]
+        rows = next((rows for word, rows in answers.items() if word in expression), [])
+        result: list[dict[str, Any]] = [{"metric": labels, "value": [NOW, str(value)]} for labels, value in rows]
+        return json.dumps({"status": "success", "data": {"result": result}}).encode()
+
+    return Prometheus(address="http://prometheus:9090", fetch=fetch)
+
+
+def test_runs_are_what_the_server_says() -> None:
+    """Figures of two runs are told apart by their label; the one that went on last comes first."""
+    found = ask_runs(
+        server(
+            {
+                "scope_train_info": [({"run": "a", "run_id": "first", "world_size": "4"}, 1)],
+                "last_step_timestamp": [({"run": "a"}, 90.0), ({"run": "b"}, 2.0)],
+                "step_median": [({"run": "a"}, 0.25)],
+                "phase_seconds": [({"run": "a", "phase": "forward"}, 1.5)],
+            }
+        )
+    )
+    assert [run.label for run in found] == ["b", "a"]
+    assert found[1].run_id == "first"
+    assert found[1].figures == {"age_s": 90.0, "step_s": 0.25}
+    assert found[1].phases_ns == {"forward": 1_500_000_000}
+
+
+def test_nvlink_capacity_is_payload_of_all_links() -> None:
+    """18 links of NVLink 4 carry 18 x 25 GB/s one way; a version that no table knows gives no capacity."""
+    links = [({"instance": "n", "gpu": "0", "link": str(link), "version": "4.0"}, 1.0) for link in range(18)]
+    links += [({"instance": "n", "gpu": "1", "link": "0", "version": "?"}, 1.0)]
+    assert nvlink_capacities(server({"nvlink_info": links})) == {"n 0": 450e9}
+
+
+def test_pcie_capacity_takes_off_the_line_code() -> None:
+    """PCIe 5.0 x16: 32 GT/s x 16 lanes x 128/130 / 8 bits = 63.0 GB/s."""
+    gpu = {"instance": "n", "gpu": "0"}
+    answers = {"pcie_link_width_max": [(gpu, 16.0)], "pcie_link_generation_max": [(gpu, 5.0)]}
+    assert pcie_capacities(server(answers)) == {"n 0": pytest.approx(32e9 * 16 * 128 / 130 / 8)}
+
+
+def test_the_busiest_direction_is_found() -> None:
+    """Of two directions against 100 B/s the one at 80 B/s is 80 % busy; links without capacity don't count."""
+    fast = server({"x": [({"gpu": "0"}, 80.0), ({"gpu": "9"}, 999.0)]}).query("x")
+    samples = to_samples(fast, "gpu").with_columns(name="name")
+    assert peak_use(samples, {}) is None
+    named = to_samples(fast, "gpu")
+    named = named.with_columns(name=named["name"] + " sent")
+    assert peak_use(named, {"0": 100.0}) == ("0 sent", 80.0, 0.8)
+
+
+def test_each_nvlink_is_shown_as_a_share_of_its_own_capacity() -> None:
+    """12.5 GB/s over a link of NVLink 4 (25 GB/s) is 50 %."""
+    key = {"instance": "n", "gpu": "0", "link": "3"}
+    found = ask_each_nvlink(server({"rate(": [(key, 12.5e9)], "nvlink_info": [(key | {"version": "4.0"}, 1.0)]}))
+    assert found is not None
+    cells, axes = found
+    assert cells.rows() == [(0, 0, 50.0)]
+    assert (axes.x_labels, axes.y_labels, axes.maximum) == (["3"], ["n 0"], 100.0)
+
+
+def test_no_nvlink_is_no_heat_map() -> None:
+    """A server without such series gives nothing, not an empty map."""
+    assert ask_each_nvlink(server({})) is None
+
+
+def test_a_dead_server_is_a_problem_not_an_error() -> None:
+    """The overview of a run goes on without its alerts."""
+    source = Source(source_id="0" * 12, kind="prometheus", label="x", place=NOBODY)
+    firing = firing_alerts([source])
+    assert firing.num_servers == 1
+    assert firing.alerts == ()
+    assert "does not answer" in firing.problems[0]
+
+
+@pytest.mark.parametrize("page", ["overview", "links", "quality"])
+def test_pages_say_that_the_server_is_down(open_app: Callable[..., AppTest], page: str) -> None:
+    """Nothing fails; the page says that nobody answers and what to look at."""
+    app = open_app(page, NOBODY)
+    assert not app.exception
+    assert any("does not answer" in error.value.replace("\\", "") for error in app.error)
