@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from scope.cli.options import JobOptions, takes_options
+from scope.cli.options import FILE, JobOptions, takes_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-@takes_options
-def analyze(
-    job: JobOptions,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one self-contained page with the plots.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
-) -> None:
+@click.command()
+@takes_job
+@click.option("--json", is_flag=True, help="Print everything as one JSON document.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write one self-contained page with the plots.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def analyze(job: JobOptions, *, json: bool, html: Path | None, force: bool) -> None:
     """Say where the time went, and what to do.
 
     Which ranks, collectives and kernels are to blame, how close each comes to its limit, and how far to trust it.

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 if TYPE_CHECKING:
     from scope.report.results import Results
     from scope.report.table import ReportTable
 
-
-class View(StrEnum):
-    """Which table of collectives."""
-
-    SUMMARY = "summary"
-    EACH = "each"
-    LINKS = "links"
-    WAITS = "waits"
-    CLOCK = "clock"
-    EXPOSED = "exposed"
+_VIEWS: Final = ("summary", "each", "links", "waits", "clock", "exposed")
 
 
-@takes_options
-def collectives(
-    job: JobOptions,
-    output: OutputOptions,
-    view: Annotated[
-        View,
-        typer.Option(
-            help="summary: by group, operation and size; each: one by one; links: bandwidth against ceilings; waits: "
-            "by rank; clock: how far clocks stand apart; exposed: what compute did not hide."
-        ),
-    ] = View.SUMMARY,
-) -> None:
+@click.command()
+@takes_job
+@takes_output
+@click.option(
+    "--view",
+    type=click.Choice(_VIEWS),
+    default="summary",
+    show_default=True,
+    help="summary: by group, operation and size; each: one by one; links: bandwidth against ceilings; waits: by rank; "
+    "clock: how far clocks stand apart; exposed: what compute did not hide.",
+)
+def collectives(job: JobOptions, output: OutputOptions, *, view: str) -> None:
     """Collectives: transfer, wait, bandwidth.
 
     Matched across ranks; bandwidth is decimal and one way, as in nccl-tests.
@@ -48,24 +38,24 @@ def collectives(
     print_section(job, output, lambda results: _table(results, view), parts={"collectives", "exposed"})
 
 
-def _table(results: Results, view: View) -> ReportTable:
+def _table(results: Results, view: str) -> ReportTable:
     from scope.errors import InputError
     from scope.report.sections import collectives as sections
 
-    if view is View.EXPOSED:
+    if view == "exposed":
         return sections.exposed_table(results.exposed)
     if results.collectives is None:
         message = f"no collectives: {results.absent['collectives']}"
         raise InputError(message)
-    if view is View.LINKS:
+    if view == "links":
         if results.collective_roofline is None:
             message = f"no bandwidth: {results.absent['collective_roofline']}"
             raise InputError(message)
         return sections.collective_roofline_table(results.collective_roofline)
     tables = {
-        View.SUMMARY: sections.collectives_table,
-        View.EACH: sections.collective_calls_table,
-        View.WAITS: sections.rank_waits_table,
-        View.CLOCK: sections.clock_table,
+        "summary": sections.collectives_table,
+        "each": sections.collective_calls_table,
+        "waits": sections.rank_waits_table,
+        "clock": sections.clock_table,
     }
     return tables[view](results.collectives)

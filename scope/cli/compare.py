@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Final
 
-import typer
+import click
 
-from scope.cli.options import OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_output
 
-
-class ChangesIn(StrEnum):
-    """What is compared."""
-
-    ALL = "all"
-    KERNELS = "kernels"
-    CLASSES = "classes"
-    OPERATORS = "operators"
-    PHASES = "phases"
+_CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
 
 
-@takes_options
-def compare(
-    before: Annotated[str, typer.Argument(help="The base: a trace, a folder of traces or a glob.")],
-    after: Annotated[str, typer.Argument(help="The run that is held against it.")],
-    output: OutputOptions,
-    of: Annotated[ChangesIn, typer.Option(help="What to compare.")] = ChangesIn.ALL,
-    noise: Annotated[float, typer.Option(min=0.0, max=1.0, help="Changes up to this share count as none.")] = 0.02,
-) -> None:
+@click.command()
+@click.argument("before", help="The base: a trace, a folder of traces or a glob.")
+@click.argument("after", help="The run that is held against it.")
+@takes_output
+@click.option("--of", type=click.Choice(_CHANGES), default="all", show_default=True, help="What to compare.")
+@click.option(
+    "--noise",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.02,
+    show_default=True,
+    help="Changes up to this share count as none.",
+)
+def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: float) -> None:
     """What changed between two runs.
 
     Kernels, classes, operators and phases: by how much, and how far the two runs match.
@@ -35,7 +31,6 @@ def compare(
     Example: scope compare before/ after/ --of operators
     """
     from scope.cli.job import load_job
-    from scope.cli.options import JobOptions
     from scope.cli.tables import check_output, print_tables
 
     check_output(output)
@@ -44,5 +39,5 @@ def compare(
     from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 
     comparison = compare_jobs(jobs[0], jobs[1], noise_ratio=noise)
-    tables = [changes_table(comparison, kind) for kind in CHANGE_KINDS if of in (ChangesIn.ALL, kind)]
-    print_tables([comparison_table(comparison), *tables] if of is ChangesIn.ALL else tables, output)
+    tables = [changes_table(comparison, kind) for kind in CHANGE_KINDS if of in ("all", kind)]
+    print_tables([comparison_table(comparison), *tables] if of == "all" else tables, output)

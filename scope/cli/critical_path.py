@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 
-@takes_options
-def critical_path(
-    job: JobOptions,
-    output: OutputOptions,
-    pieces: Annotated[bool, typer.Option("--pieces", help="Every piece, in the order of time.")] = False,
-) -> None:
+@click.command()
+@takes_job
+@takes_output
+@click.option("--pieces", is_flag=True, help="Every piece, in the order of time.")
+def critical_path(job: JobOptions, output: OutputOptions, *, pieces: bool) -> None:
     """What decided how long a step took.
 
     The chain of host and device work through the median step, by kind or piece by piece.

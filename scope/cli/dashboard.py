@@ -6,12 +6,14 @@ import os
 import sys
 from importlib.util import find_spec
 
-import typer
+import click
 
 from scope.errors import MissingExtraError
 
 
-def dashboard(context: typer.Context) -> None:
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def dashboard(arguments: tuple[str, ...]) -> None:
     """Show runs, traces and Prometheus servers in the browser.
 
     Example: scope dashboard runs/ traces/ http://localhost:9090
@@ -19,4 +21,4 @@ def dashboard(context: typer.Context) -> None:
     if find_spec("streamlit") is None:
         message = "the dashboard is not installed: pip install 'stepscope[dashboard]'"
         raise MissingExtraError(message)
-    os.execv(sys.executable, [sys.executable, "-m", "dashboards", *context.args])
+    os.execv(sys.executable, [sys.executable, "-m", "dashboards", *arguments])

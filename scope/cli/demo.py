@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
+from scope.cli.options import FILE
 from scope.errors import InputError, MissingExtraError, ScopeError, UsageError
 
 if TYPE_CHECKING:
@@ -133,15 +134,31 @@ class Children:
                 process.wait()
 
 
+@click.command()
+@click.option("--straggler", type=click.IntRange(min=-1), default=-1, help="Slow this rank down.")
+@click.option("--slow-input", is_flag=True, help="Make the data loader slow.")
+@click.option("--hang", is_flag=True, help="Let the last rank stop halfway.")
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer updates.")
+@click.option("--ranks", type=click.IntRange(1, 64), default=4, show_default=True, help="Training processes.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8501,
+    show_default=True,
+    help="Port of the dashboard; 0 takes a free one.",
+)
+@click.option("--folder", type=FILE, default="demo-run", show_default=True, help="Where the demo keeps its files.")
+@click.option("--once", is_flag=True, help="Run, check what the dashboard shows, and exit.")
 def demo(
-    straggler: Annotated[int, typer.Option(help="Slow this rank down.", min=-1)] = -1,
-    slow_input: Annotated[bool, typer.Option("--slow-input", help="Make the data loader slow.")] = False,
-    hang: Annotated[bool, typer.Option("--hang", help="Let the last rank stop halfway.")] = False,
-    steps: Annotated[int, typer.Option(help="Optimizer updates.", min=1)] = 300,
-    ranks: Annotated[int, typer.Option(help="Training processes.", min=1, max=64)] = 4,
-    port: Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free one.", min=0, max=65535)] = 8501,
-    folder: Annotated[Path, typer.Option(help="Where the demo keeps its files.")] = Path("demo-run"),
-    once: Annotated[bool, typer.Option("--once", help="Run, check what the dashboard shows, and exit.")] = False,
+    *,
+    straggler: int,
+    slow_input: bool,
+    hang: bool,
+    steps: int,
+    ranks: int,
+    port: int,
+    folder: Path,
+    once: bool,
 ) -> None:
     """Train a small transformer on this machine, record it, and open the dashboard on it.
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
+from scope.cli.options import FILE
 from scope.errors import InputError, RunError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scope.analysis.doctor.diagnosis import Diagnosis
     from scope.probe.facts import NodeFacts
     from scope.run.schema import RankInfo, StepRecord
@@ -19,24 +21,28 @@ _MARKS: Final = {"critical": "CRITICAL", "warning": "warning ", "info": "info   
 _FACTS_SUFFIX: Final = ".facts.json"
 
 
+@click.command()
+@click.argument(
+    "target",
+    type=FILE,
+    required=False,
+    help="Run directory of a job, or a folder of facts of its nodes; this node without it.",
+)
+@click.option("--preflight", is_flag=True, help="Exit with 1 when something critical is found, before a job starts.")
+@click.option("--run-dir", type=FILE, help="Where runs will be written: test that it can be, and how fast.")
+@click.option("--gpus", "num_gpus", type=int, help="How many GPUs this node should have.")
+@click.option("--facts", type=FILE, help="Also write this node's facts into this shared folder, to compare nodes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--nvml-library", help="NVML library to load instead of the system's.")
 def doctor(
-    target: Annotated[
-        Path | None,
-        typer.Argument(help="Run directory of a job, or a folder of facts of its nodes; this node without it."),
-    ] = None,
+    target: Path | None,
     *,
-    preflight: Annotated[
-        bool, typer.Option("--preflight", help="Exit with 1 when something critical is found, before a job starts.")
-    ] = False,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Where runs will be written: test that it can be, and how fast.")
-    ] = None,
-    num_gpus: Annotated[int | None, typer.Option("--gpus", help="How many GPUs this node should have.")] = None,
-    facts: Annotated[
-        Path | None, typer.Option(help="Also write this node's facts into this shared folder, to compare nodes.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    nvml_library: Annotated[str | None, typer.Option(help="NVML library to load instead of the system's.")] = None,
+    preflight: bool,
+    run_dir: Path | None,
+    num_gpus: int | None,
+    facts: Path | None,
+    as_json: bool,
+    nvml_library: str | None,
 ) -> None:
     """Say what is wrong with this node, or what differs between the ranks of a run, and what to do.
 
@@ -51,7 +57,7 @@ def doctor(
         found, seen = _check_folder(target)
     _print(found, seen, as_json=as_json)
     if preflight and any(one.severity == "critical" for one in found):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _check_this_node(

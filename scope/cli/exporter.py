@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Annotated
 
-import typer
+import click
 
 from scope.errors import MissingExtraError
 
 _NEEDED = ("pynvml", "bcrypt", "yaml")
 
 
-def exporter(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[OPTIONS]", help="Options of the exporter; --help lists them.")
-    ] = None,
-) -> None:
+@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def exporter(arguments: tuple[str, ...]) -> None:
     """Serve this node's GPUs, links, NICs, storage and training runs to Prometheus, on 127.0.0.1:9469.
 
     `scope exporter targets HOSTS` writes a target file for file_sd_configs.
@@ -29,7 +26,7 @@ def exporter(
     if missing:
         message = f"the exporter needs {', '.join(missing)}: pip install 'stepscope[exporter]'"
         raise MissingExtraError(message)
-    command = [sys.executable, "-m", "exporters", *(arguments or [])]
+    command = [sys.executable, "-m", "exporters", *arguments]
     sys.stdout.flush()
     # Becoming the exporter costs one process less, and the signals of a service manager reach it directly.
     os.execv(sys.executable, command)

@@ -12,7 +12,7 @@ from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
 from scope.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator
+    from collections.abc import Callable, Collection, Generator, Sequence
 
     from scope.cli.options import JobOptions
     from scope.report.build import Choices, Part
@@ -32,7 +32,7 @@ def require(package: str, *, extra: str) -> None:
         raise MissingExtraError(message)
 
 
-def load_job(options: JobOptions, paths: list[str] | None = None) -> Job:
+def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
     """Read the traces that the user named, with a progress bar where reading takes long.
 
     Args:
@@ -111,7 +111,7 @@ def make_choices(options: JobOptions, job: Job) -> Choices:
     )
 
 
-def parse_ranks(entries: list[str]) -> dict[str, int]:
+def parse_ranks(entries: Sequence[str]) -> dict[str, int]:
     """Return the ranks that the user gave as `FILE=N`.
 
     Raises:
@@ -135,7 +135,7 @@ def parse_ranks(entries: list[str]) -> dict[str, int]:
 
 
 @contextmanager
-def _progress(paths: list[str]) -> Generator[Callable[[int, int, str], None] | None]:
+def _progress(paths: Sequence[str]) -> Generator[Callable[[int, int, str], None] | None]:
     """Show a progress bar on stderr where a person looks and reading takes long; yield what reports progress to it."""
     if not sys.stderr.isatty() or not _is_long(paths):
         yield None
@@ -154,7 +154,7 @@ def _progress(paths: list[str]) -> Generator[Callable[[int, int, str], None] | N
         yield advance
 
 
-def _is_long(paths: list[str]) -> bool:
+def _is_long(paths: Sequence[str]) -> bool:
     """Return whether there are several files, or large ones."""
     from pathlib import Path
 

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 if TYPE_CHECKING:
     from scope.analysis.kernels import KernelKey
 
-
-class GroupBy(StrEnum):
-    """What device events are grouped by."""
-
-    NAME = "name"
-    CLASS = "class"
-    OPERATOR = "operator"
-    MODULE = "module"
+_KEYS: Final[dict[str, KernelKey]] = {
+    "name": "name",
+    "class": "kernel_class",
+    "operator": "operator",
+    "module": "module",
+}
 
 
-@takes_options
-def kernels(
-    job: JobOptions,
-    output: OutputOptions,
-    by: Annotated[GroupBy, typer.Option(help="Group by this; modules need --modules.")] = GroupBy.NAME,
-) -> None:
+@click.command()
+@takes_job
+@takes_output
+@click.option(
+    "--by",
+    type=click.Choice(list(_KEYS)),
+    default="name",
+    show_default=True,
+    help="Group by this; modules need --modules.",
+)
+def kernels(job: JobOptions, output: OutputOptions, *, by: str) -> None:
     """Which kernels took the time.
 
     Device events of all ranks by name, class, operator or module.
@@ -38,11 +40,3 @@ def kernels(
     from scope.report.sections.kernels import kernels_table
 
     print_section(job, output, lambda results: kernels_table(results.analysis, by=_KEYS[by]))
-
-
-_KEYS: Final[dict[GroupBy, KernelKey]] = {
-    GroupBy.NAME: "name",
-    GroupBy.CLASS: "kernel_class",
-    GroupBy.OPERATOR: "operator",
-    GroupBy.MODULE: "module",
-}

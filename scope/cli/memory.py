@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 
-@takes_options
-def memory(
-    job: JobOptions,
-    output: OutputOptions,
-    holders: Annotated[bool, typer.Option("--holders", help="What was in use at the peak, by operator.")] = False,
-) -> None:
+@click.command()
+@takes_job
+@takes_output
+@click.option("--holders", is_flag=True, help="What was in use at the peak, by operator.")
+def memory(job: JobOptions, output: OutputOptions, *, holders: bool) -> None:
     """Peak memory, and who held it.
 
     Needs traces recorded with profile_memory=True.

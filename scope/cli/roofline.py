@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 
-@takes_options
-def roofline(
-    job: JobOptions,
-    output: OutputOptions,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="How much is placed, and on which GPU that rests.")
-    ] = False,
-) -> None:
+@click.command()
+@takes_job
+@takes_output
+@click.option("--coverage", is_flag=True, help="How much is placed, and on which GPU that rests.")
+def roofline(job: JobOptions, output: OutputOptions, *, coverage: bool) -> None:
     """How close kernels come to their limits.
 
     FLOPs and bytes of every kernel against its GPU; needs traces recorded with record_shapes=True.

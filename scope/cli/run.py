@@ -5,28 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+
+from scope.cli.options import FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
+@click.command()
+@click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", help="The command, after two dashes.")
+@click.option("--run-dir", type=FILE, help="Run directory; runs/RUN_ID when absent.")
+@click.option("--run-id", help="Name of the run.")
+@click.option("--spool", type=FILE, help="Folder on this node that ranks write to.")
+@click.option("--tag", multiple=True, help="A label of the run: name=value. May be repeated.")
+@click.option("--max-run-bytes", default="256MiB", show_default=True, help="Budget of a rank; old steps are folded.")
+@click.option("--capture", help="What may start a profiler window: schedule,file,anomaly,signal or off.")
+@click.option("--capture-ranks", help="Ranks that take windows, such as 0,7.")
+@click.option("--capture-stack", is_flag=True, help="Record Python stacks in windows.")
+@click.option(
+    "--preflight",
+    is_flag=True,
+    help="Stop the job before its first process group when NCCL variables differ between ranks.",
+)
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command, after two dashes.", metavar="-- COMMAND...")],
+    command: tuple[str, ...],
     *,
-    run_dir: Annotated[Path | None, typer.Option(help="Run directory; runs/RUN_ID when absent.")] = None,
-    run_id: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
-    spool: Annotated[Path | None, typer.Option(help="Folder on this node that ranks write to.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A label of the run: name=value. May be repeated.")] = None,
-    max_run_bytes: Annotated[str, typer.Option(help="Budget of a rank; old steps are folded.")] = "256MiB",
-    capture: Annotated[
-        str | None, typer.Option(help="What may start a profiler window: schedule,file,anomaly,signal or off.")
-    ] = None,
-    capture_ranks: Annotated[str | None, typer.Option(help="Ranks that take windows, such as 0,7.")] = None,
-    capture_stack: Annotated[bool, typer.Option(help="Record Python stacks in windows.")] = False,
-    preflight: Annotated[
-        bool, typer.Option(help="Stop the job before its first process group when NCCL variables differ between ranks.")
-    ] = False,
+    run_dir: Path | None,
+    run_id: str | None,
+    spool: Path | None,
+    tag: tuple[str, ...],
+    max_run_bytes: str,
+    capture: str | None,
+    capture_ranks: str | None,
+    capture_stack: bool,
+    preflight: bool,
 ) -> None:
     """Run a training command and record every rank of it, with no change to the script.
 
@@ -43,11 +58,11 @@ def run(
     variables["SCOPE_CAPTURE_STACK"] = "1" if capture_stack else None
     variables["SCOPE_PREFLIGHT"] = "1" if preflight else None
     plan = LaunchPlan(
-        command=command,
+        command=list(command),
         run_dir=run_dir,
         run_id=run_id,
         spool=spool,
-        tags=read_tags(",".join(tag or [])),
+        tags=read_tags(",".join(tag)),
         max_run_bytes=parse_size(max_run_bytes),
         variables={name: value for name, value in variables.items() if value is not None},
     )
@@ -71,4 +86,4 @@ def _end_like(returncode: int) -> None:
         if -returncode not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-returncode, signal.SIG_DFL)
         os.kill(os.getpid(), -returncode)
-    raise typer.Exit(returncode)
+    raise click.exceptions.Exit(returncode)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-runs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, label and delete recorded runs.")
+from scope.cli.options import FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.group()
+def runs() -> None:
+    """List, label and delete recorded runs."""
 
 
 @runs.command("list")
-def list_(
-    folder: Annotated[Path, typer.Argument(help="Folder of run directories.")] = Path("runs"),
-    *,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON records.")] = False,
-) -> None:
+@click.argument("folder", type=FILE, default="runs", help="Folder of run directories.")
+@click.option("--json", is_flag=True, help="Print JSON records.")
+def list_(folder: Path, *, json: bool) -> None:
     """List the runs in a folder, the latest last.
 
     Example: scope runs list runs --json
@@ -42,27 +47,26 @@ def list_(
             }
             for entry in entries
         ]
-        typer.echo(encode_json(records))
+        click.echo(encode_json(records))
     for entry in [] if json else entries:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
         state = "ended" if entry.ended else "running or killed"
         tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
         step = "-" if entry.last_step is None else entry.last_step
-        typer.echo(
+        click.echo(
             f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {entry.ranks} ranks  step {step}  {state}  "
             f"{format_bytes(entry.num_bytes)}  {tags}".rstrip()
         )
     for problem in problems:
-        typer.echo(f"scope: {problem}", err=True)
+        click.echo(f"scope: {problem}", err=True)
     if not entries and not json:
-        typer.echo(f"no runs in {folder}; record one with: scope run -- torchrun train.py", err=True)
+        click.echo(f"no runs in {folder}; record one with: scope run -- torchrun train.py", err=True)
 
 
 @runs.command("tag")
-def tag(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    tags: Annotated[list[str], typer.Argument(help="name=value; an empty value removes the tag.")],
-) -> None:
+@click.argument("run", type=FILE, help="A run directory.")
+@click.argument("tags", nargs=-1, required=True, metavar="NAME=VALUE...", help="An empty value removes the tag.")
+def tag(run: Path, tags: tuple[str, ...]) -> None:
     """Label a run.
 
     Example: scope runs tag runs/first model=7b note=
@@ -71,15 +75,13 @@ def tag(
     from scope.run.listing import tag_run
 
     info = tag_run(run, read_tags(",".join(tags)))
-    typer.echo(" ".join(f"{name}={value}" for name, value in info.tags.items()))
+    click.echo(" ".join(f"{name}={value}" for name, value in info.tags.items()))
 
 
 @runs.command("delete")
-def delete(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    *,
-    force: Annotated[bool, typer.Option("--force", help="Also when ranks have not ended.")] = False,
-) -> None:
+@click.argument("run", type=FILE, help="A run directory.")
+@click.option("--force", is_flag=True, help="Also when ranks have not ended.")
+def delete(run: Path, *, force: bool) -> None:
     """Delete a run directory with all its files.
 
     Example: scope runs delete runs/first
@@ -87,4 +89,4 @@ def delete(
     from scope.run.listing import delete_run
     from scope.units import format_bytes
 
-    typer.echo(f"{run}: {format_bytes(delete_run(run, force=force))} deleted")
+    click.echo(f"{run}: {format_bytes(delete_run(run, force=force))} deleted")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+
+from scope.cli.options import FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def show(
-    run: Annotated[Path, typer.Argument(help="A run directory (it holds run.json).")],
-    *,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+@click.command()
+@click.argument("run", type=FILE, help="A run directory (it holds run.json).")
+@click.option("--json", is_flag=True, help="Print one JSON document.")
+def show(run: Path, *, json: bool) -> None:
     """Say how a recorded run is doing: step, rate, phases, collectives, memory, MFU, slowest ranks.
 
     Example: scope show runs/first
@@ -23,6 +26,6 @@ def show(
 
     opened = open_run(run)
     state = describe_run(opened)
-    typer.echo(encode_json(state) if json else render_run(state), nl=json)
+    click.echo(encode_json(state) if json else render_run(state), nl=json)
     for problem in opened.problems:
-        typer.echo(f"scope: {problem}", err=True)
+        click.echo(f"scope: {problem}", err=True)

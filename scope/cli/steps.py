@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 
-@takes_options
-def steps(
-    job: JobOptions,
-    output: OutputOptions,
-    by_rank: Annotated[bool, typer.Option("--by-rank", help="One row a rank, device and step.")] = False,
-) -> None:
+@click.command()
+@takes_job
+@takes_output
+@click.option("--by-rank", is_flag=True, help="One row a rank, device and step.")
+def steps(job: JobOptions, output: OutputOptions, *, by_rank: bool) -> None:
     """Where each step's time went.
 
     On the devices, over all ranks or rank by rank.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+import click
+
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 if TYPE_CHECKING:
     from scope.report.results import Results
     from scope.report.table import ReportTable
 
 
-@takes_options
+@click.command()
+@takes_job
+@takes_output
 def stragglers(job: JobOptions, output: OutputOptions) -> None:
     """Ranks that make others wait, and why.
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from scope.cli.options import JobOptions, OutputOptions, takes_options
+import click
+
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 
 
-@takes_options
+@click.command()
+@takes_job
+@takes_output
 def syncs(job: JobOptions, output: OutputOptions) -> None:
     """Calls that block the host.
 

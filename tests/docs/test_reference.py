@@ -9,34 +9,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from scope import errors
-from scope.cli.main import app
+from scope.cli.registry import COMMANDS
 from scope.report.schema_page import render_schema_page
 from scope.testing.jobs import TrainingJob
 from scope.testing.layout import Layout
 from scope.testing.scenarios import Scenario
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 pytestmark = pytest.mark.docs
-
-
-def _commands() -> Iterator[str]:
-    for command in app.registered_commands:
-        if not command.hidden:
-            assert command.name is not None
-            yield command.name
-    for group in app.registered_groups:
-        assert isinstance(group.name, str)
-        yield group.name
 
 
 def test_the_schema_page_is_what_the_code_says() -> None:
@@ -47,7 +33,7 @@ def test_the_schema_page_is_what_the_code_says() -> None:
 def test_the_readme_names_every_command_and_no_other() -> None:
     """Its tables of commands and the command line's registry hold the same names."""
     named = set(re.findall(r"^\| `scope ([a-z-]+)` \|", README, flags=re.MULTILINE))
-    assert named == set(_commands())
+    assert named == set(COMMANDS)
 
 
 def test_the_readme_names_every_exit_code() -> None:

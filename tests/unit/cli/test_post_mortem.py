@@ -9,22 +9,25 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import jsonschema
 import pytest
 
+import scope.cli as scope_cli
 from scope.cli.job import parse_ranks
 from scope.cli.layout import read_layout, regular_nodes
-from scope.cli.post_mortem import COMMANDS
+from scope.cli.main import app
+from scope.cli.registry import COMMANDS, POST_MORTEM
 from scope.errors import ConfigError, UsageError
 from scope.report.document import document_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-TABLES = sorted(set(COMMANDS) - {"analyze", "compare", "findings", "stragglers", "collectives"})
+TABLES = sorted(set(POST_MORTEM) - {"analyze", "compare", "findings", "stragglers", "collectives"})
 HOSTILE = '=HYPERLINK("http://evil.example")[/b]<script>alert(1)</script>\x1b]0;owned\x07\u202e'
 
 
@@ -221,11 +224,39 @@ def test_narrow_terminals_get_whole_lines(
 
 def test_every_command_has_help_with_an_example(scope: Callable[..., Any]) -> None:
     """`scope COMMAND --help` ends its description with a command that can be typed."""
-    for command in COMMANDS:
+    for command in POST_MORTEM:
         done = scope(command, "--help")
         assert done.code == 0
         assert f"Example: scope {command} " in done.out, command
         assert "--json" in done.out, command
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_their_own_help_says(name: str) -> None:
+    """The registry, which imports no command, holds the first paragraph of each command's help."""
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    assert command.name == name
+    assert " ".join((command.help or "").partition("\n\n")[0].split()) == COMMANDS[name]
+
+
+def test_every_module_of_a_command_is_registered() -> None:
+    """No command is forgotten: each module that defines one of its own name is in the registry."""
+    assert len(list(Path(scope_cli.__file__).parent.glob("*.py"))) > len(COMMANDS)
+    for path in Path(scope_cli.__file__).parent.glob("*.py"):
+        if re.search(rf"^@(?:click|takes).*\ndef {path.stem}\(", path.read_text(), flags=re.MULTILINE):
+            assert path.stem.replace("_", "-") in COMMANDS
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    """`scope --help` loads the registry and the entry point of the package alone."""
+    code = (
+        "import sys\nfrom scope.cli.main import main\nsys.argv = ['scope', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(' '.join(sorted(name for name in sys.modules if name.startswith('scope'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.split() == ["scope", "scope.cli", "scope.cli.main", "scope.cli.registry", "scope.errors"]
 
 
 def test_help_loads_no_analysis() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from scope.analysis.doctor.compare import compare_clocks, compare_environments, compare_nodes, compare_ranks
 from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks, sort_diagnoses

@@ -1,0 +1,64 @@
+"""Which commands there are; only the one that is called is imported."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+POST_MORTEM: Final[dict[str, str]] = {
+    "analyze": "Say where the time went, and what to do.",
+    "compare": "What changed between two runs.",
+    "findings": "What costs time, and what to do about it.",
+    "breakdown": "Where each rank's time went.",
+    "steps": "Where each step's time went.",
+    "idle": "Why devices stood idle.",
+    "queue": "How well the host fed its devices.",
+    "kernels": "Which kernels took the time.",
+    "roofline": "How close kernels come to their limits.",
+    "collectives": "Collectives: transfer, wait, bandwidth.",
+    "stragglers": "Ranks that make others wait, and why.",
+    "launches": "Launching calls and their delay.",
+    "syncs": "Calls that block the host.",
+    "copies": "Copies and sets by direction.",
+    "memory": "Peak memory, and who held it.",
+    "critical-path": "What decided how long a step took.",
+    "quality": "How far to trust the figures.",
+}
+"""The commands that read profiler traces, in the order of the help."""
+
+COMMANDS: Final[dict[str, str]] = {
+    **POST_MORTEM,
+    "run": "Run a training command and record every rank of it, with no change to the script.",
+    "show": "Say how a recorded run is doing: step, rate, phases, collectives, memory, MFU, slowest ranks.",
+    "doctor": "Say what is wrong with this node, or what differs between the ranks of a run, and what to do.",
+    "demo": "Train a small transformer on this machine, record it, and open the dashboard on it.",
+    "exporter": "Serve this node's GPUs, links, NICs, storage and training runs to Prometheus, on 127.0.0.1:9469.",
+    "dashboard": "Show runs, traces and Prometheus servers in the browser.",
+    "runs": "List, label and delete recorded runs.",
+}
+"""What each command does: the first paragraph of its own help. Command `a-b` is the object `a_b` of `scope.cli.a_b`."""
+
+
+class LazyGroup(click.Group):
+    """The `scope` command: its help needs no module of a command, and a command none of another."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command; None when there is none of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        return getattr(import_module(f"scope.cli.{name}"), name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
