@@ -15,6 +15,7 @@ from scope.trace.instants import LARGEST_NS
 from scope.trace.launches import LAUNCHING_KINDS, launch_kind
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
 from scope.trace.nesting import innermost, nest
+from scope.trace.ranks import MOST_RANKS
 from scope.trace.raw import (
     FILE_ROW,
     RawAnnotations,
@@ -152,9 +153,10 @@ def assemble(read: ReadTrace, identity: Identity, *, patterns: tuple[Pattern, ..
         label=identity.label,
         rank=identity.rank,
         path=identity.path,
-        world_size=_integer(info.get("world_size")),
+        world_size=_world_size(info),
         backend=_optional_text(info.get("backend")),
         host=_optional_text(read.metadata.get("host_name")),
+        num_processes=max(1, *(len(ids) for ids in read.collected.processes.values())),
         is_host_timeline=events.height == 0,
         device_events=DeviceEvents.check(events),
         ops=Ops.check(ops.table),
@@ -191,6 +193,12 @@ def _linked_launches(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.Data
     launches = _launches(raw, texts, base_ns, steps)
     op_ids = _by_external_id(ops.around(launches.select(Launches.thread, Launches.start_ns)), raw, ops.table)
     return launches.with_columns(op_ids.alias(Launches.op_id))
+
+
+def _world_size(info: dict[str, Any]) -> int | None:
+    """Return the number of ranks; nonsense, of which lists of ranks would fill the memory, is none."""
+    size = _integer(info.get("world_size"))
+    return size if size is not None and 0 < size <= MOST_RANKS else None
 
 
 def base_nanoseconds(metadata: dict[str, Any]) -> int:

@@ -167,6 +167,8 @@ class Collected:
     )
     """Whether it stands on a device event (else an operator), its row in file order, and what it says."""
     threads: dict[int, str] = field(default_factory=dict[int, str])
+    processes: dict[int, set[object]] = field(default_factory=lambda: {OP: set[object](), LAUNCH: set[object]()})
+    """Ids of the processes whose operators, and whose calls, stand in the file."""
     arrow_categories: set[str] = field(default_factory=set[str])
     last_ns: int | None = None
     events_read: int = 0
@@ -289,9 +291,11 @@ class Collector:
             columns += self._device_columns(kind, members, args)
             columns.append(_collective_marks(category, args))
         elif kind == OP:
+            self.collected.processes[OP].update({event.pid for event in members})
             self._note_collectives(RawOps, members, args)
             columns += self._op_columns(args)
         elif kind == LAUNCH:
+            self.collected.processes[LAUNCH].update({event.pid for event in members})
             columns += [_int_series(RawLaunches.correlation, [arg.correlation for arg in args]), _external_ids(args)]
         elif kind == SYNC:
             columns += self._sync_columns(members, args)

@@ -134,14 +134,36 @@ def _launch_ids(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, 
         pl.col(Launches.kind).cast(pl.String).is_in(["kernel", "memcpy", "memset", "graph"]).alias("launches"),
     ).drop_nulls(Launches.correlation)
     # Where several calls bear one number, the one that launches is meant.
-    by_number = by_number.sort("launches", descending=True, maintain_order=True).unique(
+    numbers = by_number.sort("launches", descending=True, maintain_order=True).unique(
         Launches.correlation, keep="first", maintain_order=True
     )
     wanted = raw.select(pl.col(RawDevice.correlation).alias(Launches.correlation))
-    found = wanted.join(by_number, on=Launches.correlation, how="left", maintain_order="left")[Launches.launch_id]
+    found = wanted.join(numbers, on=Launches.correlation, how="left", maintain_order="left")[Launches.launch_id]
+    launching = by_number.filter("launches")
+    if launching.height > launching[Launches.correlation].n_unique():
+        found = _last_before(raw, launching.drop("launches"), launches, base_ns).fill_null(found)
     if found.null_count() == 0 or flows.height == 0 or launches.height == 0:
         return found.alias(DeviceEvents.launch_id)
     return found.fill_null(_by_flows(raw, launches, flows.filter(~pl.col(RawFlows.is_backward)), base_ns))
+
+
+def _last_before(raw: pl.DataFrame, launching: pl.DataFrame, launches: pl.DataFrame, base_ns: int) -> pl.Series:
+    """Return the last call of an event's number that began no later than the event.
+
+    Numbers come again where files were merged, and where they wrap around.
+    """
+    calls = launching.with_columns(launches[Launches.start_ns].gather(launching[Launches.launch_id]))
+    wanted = raw.select(
+        pl.col(RawDevice.correlation).alias(Launches.correlation),
+        (pl.col(RawSpans.start_ns) + base_ns).alias(Launches.start_ns),
+    )
+    return wanted.join_asof(
+        calls.sort(Launches.start_ns),
+        on=Launches.start_ns,
+        by=Launches.correlation,
+        strategy="backward",
+        check_sortedness=False,
+    )[Launches.launch_id]
 
 
 def _by_flows(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, base_ns: int) -> pl.Series:

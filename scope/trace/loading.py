@@ -283,4 +283,15 @@ def _job(traces: list[RankTrace], warnings: list[str]) -> Job:
         replace(trace, quality=replace(trace.quality, missing_ranks=missing if trace.rank is not None else ()))
         for trace in traces
     ]
+    warnings += [
+        f"{trace.path}: holds the records of {trace.num_processes} processes; what is said of operators, launches and "
+        "steps mixes them: give the file of each rank, not a merged one"
+        for trace in traces
+        if trace.num_processes > 1
+    ]
+    warnings += [
+        f"{trace.path}: says it is rank {trace.rank} of {trace.world_size}, which cannot be"
+        for trace in traces
+        if trace.rank is not None and trace.world_size is not None and trace.rank >= trace.world_size
+    ]
     return Job(ranks=tuple(with_missing), world_size=world_size, missing_ranks=missing, warnings=tuple(warnings))

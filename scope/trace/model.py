@@ -85,6 +85,8 @@ class RankTrace:
     world_size: int | None = None
     backend: str | None = None
     host: str | None = None
+    num_processes: int = 1
+    """Processes whose host records stand in the file; more than one where files were merged."""
     is_host_timeline: bool = False
     """No device events: compute and communication are host ranges (CPU training over gloo)."""
     device_events: pl.DataFrame

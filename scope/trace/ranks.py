@@ -12,7 +12,7 @@ _NAME_PATTERNS: Final = (
     re.compile(r"(?<![a-z])(?:global[_-]?)?rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE),
     re.compile(r"(?<![a-z])worker[_-]?(\d{1,7})(?!\d)", re.IGNORECASE),
 )
-_MOST_RANKS: Final = 1 << 20
+MOST_RANKS: Final = 1 << 20
 
 
 def rank_of_metadata(metadata: dict[str, Any]) -> int | None:
@@ -20,7 +20,7 @@ def rank_of_metadata(metadata: dict[str, Any]) -> int | None:
     rank: Any = as_mapping(metadata.get("distributedInfo")).get("rank")
     if isinstance(rank, str) and rank.isdigit() and len(rank) < 8:
         rank = int(rank)
-    return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None
+    return rank if type(rank) is int and 0 <= rank < MOST_RANKS else None
 
 
 def rank_of_name(path: str) -> int | None:

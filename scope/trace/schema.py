@@ -13,7 +13,7 @@ import polars as pl
 
 from scope.trace.columns import Column, Table
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Part of the key of the cache: raise it with every change below."""
 
 DEVICE_EVENT_KINDS: Final = ("kernel", "memcpy", "memset")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import stat
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -88,6 +89,9 @@ class Source:
             LimitError: A cap was reached.
         """
         try:
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                message = f"{self.path}: is no regular file but, say, a pipe; write its content to a file first"
+                raise TraceError(message)
             with self.path.open("rb") as file:
                 magic = file.read(4)
                 file.seek(0)
@@ -140,6 +144,8 @@ class Source:
                 yield block
         except zstandard.ZstdError:
             self.is_cut = True
+        # A frame that ends before its first block is no error to the library.
+        self.is_cut = self.is_cut or not self.uncompressed_bytes
 
     def _check_limits(self) -> None:
         if self.uncompressed_bytes > self.limits.max_bytes:

@@ -48,6 +48,7 @@ class Beside(msgspec.Struct, kw_only=True):
     world_size: int | None
     backend: str | None
     host: str | None
+    num_processes: int
     is_host_timeline: bool
     process_groups: tuple[ProcessGroup, ...]
     devices: tuple[DeviceProperties, ...]
