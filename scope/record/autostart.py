@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import inspect
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 RECORDING_PID = "SCOPE_RECORDING_PID"
+SPAWN_ATTEMPT = "SCOPE_SPAWN_ATTEMPT"
+"""Attempt of the ranks that the recorded process spawns: the one after its own, in which it is rank 0 itself."""
 
 
 class _Ending:
@@ -37,17 +42,70 @@ class _Ending:
             self._session.close(self._reason)
 
 
-def start() -> None:
-    """Open the session of this process; whatever goes wrong is said in one line, and the program runs on."""
+def start(environment: Mapping[str, str] | None = None) -> None:
+    """Open the session of this process; whatever goes wrong is said in one line, and the program runs on.
+
+    Args:
+        environment: What says which rank it is; the process's own when absent.
+    """
     try:
         from scope.record import session, start
         from scope.record.settings import read_settings
 
         if session.current is not None:
             return
-        folder, info = start.prepare(os.environ)
-        opened = session.open_session(read_settings(os.environ, folder), info)
+        environment = os.environ if environment is None else environment
+        folder, info = start.prepare(environment)
+        opened = session.open_session(read_settings(environment, folder), info)
         os.environ[RECORDING_PID] = str(os.getpid())
+        if "RANK" not in environment:
+            os.environ[SPAWN_ATTEMPT] = str(info.attempt + 1)
         _Ending(opened)
     except Exception as error:  # noqa: BLE001 - the guard: training must start whatever happens here
         sys.stderr.write(f"scope: the run goes on unrecorded: {type(error).__name__}: {error}\n")
+
+
+def start_with_group() -> None:
+    """In a child that `multiprocessing` spawned: begin when it joins a process group, which loader workers never do."""
+    import torch.distributed as dist
+
+    from scope.record.patches import PatchTable
+
+    if not dist.is_available():
+        return
+    patches = PatchTable()
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            patches.restore()
+            environment = _as_rank(original, args, kwargs)
+            if environment is not None:
+                start(environment)
+                return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            start(_environment_of(dist.get_rank(), dist.get_world_size()))
+            return result
+
+        return init_process_group
+
+    for owner in (dist, dist.distributed_c10d):
+        patches.replace(owner, "init_process_group", wrap)
+
+
+def _as_rank(function: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, str] | None:
+    """Return the environment of the rank that a call of `init_process_group` names; `None` when it names none."""
+    try:
+        named = inspect.signature(function).bind(*args, **kwargs).arguments
+        rank = int(named.get("rank", -1))
+        world_size = int(named.get("world_size", -1))
+        rank = rank if rank >= 0 else int(os.environ["RANK"])
+        world_size = world_size if world_size >= 0 else int(os.environ["WORLD_SIZE"])
+    except (TypeError, ValueError, KeyError):
+        return None
+    return _environment_of(rank, world_size)
+
+
+def _environment_of(rank: int, world_size: int) -> dict[str, str]:
+    first = os.environ.get(SPAWN_ATTEMPT, "0")
+    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world_size), "SCOPE_FIRST_ATTEMPT": first}

@@ -1,7 +1,8 @@
 """Profiler windows of a few steps: on a schedule under a time budget, on a file, a signal or an anomaly.
 
 A window never begins while another profiler is active, and ends at once when the program starts one of its own. The
-trace lands under `traces/` of the rank, ready for `scope analyze`; it is read outside this process.
+trace lands under `traces/` of the rank, ready for `scope analyze`; it is read outside this process. Windows by schedule
+and anomaly end when the traces of an attempt are larger than the rank's budget (`--max-run-bytes`).
 """
 
 # torch annotates only a part of itself.
@@ -52,6 +53,7 @@ class Captures:
         self._window: _Window | None = None
         self._started_ns = time.monotonic_ns()
         self._spent_ns = 0
+        self._kept_bytes = 0
         self._last_cost_ns = _FIRST_COST_NS
         self._usual: deque[int] = deque(maxlen=_NUM_USUAL)
         self._old_handler: Any = None
@@ -127,12 +129,15 @@ class Captures:
         return "schedule" in self._settings.reasons and self._affords()
 
     def _affords(self) -> bool:
+        if self._kept_bytes > self._session.settings.budget.max_bytes:
+            return False  # what is asked for by hand is still taken
         elapsed = time.monotonic_ns() - self._started_ns
         return self._spent_ns + self._last_cost_ns <= self._settings.budget_ratio * elapsed
 
     def _keep(self, window: _Window) -> None:
         info = window.finish(self._session)
         self._spent_ns += info.cost_ns
+        self._kept_bytes += info.trace_bytes or 0
         self._last_cost_ns = info.cost_ns
         self._session.writer.add_event(
             "capture",

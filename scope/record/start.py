@@ -7,6 +7,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
+
 from scope.errors import RunError
 from scope.record import facts
 from scope.run import paths
@@ -63,6 +65,7 @@ def prepare(
         UsageError: The run id cannot be the name of a folder.
         RunError: The folder cannot be made.
     """
+    environment = _with_rank(environment)
     chosen, source = choose_run_id(environment, run_id)
     run, target = choose_folder(environment, run_dir, chosen)
     try:
@@ -79,3 +82,10 @@ def prepare(
         )
         paths.register_spool(entry)
     return folder, describe_rank(environment, run_id=chosen, attempt=attempt, folder=folder)
+
+
+def _with_rank(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the rank that this process has in its process group, where no launcher set one."""
+    if "RANK" in environment or not (dist.is_available() and dist.is_initialized()):
+        return environment
+    return {**environment, "RANK": str(dist.get_rank()), "WORLD_SIZE": str(dist.get_world_size())}

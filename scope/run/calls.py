@@ -37,6 +37,7 @@ _MASK: Final = 2**64 - 1
 _RING_MASK: Final = layout.NUM_RING_RECORDS - 1
 _RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
 _LATE_NS: Final = 100_000_000
+_WAITED: Final = layout.FLAG_COMPLETED | layout.FLAG_WAIT_SEEN
 _pack_ring = RING.pack
 _pack_crc = CRC.pack
 _pwrite = os.pwrite
@@ -321,6 +322,21 @@ class CallLog:
                 counter.completed = call.sequence
             if completed_ns > counter.completed_ns:
                 counter.completed_ns = completed_ns
+
+    def end_wait(self, call: Call, start_ns: int, end_ns: int) -> None:
+        """Note that the caller was blocked in `[start_ns, end_ns)`, at the end of which the call had completed."""
+        # `add_wait` and `complete` in one: every blocking call ends here.
+        spent = end_ns - start_ns
+        call.blocked_ns = spent if call.blocked_ns < 0 else call.blocked_ns + spent
+        flags = call.flags
+        call.flags = flags | _WAITED
+        if flags & layout.FLAG_COMPLETED:
+            return
+        call.completed_ns = end_ns
+        counter = call.counter
+        if call.sequence > counter.completed and call.shape.word >= 0:
+            counter.completed = call.sequence
+            counter.completed_ns = end_ns
 
     def add_wait(self, call: Call, blocked_ns: int) -> None:
         """Note host time that the caller was blocked in the call, or waiting for it; several waits add up."""

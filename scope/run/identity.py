@@ -30,6 +30,9 @@ _MAX_CLAIMS: Final = 1000
 def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> tuple[str, str]:
     """Return the run id and where it is from: `option`, `torchelastic`, `slurm` or `host`.
 
+    An id of a launcher that cannot be the name of a folder is written with `-` for other characters and a digest, the
+    same on all ranks.
+
     Raises:
         UsageError: The wanted id cannot be the name of a folder.
     """
@@ -39,7 +42,7 @@ def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> 
         value = environment.get(name)
         # torchrun without --rdzv-id calls every run "none".
         if value and value != "none":
-            return paths.check_run_id(value), source
+            return paths.check_run_id(value) if name == RUN_ID else paths.make_run_id(value), source
     host = socket.gethostname().partition(".")[0] or "host"
     return f"{host}-{time.strftime('%Y%m%d-%H%M%S')}", "host"
 

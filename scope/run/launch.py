@@ -65,7 +65,7 @@ class LaunchResult:
     Attributes:
         returncode: As `subprocess.Popen.returncode`: negative for a signal.
         run_dir: The run directory.
-        num_ranks: Ranks of this launch that were recorded on this node.
+        num_ranks: Ranks that were recorded on this node, in the attempt that had most.
         unpublished: Spool that could not be published whole, or `None`.
     """
 
@@ -97,7 +97,7 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     with _Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
         child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
         returncode = _run_command(plan.command, child_environment)
-        num_ranks = sum(len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool))
+        num_ranks = max((len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool)), default=0)
         published = publisher.finish()
     return LaunchResult(
         returncode=returncode,

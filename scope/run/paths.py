@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
@@ -58,6 +59,22 @@ def check_run_id(run_id: str) -> str:
         message = f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' or '-', a letter or digit first"
         raise UsageError(message)
     return run_id
+
+
+def make_run_id(name: str) -> str:
+    """Return a run id for any name: the name itself where it can be one, else what of it can, and a digest.
+
+    Examples:
+        >>> make_run_id("llama_7b")
+        'llama_7b'
+        >>> make_run_id("my job/1")
+        'my-job-1-99de59b6'
+    """
+    if _RUN_ID.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", name)[:100].strip("-._")
+    return f"{readable or 'run'}-{digest}"
 
 
 def attempt_folder(run: Path, attempt: int) -> Path:

@@ -2,6 +2,10 @@
 
 `scope run` starts it as a process of its own (`python -m scope.run.publish`): a file system that hangs then hangs this
 process alone. The node's exporter may call `Publisher.publish` as well.
+
+Closed segments of call records stay as they are written (`.bin`): Parquet would need polars on every training node, the
+readers of `scope.run` and the exporter have none, and records of one size are read as fast. Their bytes are bounded by
+the budget in any case, and `scope.open_run(RUN).collectives().write_parquet(FILE)` makes Parquet where it is wanted.
 """
 
 from __future__ import annotations
@@ -12,19 +16,26 @@ import os
 import select
 import shutil
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 from scope.run import paths
+from scope.run.alive import has_living_rank
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
+from scope.run.summaries import Summaries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _GROWING: Final = (paths.STEPS_FILE, paths.EVENTS_FILE)
 _WHOLE: Final = (paths.RANK_FILE, paths.BLACK_BOX_FILE)
 _MAX_WHOLE_BYTES: Final = 64 * 2**20
 _COPY_BYTES: Final = 2**20
 _PERIOD_S: Final = 1.0
+_LAST_SUMMARIES_S: Final = 15.0
 
 
 @dataclass
@@ -37,12 +48,14 @@ class Publisher:
         max_run_bytes: Budget of a rank: closed segments beyond three quarters of it are deleted, the oldest first
             (steps are kept in budget by the rank itself).
         problems: What could not be copied the last time, by file; tried again the next time.
+        captured: Told each trace of a captured window once it is in the run directory.
     """
 
     spool: Path
     run: Path
     max_run_bytes: int = 256 * 2**20
     problems: dict[str, str] = field(default_factory=dict[str, str])
+    captured: Callable[[Path], None] | None = None
     _copied: dict[Path, tuple[int, int]] = field(default_factory=dict[Path, tuple[int, int]])
 
     def publish(self) -> bool:
@@ -72,8 +85,12 @@ class Publisher:
         traces = folder / paths.TRACES_FOLDER
         for description in sorted(traces.glob("*.capture.json")):
             # The trace first: a reader lists a capture when its description is there.
-            for path in (*traces.glob(description.name.removesuffix(".capture.json") + ".json*"), description):
+            found = sorted(traces.glob(description.name.removesuffix(".capture.json") + ".json*"))
+            for path in (*found, description):
                 self._try(path, self._move)
+            if self.captured is not None and not description.exists():
+                for path in found:
+                    self.captured(self._target(path))
 
     def _try(self, path: Path, action: object) -> None:
         assert callable(action)
@@ -166,16 +183,28 @@ def _append(source: int, target: Path, offset: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Publish every second until standard input is closed, then once more; exit 1 if something could not be copied."""
+    """Publish every second until the launcher and every rank have ended, then once more; exit 1 if something is left.
+
+    The launcher's end is that of standard input. Ranks may outlive it (it was killed, or the command left them in the
+    background): their spool is not taken away under them.
+    """
     parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
     parser.add_argument("--spool", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
     options = parser.parse_args(arguments)
-    publisher = Publisher(options.spool, options.run_dir, options.max_run_bytes)
+    summaries = Summaries()
+    publisher = Publisher(options.spool, options.run_dir, options.max_run_bytes, captured=summaries.add)
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         publisher.publish()
-    if publisher.publish():
+        summaries.poll()
+    while has_living_rank(options.spool):
+        publisher.publish()
+        summaries.poll()
+        time.sleep(_PERIOD_S)
+    complete = publisher.publish()
+    summaries.close(wait_s=_LAST_SUMMARIES_S)
+    if complete:
         publisher.remove_spool()
         return 0
     for path, problem in list(publisher.problems.items())[:5]:

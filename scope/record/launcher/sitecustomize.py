@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - start-up must stay free of imports
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "lightning", "fabric", "mpirun", "ray")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "nice", "time", "timeout", "numactl", "make")
+_MAX_SHELLS = 8
 
 
 def _run_users_own() -> None:
@@ -33,6 +35,20 @@ def _run_users_own() -> None:
     spec.loader.exec_module(module)
 
 
+def find_parent(pid: int, proc: str = "/proc") -> int:
+    """Return the nearest ancestor that is no shell or the like: `scope run -- sh train.sh` starts a direct child."""
+    for _ in range(_MAX_SHELLS):
+        try:
+            with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123
+                name, _, rest = file.read().partition(b" (")[2].rpartition(b")")
+        except OSError:
+            return pid
+        if name.decode("ascii", "replace") not in _SHELLS:
+            return pid
+        pid = int(rest.split()[1])
+    return pid
+
+
 def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent: int) -> bool:
     """Whether a process is one to record.
 
@@ -40,7 +56,7 @@ def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent:
         environment: Its environment.
         arguments: Its whole command line, the interpreter first (`sys.orig_argv`).
         pid: Its process id.
-        parent: Its parent's process id.
+        parent: Its parent's process id, shells between them left out.
     """
     if not environment.get("SCOPE_RUN_ID"):
         return False
@@ -57,10 +73,16 @@ def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent:
     return not any(name in _LAUNCHERS or name in _LAUNCHER_MODULES for name in names)
 
 
+def is_spawned(environment: Any, arguments: Sequence[str]) -> bool:
+    """Whether a process was spawned by a recorded one that is no rank of a launcher: `torch.multiprocessing.spawn`."""
+    return bool(environment.get("SCOPE_SPAWN_ATTEMPT")) and "--multiprocessing-fork" in arguments
+
+
 class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds torch as everybody else would, and starts recording when its import is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: str) -> None:
+        self._start = start
         self._loader: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -85,18 +107,20 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _start()
+        _start(self._start)
 
 
-def _start() -> None:
+def _start(name: str) -> None:
     try:
-        from scope.record.autostart import start
+        from scope.record import autostart
     except ImportError as error:
         sys.stderr.write(f"scope: {sys.executable} cannot import scope, the run goes on unrecorded: {error}\n")
         return
-    start()
+    getattr(autostart, name)()
 
 
 _run_users_own()
-if is_recorded(os.environ, sys.orig_argv, pid=os.getpid(), parent=os.getppid()):
-    sys.meta_path.insert(0, _AfterTorch())
+if is_recorded(os.environ, sys.orig_argv, pid=os.getpid(), parent=find_parent(os.getppid())):
+    sys.meta_path.insert(0, _AfterTorch("start"))
+elif is_spawned(os.environ, sys.orig_argv):
+    sys.meta_path.insert(0, _AfterTorch("start_with_group"))

@@ -53,3 +53,29 @@ def test_who_is_recorded(
 ) -> None:
     """Environment, command line and parent decide."""
     assert launcher.is_recorded(environment, arguments, pid=8, parent=parent) is recorded
+
+
+def write_process(proc: Path, pid: int, name: str, parent: int) -> None:
+    """Write the `stat` of a process."""
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0\n")
+
+
+def test_shells_between_are_passed_over(launcher: ModuleType, tmp_path: Path) -> None:
+    """The parent is the first ancestor that is no shell; a name with parentheses, a loop and a gap are no trouble."""
+    for pid, name, parent in ((20, "bash", 15), (15, "timeout", 10), (10, "python3", 1), (30, "a) S (b", 10)):
+        write_process(tmp_path, pid, name, parent)
+    write_process(tmp_path, 40, "sh", 40)
+    assert launcher.find_parent(20, str(tmp_path)) == 10
+    assert launcher.find_parent(10, str(tmp_path)) == 10
+    assert launcher.find_parent(30, str(tmp_path)) == 30
+    assert launcher.find_parent(40, str(tmp_path)) == 40
+    assert launcher.find_parent(99, str(tmp_path)) == 99
+
+
+def test_who_waits_for_a_process_group(launcher: ModuleType) -> None:
+    """Only what `multiprocessing` spawned in a recorded program without a launcher."""
+    spawned = ["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"]
+    assert launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, spawned)
+    assert not launcher.is_spawned({}, spawned)
+    assert not launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, ["python", "tool.py"])
