@@ -86,8 +86,30 @@ def read_rank(folder: Path) -> RankTrace:
     for name, table in _TABLES.items():
         path = folder / f"{name}.parquet"
         tables[name] = _conformed(pl.read_parquet(path), table) if path.exists() else table.empty()
+    _check_ids(tables)
     fields: dict[str, Any] = {name: getattr(beside, name) for name in Beside.__struct_fields__}
     return RankTrace(**fields, **tables)
+
+
+def _check_ids(tables: dict[str, pl.DataFrame]) -> None:
+    """Raise `ValueError` where a row points beyond the table that it points into, as no written file does."""
+    targets = {
+        "launch_id": "launches",
+        "op_id": "ops",
+        "parent_id": "ops",
+        "forward_op_id": "ops",
+        "call_id": "collective_calls",
+        "step_id": "steps",
+    }
+    for name, frame in tables.items():
+        for column in _TABLES[name].columns():
+            target = targets.get(column) if column.dtype == pl.UInt32 else None
+            if target is None or frame[column].null_count() == frame.height:
+                continue
+            largest: Any = frame[column].max()
+            if largest >= tables[target].height:
+                message = f"{name}.{column} points beyond {target}"
+                raise ValueError(message)
 
 
 def _conformed(frame: pl.DataFrame, table: type[Table]) -> pl.DataFrame:

@@ -1,0 +1,58 @@
+"""What the command does when its output cannot be written, or its terminal knows no Unicode."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FULL = Path("/dev/full")
+
+
+def run(arguments: list[str], *, out: Path, **environment: str) -> tuple[int, str]:
+    """Run `scope` in a process of its own; return its exit code and what it complained."""
+    with out.open("wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", "from scope.cli.main import main; main()", *arguments],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "COLUMNS": "100", **environment},
+            timeout=60,
+            check=False,
+        )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["analyze"], ["analyze", "--json"], ["kernels", "--csv"]])
+def test_a_full_disk_is_one_clear_line(arguments: list[str], trace: Callable[..., Path]) -> None:
+    """Text, JSON and CSV onto a full disk end with one line and an exit code of their own."""
+    code, complaint = run([*arguments, str(trace())], out=FULL)
+    assert code == 74
+    assert complaint == "scope: the output: No space left on device\n"
+
+
+def test_a_terminal_without_unicode_gets_ascii(trace: Callable[..., Path], tmp_path: Path) -> None:
+    """In an ASCII locale bars and dashes become ASCII, and names are written out."""
+    out = tmp_path / "out.txt"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code, complaint = run(["analyze", str(trace(kernel="kernel_λ"))], out=out, **plain)
+    assert (code, complaint) == (0, "")
+    text = out.read_bytes().decode("ascii")
+    assert "###" in text
+    assert "kernel_\\u03bb" in text
+
+
+def test_a_path_in_an_error_moves_no_cursor(tmp_path: Path) -> None:
+    """An escape sequence in the name of a file is written out in the complaint about it."""
+    code, complaint = run(["analyze", str(tmp_path / "a\x1b[31m.json")], out=tmp_path / "out.txt")
+    assert code == 3
+    assert "\x1b" not in complaint
+    assert "a\\x1b[31m.json" in complaint
