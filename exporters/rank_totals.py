@@ -6,12 +6,18 @@ import statistics
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from scope.run.schema import CollectiveTotal, MemoryPeak, StepLine, StepRecord, StepSummary
+from scope.run.schema import OPERATIONS, PHASES, CollectiveTotal, MemoryPeak, StepLine, StepRecord, StepSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _RECENT_STEPS: Final = 100
+_TOO_LARGE: Final = 2**63
+_TOO_MANY_FLOP: Final = 1e30
+_MAX_COLLECTIVES: Final = 4_096
+MAX_OWN_PHASES: Final = 16
+OTHER_PHASE: Final = "own_other"
+OTHER_GROUP: Final = -1
 
 
 class CollectiveSum:
@@ -79,14 +85,21 @@ class RankTotals:
         self.peak: dict[str, int] = {}
         self.steps: list[tuple[int, int, int]] = []
 
-    def add(self, lines: Iterable[StepLine], *, attempt: int | None = None) -> None:
+    def add(self, lines: Iterable[StepLine], *, attempt: int | None = None) -> int:
         """Add steps, oldest first.
 
         Args:
             lines: What is new.
             attempt: Keep each step's length under this attempt, for goodput; None keeps none.
+
+        Returns:
+            Steps that were refused because they hold a number below zero or beyond 64 bits.
         """
+        num_refused = 0
         for line in lines:
+            if not is_sound(line):
+                num_refused += 1
+                continue
             if isinstance(line, StepSummary):
                 self._add_summary(line)
                 length_ns, first, last = line.duration_ns, line.first_step, line.last_step
@@ -100,6 +113,7 @@ class RankTotals:
             if attempt is not None:
                 self.steps.append((attempt, last, length_ns))
             self._add_common(line)
+        return num_refused
 
     def median_ns(self) -> float | None:
         """Return the median length of the last hundred steps; None before the first."""
@@ -148,7 +162,8 @@ class RankTotals:
                 self.peak[kind] = max(size, self.peak.get(kind, 0))
 
     def _add_common(self, line: StepLine) -> None:
-        for phase, spent_ns in line.phases.items():
+        for name, spent_ns in line.phases.items():
+            phase = self._phase(name)
             self.phases[phase] = self.phases.get(phase, 0) + spent_ns
         if line.communication_wait_ns is not None:
             self.wait_ns = (self.wait_ns or 0) + line.communication_wait_ns
@@ -160,4 +175,30 @@ class RankTotals:
             self.input_bytes = (self.input_bytes or 0) + line.input_bytes
         self.gc_ns += line.gc_ns
         for total in line.collectives:
-            self.collectives.setdefault((total.group, total.operation), CollectiveSum()).add(total)
+            operation = total.operation if total.operation in OPERATIONS else "unknown"
+            key = (total.group, operation)
+            if key not in self.collectives and len(self.collectives) >= _MAX_COLLECTIVES:
+                key = (OTHER_GROUP, operation)
+            self.collectives.setdefault(key, CollectiveSum()).add(total)
+
+    def _phase(self, name: str) -> str:
+        """Return the name that a phase's time is kept under: the user's first sixteen, all others as `own_other`.
+
+        The first and not the largest: a sum that only grows may not lose a phase to another name.
+        """
+        if name in PHASES or name in self.phases:
+            return name
+        own = sum(known not in PHASES and known != OTHER_PHASE for known in self.phases)
+        return name if own < MAX_OWN_PHASES else OTHER_PHASE
+
+
+def is_sound(line: StepLine) -> bool:
+    """Return whether all that a step adds up can be true: no length, size or count below zero or beyond 64 bits."""
+    numbers = [line.end_ns, line.end_ns - line.start_ns, line.gc_ns, *line.phases.values()]
+    numbers += [line.communication_wait_ns or 0, line.tokens or 0, line.input_bytes or 0]
+    for total in line.collectives:
+        numbers += [total.num_calls, total.in_bytes, total.out_bytes, total.num_timed, total.num_blocked_known]
+        numbers += [total.duration_ns or 0, total.blocked_ns or 0]
+    if isinstance(line, StepRecord):
+        numbers += [line.num_dropped, line.recorder_ns]
+    return all(0 <= number < _TOO_LARGE for number in numbers) and 0 <= (line.model_flop or 0) < _TOO_MANY_FLOP

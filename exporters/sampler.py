@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from exporters.repair import repair
 from exporters.wire import EXIT_DRIVER_GONE, IDLE, LENGTH, Sample, SamplerSettings, SharedPage
 from scope.errors import ScopeError
 from scope.probe.affinity import read_affinities
@@ -98,6 +99,10 @@ class Sampler:
             except OSError as error:
                 sample.unavailable[name] = str(error)
                 problems.add(error_kind(error), where=name, message=str(error))
+            except (ValueError, ArithmeticError, LookupError) as error:
+                # Nonsense that its reader did not foresee costs this collector alone.
+                sample.unavailable[name] = repr(error)
+                problems.add("invalid", where=name, message=repr(error))
             sample.durations_ns[name] = self._clock_ns() - started_ns
             sample.problems.extend(problems.found)
         self._announce("", IDLE)
@@ -187,8 +192,14 @@ class Sampler:
 
 
 def encode(sample: Sample) -> bytes:
-    """Return a sample as it goes through the pipe."""
-    body = msgspec.msgpack.encode(sample)
+    """Return a sample as it goes through the pipe.
+
+    A figure beyond 64 bits, which no counter can be, is left out and counted; a name that is no UTF-8 is mended.
+    """
+    try:
+        body = msgspec.msgpack.encode(sample)
+    except (OverflowError, UnicodeEncodeError):
+        body = msgspec.msgpack.encode(repair(sample))
     return LENGTH.pack(len(body)) + body
 
 

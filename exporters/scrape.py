@@ -79,4 +79,7 @@ class Scraper:
             self._add_own(own)
             if duplicates:
                 own.add(m.SAMPLE_ERRORS, ("exporter", "duplicate_series"), duplicates)
+            refused = sum(cached.series.num_refused for cached in self._cached)
+            if refused:
+                own.add(m.SAMPLE_ERRORS, ("exporter", "negative_counter"), refused)
             return "".join([*texts, renderer.render(own), renderer.end])

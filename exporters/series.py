@@ -35,21 +35,28 @@ class SeriesSet:
 
     Attributes:
         num_duplicates: Series that were given twice and whose second value was dropped.
+        num_refused: Counters below zero.
     """
 
     def __init__(self) -> None:
         self._families: dict[Metric, dict[tuple[str, ...], Value]] = {}
         self.num_duplicates = 0
+        self.num_refused = 0
 
     def add(self, metric: Metric, labels: tuple[str, ...], value: Value | None) -> None:
-        """Add one sample; None and NaN are left out, since absent is what they mean.
+        """Add one sample; None, NaN and infinity are left out, since absent is what they mean.
+
+        A counter below zero cannot be; it is refused and counted.
 
         Args:
             metric: Its family.
             labels: Values of the family's labels.
             value: In the unit that the family's name states.
         """
-        if value is None or value != value or math.isinf(value):
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return
+        if value < 0 and metric.kind == "counter":
+            self.num_refused += 1
             return
         family = self._families.setdefault(metric, {})
         if labels in family:

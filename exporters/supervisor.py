@@ -148,7 +148,13 @@ class Supervisor:
             page=self.page.descriptor,
         )
         self._started_ns = self._last_sample_ns = now_ns
-        self._process = self._launch(settings, self._receive)
+        try:
+            self._process = self._launch(settings, self._receive)
+        except OSError as error:
+            # No descriptor, process or memory is left just now; the server stays and tries again.
+            log.error("the sampling process could not be started: %s", error)  # noqa: TRY400 - a line, no traceback
+            self.restarts["exit"] += 1
+            self._restart_later(now_ns)
 
     def _hung(self, now_ns: int) -> tuple[str, str] | None:
         """Return (subject, call) of what lasts too long."""
@@ -188,6 +194,9 @@ class Supervisor:
             log.error("the sampling process ended with status %d", status)
         if now_ns - self._started_ns > _MAX_RESTART_NS:
             self._restart_delay_ns = _FIRST_RESTART_NS
+        self._restart_later(now_ns)
+
+    def _restart_later(self, now_ns: int) -> None:
         self._start_ns = now_ns + self._restart_delay_ns
         self._restart_delay_ns = min(self._restart_delay_ns * 2, _MAX_RESTART_NS)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from exporters.rank_totals import RankTotals
 from exporters.series import SeriesSet
 from exporters.training_series import RankView, add_rank, add_verdicts
-from scope.errors import RunError
+from scope.errors import RunError, ScopeError
 from scope.run import paths
 from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.reader import RankReader, RunReader
@@ -80,7 +80,8 @@ class _Rank:
                     # Old steps were folded and everything comes again; the sums stay the same.
                     self._restarts = self.reader.restarts
                     self.totals.clear()
-                self.totals.add(lines)
+                if refused := self.totals.add(lines):
+                    report("implausible", f"{self.reader.folder}: {refused} steps hold numbers that cannot be")
         except (RunError, OSError) as error:
             report("steps", str(error))
         black_box = self.reader.folder / paths.BLACK_BOX_FILE
@@ -152,11 +153,11 @@ class _Run:
             for rank in paths.list_ranks(self.folder, attempt)[:MAX_RANKS]:
                 try:
                     # A reader of its own: the one that followed the attempt while it ran has given its steps already.
-                    lines = RankReader(paths.rank_folder(self.folder, attempt, rank)).new_steps()
+                    reader = RankReader(paths.rank_folder(self.folder, attempt, rank))
+                    while lines := reader.new_steps(max_bytes=_READ_BYTES):
+                        self.earlier.setdefault(rank, RankTotals()).add(lines, attempt=attempt)
                 except (RunError, OSError) as error:
                     report("steps", str(error))
-                    continue
-                self.earlier.setdefault(rank, RankTotals()).add(lines, attempt=attempt)
 
 
 class TrainingCollector:
@@ -238,8 +239,12 @@ class TrainingCollector:
         series = SeriesSet()
         seen: set[tuple[str, int]] = set()
         for run in list(self._runs.values()):
-            run.read(self._note, self._is_here)
-            self._add_run(series, run, now_ns, seen)
+            try:
+                run.read(self._note, self._is_here)
+                self._add_run(series, run, now_ns, seen)
+            except (ScopeError, OSError, ValueError, ArithmeticError, LookupError) as error:
+                # A run that its readers did not foresee costs itself alone.
+                self._note("invalid", f"{run.folder}: {error!r}")
         with self._lock:
             self._series = series
             self._version += 1
@@ -264,7 +269,7 @@ class TrainingCollector:
             matches = sorted(iglob(pattern))  # noqa: PTH207 - the pattern may be absolute
             found += [Path(path) for path in matches if is_run(path)]
         if len(found) > MAX_RUNS:
-            found.sort(key=lambda folder: folder.stat().st_mtime_ns if folder.exists() else 0, reverse=True)
+            found.sort(key=_changed_ns, reverse=True)
             self._note("too_many_runs", f"{len(found)} run directories; the {MAX_RUNS} newest are read")
         for folder in found[:MAX_RUNS]:
             if folder not in self._runs:
@@ -304,6 +309,13 @@ def read_start_ticks(pid: int) -> int | None:
         return None
     # The name, in brackets, may hold anything.
     return int(text.rpartition(")")[2].split()[19])
+
+
+def _changed_ns(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def is_run(path: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from exporters.series import Metric, SeriesSet
 from scope.definitions import goodput_ratio
-from scope.run.schema import OPERATIONS, PHASES, GroupInfo, RankInfo, Verdict
+from scope.run.schema import PHASES, GroupInfo, RankInfo, Verdict
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
 
 RANK: Final = ("run", "rank")
-MAX_OWN_PHASES: Final = 16
 MAX_AXES: Final = 16
 MAX_VERDICTS: Final = 32
+MAX_LABEL: Final = 128
 
 
 def _gauge(name: str, text: str, *labels: str) -> Metric:
@@ -122,12 +122,12 @@ def _add_info(series: SeriesSet, view: RankView) -> None:
     info = view.info
     device = info.device
     described = (
-        info.run_id,
+        clip(info.run_id),
         str(info.attempt),
         "" if info.world_size is None else str(info.world_size),
         "" if info.local_rank is None else str(info.local_rank),
-        (device.uuid or "") if device else "",
-        (device.name or device.kind) if device else "",
+        clip(device.uuid or "") if device else "",
+        clip(device.name or device.kind) if device else "",
     )
     series.add(INFO, (*view.labels, *described), 1)
     series.add(ACTIVE, view.labels, int(view.ended_ns is None))
@@ -139,8 +139,8 @@ def _add_steps(series: SeriesSet, view: RankView) -> None:
     series.add(STEP_SECONDS, labels, totals.duration_ns / NS_PER_S)
     median_ns = totals.median_ns()
     series.add(STEP_MEDIAN, labels, None if median_ns is None else median_ns / NS_PER_S)
-    for phase, spent_ns in bounded_phases(totals.phases).items():
-        series.add(PHASE_SECONDS, (*labels, phase), spent_ns / NS_PER_S)
+    for phase, spent_ns in totals.phases.items():
+        series.add(PHASE_SECONDS, (*labels, clip(phase)), spent_ns / NS_PER_S)
     series.add(WAIT_SECONDS, labels, None if totals.wait_ns is None else totals.wait_ns / NS_PER_S)
     series.add(GC_SECONDS, labels, totals.gc_ns / NS_PER_S)
     series.add(TOKENS, labels, totals.tokens)
@@ -170,8 +170,7 @@ def _add_collectives(series: SeriesSet, view: RankView) -> None:
     axes = name_axes(view.info.groups, view.info.world_size)
     sums: dict[tuple[str, str], list[CollectiveSum]] = {}
     for (group, operation), total in view.totals.collectives.items():
-        name = operation if operation in OPERATIONS else "unknown"
-        sums.setdefault((name, axes.get(group, "other")), []).append(total)
+        sums.setdefault((operation, axes.get(group, "other")), []).append(total)
     for key, parts in sums.items():
         labels = (*view.labels, *key)
         series.add(COLLECTIVE_CALLS, labels, sum(part.num_calls for part in parts))
@@ -197,26 +196,22 @@ def _add_now(series: SeriesSet, view: RankView) -> None:
             series.add(HEARTBEAT, (*labels, thread), max(0, view.now_ns - beat_ns) / NS_PER_S)
 
 
-def bounded_phases(phases: dict[str, int]) -> dict[str, int]:
-    """Return phases with the user's own beyond the sixteen largest folded into `own_other`, so that the sum stays."""
-    own = sorted((name for name in phases if name not in PHASES), key=lambda name: -phases[name])
-    folded = own[MAX_OWN_PHASES:]
-    kept = {name: spent for name, spent in phases.items() if name not in folded}
-    if folded:
-        kept["own_other"] = kept.get("own_other", 0) + sum(phases[name] for name in folded)
-    return kept
-
-
 def name_axes(groups: Iterable[GroupInfo], world_size: int | None) -> dict[int, str]:
     """Return the axis label of each group: its mesh axis, `world` for all ranks, else `other`."""
     axes: dict[int, str] = {}
     for group in groups:
         if group.mesh_axis:
-            axes[group.group] = group.mesh_axis
+            axes[group.group] = clip(group.mesh_axis)
         else:
             axes[group.group] = "world" if world_size is not None and len(group.ranks) == world_size else "other"
-    names = sorted(set(axes.values()))
-    return {group: axis if axis in names[:MAX_AXES] else "other" for group, axis in axes.items()}
+    # The first ones and not the first by name: groups come one after the other, and no sum may change its label.
+    kept = list(dict.fromkeys(axes.values()))[:MAX_AXES]
+    return {group: axis if axis in kept else "other" for group, axis in axes.items()}
+
+
+def clip(text: str) -> str:
+    """Return a label's value, cut where somebody named something with a whole page."""
+    return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
 
 
 def add_verdicts(series: SeriesSet, run: str, verdicts: list[Verdict], attempt: int) -> None:
@@ -233,14 +228,19 @@ def add_verdicts(series: SeriesSet, run: str, verdicts: list[Verdict], attempt: 
     shown: set[tuple[str, str, str, str]] = set()
     for verdict in holding:
         for rank in [str(rank) for rank in verdict.ranks[:MAX_VERDICTS]] or [""]:
-            labels = (run, rank, verdict.kind, verdict.severity)
+            labels = (run, rank, clip(verdict.kind), clip(verdict.severity))
             if labels in shown:
                 continue
             shown.add(labels)
             series.add(VERDICT, labels, 1)
             imposed = verdict.evidence.get("imposed_wait_ns")
             ratio = verdict.evidence.get("imposed_wait_ratio")
-            if rank and isinstance(imposed, int | float) and series.get(IMPOSED_WAIT, (run, rank)) is None:
+            if rank and is_amount(imposed) and series.get(IMPOSED_WAIT, (run, rank)) is None:
                 series.add(IMPOSED_WAIT, (run, rank), imposed / NS_PER_S)
-            if rank and isinstance(ratio, int | float) and series.get(IMPOSED_WAIT_RATIO, (run, rank)) is None:
+            if rank and is_amount(ratio) and series.get(IMPOSED_WAIT_RATIO, (run, rank)) is None:
                 series.add(IMPOSED_WAIT_RATIO, (run, rank), ratio)
+
+
+def is_amount(value: object) -> TypeGuard[int | float]:
+    """Return whether a piece of evidence is a number that can be shown."""
+    return isinstance(value, int | float) and 0 <= value < 2**63

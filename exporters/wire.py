@@ -106,6 +106,11 @@ class Announcement(NamedTuple):
     since_ns: int
 
 
+def _page_text(text: str) -> bytes:
+    """Return a name as the page holds it; names of interfaces may be no UTF-8."""
+    return text.encode("utf-8", "replace")[:64]
+
+
 class SharedPage:
     """One page that the sampler writes and the server reads.
 
@@ -125,7 +130,7 @@ class SharedPage:
         """Say what comes next."""
         self._writes += 1
         _PAGE.pack_into(
-            self._memory, 0, self._writes, time.monotonic_ns(), subject.encode()[:64], call.encode()[:64], self._writes
+            self._memory, 0, self._writes, time.monotonic_ns(), _page_text(subject), _page_text(call), self._writes
         )
 
     def read(self) -> Announcement | None:
@@ -133,7 +138,9 @@ class SharedPage:
         first, since_ns, subject, call, last = _PAGE.unpack_from(self._memory, 0)
         if first != last:
             return None
-        return Announcement(subject.rstrip(b"\0").decode(), call.rstrip(b"\0").decode(), since_ns)
+        # A name that was cut may end within a character.
+        names = [text.rstrip(b"\0").decode("utf-8", "replace") for text in (subject, call)]
+        return Announcement(names[0], names[1], since_ns)
 
     def clear(self) -> None:
         """Forget what a process that is gone announced."""

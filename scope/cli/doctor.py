@@ -110,7 +110,7 @@ def _check_facts(folder: Path) -> tuple[list[Diagnosis], str]:
     for path in sorted(folder.glob(f"*{_FACTS_SUFFIX}")):
         try:
             nodes.append(msgspec.json.decode(read_document(path), type=NodeFacts))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             message = f"{path} is torn or foreign: {error}"
             raise InputError(message) from error
     if not nodes:

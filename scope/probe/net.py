@@ -46,6 +46,7 @@ DRIVER_COUNTERS: Final = frozenset(
 """Counters of drivers that tell of faults; a port has about a thousand, which nobody could pay for."""
 
 _PAUSE: Final = re.compile(r"(rx|tx)_prio([0-7])_pause(_duration)?")
+_MAX_DIGITS: Final = 20  # of 64 bits
 _VIRTUAL: Final = "/devices/virtual/"
 
 
@@ -132,7 +133,7 @@ class NetProbe:
 
     def _number(self, path: str, problems: Problems) -> int | None:
         text = self._text(path, problems)
-        if text.isdecimal():
+        if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
             return int(text)
         if text:
             problems.add("invalid", where=path, message=f"no number: {text[:40]!r}")

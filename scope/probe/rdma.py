@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 BASE: Final = "/sys/class/infiniband"
 WORD_BYTES: Final = 4
 _WORD_COUNTERS: Final = {"port_xmit_data": "port_xmit_data_bytes", "port_rcv_data": "port_rcv_data_bytes"}
-_RATE: Final = re.compile(r"([0-9.]+) *Gb/sec")
-_NUMBER: Final = re.compile(r"(\d+)")
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?) *Gb/sec", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,3}(?!\d)", re.ASCII)
 MAX_HW_COUNTERS: Final = 64
+MAX_COUNTERS: Final = 64
+MAX_DEVICES: Final = 64
+MAX_PORTS: Final = 16
 _RELIST_SAMPLES: Final = 60
+_PORT: Final = re.compile(r"[0-9]{1,3}")
 
 
 class RdmaProbe:
@@ -36,6 +40,7 @@ class RdmaProbe:
         self._tree = tree
         self._files = CounterFiles(tree)
         self._ports: list[tuple[RdmaPort, list[tuple[str, str]], list[tuple[str, str]]]] = []
+        self._listed: list[str] = []
         self._reads = 0
 
     def read(self, problems: Problems, may_touch: Callable[[str], bool] = lambda _device: True) -> list[RdmaPort]:
@@ -55,30 +60,26 @@ class RdmaProbe:
         self._files.close()
 
     def _is_current(self) -> bool:
-        return {port.device for port, _, _ in self._ports} == set(self._tree.list(BASE))
+        return self._listed == self._tree.list(BASE)
 
     def _list(self, problems: Problems, may_touch: Callable[[str], bool]) -> None:
         self._files.close()
         self._ports = []
-        for device in self._tree.list(BASE):
+        self._listed = self._tree.list(BASE)
+        for device in _first(self._listed, MAX_DEVICES, BASE, problems):
             if not may_touch(device):
                 continue
-            for port in self._tree.list(f"{BASE}/{device}/ports"):
-                if not port.isdecimal():
-                    continue
+            numbers = [name for name in self._tree.list(f"{BASE}/{device}/ports") if _PORT.fullmatch(name)]
+            for port in _first(numbers, MAX_PORTS, f"{BASE}/{device}/ports", problems):
                 folder = f"{BASE}/{device}/ports/{port}"
                 found = self._describe(device, int(port), problems)
-                counters = [(name, f"{folder}/counters/{name}") for name in self._tree.list(f"{folder}/counters")]
-                hardware = [
-                    (name, f"{folder}/hw_counters/{name}")
-                    for name in self._tree.list(f"{folder}/hw_counters")
-                    if name != "lifespan"
-                ]
-                if len(hardware) > MAX_HW_COUNTERS:
-                    problems.add(
-                        "too_many", where=folder, message=f"{len(hardware)} hw_counters; {MAX_HW_COUNTERS} kept"
-                    )
-                self._ports.append((found, counters, hardware[:MAX_HW_COUNTERS]))
+                counters = self._list_counters(f"{folder}/counters", MAX_COUNTERS, problems)
+                hardware = self._list_counters(f"{folder}/hw_counters", MAX_HW_COUNTERS, problems)
+                self._ports.append((found, counters, hardware))
+
+    def _list_counters(self, folder: str, most: int, problems: Problems) -> list[tuple[str, str]]:
+        names = [name for name in self._tree.list(folder) if name != "lifespan"]
+        return [(name, f"{folder}/{name}") for name in _first(names, most, folder, problems)]
 
     def _describe(self, device: str, port: int, problems: Problems) -> RdmaPort:
         folder = f"{BASE}/{device}"
@@ -95,7 +96,7 @@ class RdmaProbe:
             link_layer=link,
             netdev=netdev,
             pci_bus_id=address if ":" in address else "",
-            numa_node=int(node) if node.isdecimal() else None,
+            numa_node=int(node) if _PORT.fullmatch(node) else None,
         )
 
     def _read_port(
@@ -142,7 +143,7 @@ class RdmaProbe:
 
     def _leading_number(self, path: str, problems: Problems) -> int | None:
         match = _NUMBER.match(self._text(path, problems))
-        return int(match[1]) if match else None
+        return int(match[0]) if match else None
 
     def _rate(self, path: str, problems: Problems) -> int | None:
         match = _RATE.match(self._text(path, problems))
@@ -160,3 +161,10 @@ class RdmaProbe:
             return self._tree.read(path)
         except OSError:
             return ""
+
+
+def _first(names: list[str], most: int, where: str, problems: Problems) -> list[str]:
+    """Return the first names, and say so when there are more: no tree makes the exporter grow without end."""
+    if len(names) > most:
+        problems.add("too_many", where=where, message=f"{len(names)} entries; the first {most} are kept")
+    return names[:most]

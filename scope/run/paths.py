@@ -144,7 +144,7 @@ def read_registry(folder: Path | None = None) -> tuple[list[Registration], list[
     for path in sorted(folder.glob("*.json")):
         try:
             entry = msgspec.json.decode(read_document(path), type=Registration)
-        except (RunError, msgspec.MsgspecError) as error:
+        except (RunError, msgspec.MsgspecError, RecursionError) as error:
             problems.append(f"{path}: {error}")
             continue
         if Path(entry.spool).is_dir():

@@ -157,7 +157,7 @@ class LineTail(Generic[_Record]):
     def _decode_lines(self, content: bytes) -> list[_Record]:
         try:
             records = self._decoder.decode_lines(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return self._decode_one_by_one(content)
         self._line += content.count(b"\n") + 1
         return records
@@ -168,7 +168,7 @@ class LineTail(Generic[_Record]):
         for number, line in enumerate(content.split(b"\n"), start=self._line + 1):
             try:
                 self._decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 problems.append(f"line {number}: {error}")
         more = len(problems) - _MAX_NAMED_PROBLEMS
         named = "; ".join(problems[:_MAX_NAMED_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
@@ -339,6 +339,6 @@ def _decode(path: Path, kind: type[_Record]) -> _Record:
     content = read_document(path)
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         message = f"{path}: is torn or foreign: {error}"
         raise RunError(message) from error

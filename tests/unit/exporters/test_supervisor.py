@@ -184,3 +184,26 @@ def test_the_page_is_shared_between_two_mappings() -> None:
 def test_lengths_on_the_pipe_are_four_bytes() -> None:
     """The frame that both processes agree on."""
     assert LENGTH.size == 4
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor or memory left just now: the server lives, counts it, and tries after 1 s, then after 2 s."""
+    attempts: list[int] = []
+
+    def refuse(*_arguments: object) -> FakeProcess:
+        attempts.append(world.now_ns)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(world.supervisor, "_launch", refuse)
+    world.processes[-1].status = 1
+    world.tick()
+    world.tick(1.01)
+    assert len(attempts) == 1
+    world.tick(0.5)
+    assert len(attempts) == 1
+    world.tick(2)
+    assert len(attempts) == 2
+    assert world.supervisor.restarts["exit"] == 3
+    monkeypatch.undo()
+    world.tick(5)
+    assert len(world.processes) == 2

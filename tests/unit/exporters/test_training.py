@@ -9,7 +9,7 @@ import pytest
 
 from exporters import training_series as t
 from exporters.jobs import Job, parse_cgroup
-from exporters.rank_totals import RankTotals
+from exporters.rank_totals import MAX_OWN_PHASES, RankTotals
 from exporters.training import LINGER_NS, ThisNode, TrainingCollector, short_hash
 from scope.run import paths
 from scope.run.folding import summarize_steps
@@ -262,12 +262,17 @@ def test_verdicts_are_relayed(world: World) -> None:
     assert series.get(t.IMPOSED_WAIT_RATIO, (RUN, "1")) == 0.25
 
 
-def test_own_phases_are_bounded_and_still_sum() -> None:
-    """However many phases a user names, sixteen stay and the rest is one."""
-    phases = {"forward": 5, **{f"own{number:03}": number + 1 for number in range(100)}}
-    bounded = t.bounded_phases(phases)
-    assert len(bounded) == 1 + t.MAX_OWN_PHASES + 1
-    assert sum(bounded.values()) == sum(phases.values())
+def test_own_phases_are_bounded_still_sum_and_never_fall() -> None:
+    """However many phases a user names, the first sixteen stay and the rest is one; no name's sum ever falls."""
+    totals = RankTotals()
+    before: dict[str, int] = {}
+    for number in range(100):
+        name = f"own{number:03}"
+        totals.add([step(number, phases={"forward": 5, name: S + number})])
+        assert all(totals.phases[known] >= spent for known, spent in before.items())
+        before = dict(totals.phases)
+    assert len(totals.phases) == 1 + MAX_OWN_PHASES + 1
+    assert sum(totals.phases.values()) == 100 * (5 + S) + 4_950
 
 
 def test_lost_steps_of_several_attempts() -> None:

@@ -1,0 +1,198 @@
+"""Run directories that somebody spoilt, by accident or on purpose: counted, bounded, and nobody else's loss."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporters import training_series as t
+from exporters.render import TEXT, Renderer
+from exporters.training import ThisNode, TrainingCollector, short_hash
+from scope.run import paths
+from scope.run.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exporters.series import SeriesSet
+
+S = 1_000_000_000
+NOW = 1_700_000_000 * S
+
+
+class Spoilt:
+    """A run with one good rank, 0, and whatever a test puts beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "runs" / "job"
+        self.problems: list[tuple[str, str]] = []
+        self.folder.mkdir(parents=True)
+        run = {"schema": SCHEMA_VERSION, "run_id": "job", "started_ns": NOW - 100 * S, "world_size": 2}
+        (self.folder / paths.RUN_FILE).write_text(json.dumps(run))
+        self.collector = TrainingCollector(
+            (str(folder / "runs" / "*"),),
+            lambda _collector, error, where: self.problems.append((error, where)),
+            registry=folder / "registry",
+            now_ns=lambda: NOW,
+            node=ThisNode("node1", None, lambda _pid: 1),
+        )
+        self.rank(0)
+
+    def rank(self, rank: int, lines: str = "", **changes: Any) -> Path:
+        """Write a rank whose steps are two good ones and these lines."""
+        folder = paths.rank_folder(self.folder, 0, rank)
+        folder.mkdir(parents=True)
+        info = {
+            "schema": SCHEMA_VERSION, "run_id": "job", "attempt": 0, "rank": rank, "started_ns": NOW - 90 * S,
+            "host": "node1", "pid": 1, "world_size": 2, **changes,
+        }  # fmt: skip
+        (folder / paths.RANK_FILE).write_text(json.dumps(info))
+        (folder / paths.STEPS_FILE).write_text(step(0) + lines + step(2))
+        return folder
+
+    def read(self) -> SeriesSet:
+        """Read once; what comes out can be parsed, no counter is negative, and the good rank is whole."""
+        self.collector.read()
+        series = self.collector.series()
+        text = Renderer(TEXT).render(series)
+        for family in text_string_to_metric_families(text):
+            assert all(sample.value >= 0 for sample in family.samples if family.type == "counter"), family
+        assert series.get(t.STEPS, (short_hash("job"), "0")) == 2
+        return series
+
+
+def step(number: int, **changes: Any) -> str:
+    """Return the line of a step of one second."""
+    start = NOW - 80 * S + number * S
+    line = {"kind": "step", "step": number, "start_ns": start, "end_ns": start + S, "phases": {"forward": S}}
+    return json.dumps({**line, **changes}) + "\n"
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Spoilt:
+    """A run with one good rank."""
+    return Spoilt(tmp_path)
+
+
+def count_of(rank: int, series: SeriesSet) -> int:
+    """Return how many series carry a rank."""
+    return sum(
+        1 for metric, samples in series for labels in samples if metric.labels[1] == "rank" and labels[1] == str(rank)
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phases": {"forward": -5}},
+        {"phases": {"forward": 2**63}},
+        {"tokens": -5},
+        {"tokens": 2**63},
+        {"tokens": 10**400},
+        {"input_bytes": 2**64},
+        {"end_ns": 5},
+        {"communication_wait_ns": -1},
+        {"model_flop": 1e308},
+        {"collectives": [{"group": 0, "operation": "all_reduce", "num_calls": -3, "in_bytes": 1, "out_bytes": 1}]},
+        {"collectives": [{"group": 0, "operation": "all_reduce", "num_calls": 3, "in_bytes": 2**70, "out_bytes": 1}]},
+    ],
+    ids=str,
+)
+def test_a_step_that_cannot_be_is_refused_and_counted(spoilt: Spoilt, changes: dict[str, Any]) -> None:
+    """A number below zero or beyond 64 bits costs its step; the rank's other two stay exact."""
+    spoilt.rank(1, step(1, **changes))
+    series = spoilt.read()
+    assert series.get(t.STEPS, (short_hash("job"), "1")) == 2
+    assert series.get(t.PHASE_SECONDS, (short_hash("job"), "1", "forward")) == 2
+    assert [error for error, _ in spoilt.problems] == ["implausible"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_no_json_is_no_step(spoilt: Spoilt, value: str) -> None:
+    """A figure that JSON does not have is a torn line, named with its number."""
+    spoilt.rank(1, step(1).replace('"phases"', f'"mfu_ratio": {value}, "phases"'))
+    spoilt.read()
+    assert spoilt.problems[0][0] == "steps"
+    assert "line 2" in spoilt.problems[0][1]
+
+
+def test_labels_are_bounded(spoilt: Spoilt) -> None:
+    """Hundreds of phases, operations, groups and axes make a few dozen series, and a page as a name is cut."""
+    page = 'a"b\n\\é\t' * 500
+    groups = [
+        {"group": number, "name": str(number), "ranks": [1], "mesh_axis": f"{number}{page}"} for number in range(400)
+    ]
+    calls = [
+        {"group": number, "operation": "all_reduce" if number % 2 else f"op{number}", "num_calls": 1, "in_bytes": 1,
+         "out_bytes": 2}
+        for number in range(400)
+    ]  # fmt: skip
+    phases = {f"{number}{page}": 1 for number in range(400)}
+    spoilt.rank(1, step(1, collectives=calls, phases=phases), groups=groups, run_id=page)
+    series = spoilt.read()
+    assert 30 < count_of(1, series) < 200
+    calls_seen = [value for metric, samples in series if metric == t.COLLECTIVE_CALLS for value in samples.values()]
+    assert sum(calls_seen) == 400
+    longest = max(len(value) for _, samples in series for labels in samples for value in labels)
+    assert longest == t.MAX_LABEL
+
+
+@pytest.mark.parametrize("name", [paths.STEPS_FILE, paths.BLACK_BOX_FILE, paths.RANK_FILE])
+@pytest.mark.parametrize("kind", ["fifo", "link", "device", "folder", "noise", "deep"])
+def test_what_is_no_file_of_ours_is_counted(spoilt: Spoilt, name: str, kind: str) -> None:
+    """A FIFO does not block, a link is not followed, an endless device is not read, deep JSON breaks nothing."""
+    path = spoilt.rank(1) / name
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "noise":
+        path.write_bytes(bytes(range(256)) * 40)
+    else:
+        path.write_text('{"a":' * 100_000 + "\n")
+    spoilt.read()
+    assert spoilt.problems
+    assert str(path) in spoilt.problems[0][1]
+
+
+def test_a_huge_sparse_file_costs_no_memory(spoilt: Spoilt) -> None:
+    """Ten gigabytes of zeros are given up at the longest line that there can be."""
+    path = spoilt.rank(1) / paths.STEPS_FILE
+    with path.open("wb") as stream:
+        stream.truncate(10 << 30)
+    spoilt.read()
+    assert "longer than" in spoilt.problems[0][1]
+
+
+def test_evidence_that_is_no_amount(spoilt: Spoilt) -> None:
+    """A verdict with an absurd or negative wait is shown, its wait is not."""
+    with (spoilt.folder / "verdicts.jsonl").open("w") as stream:
+        for rank, wait in ((0, 10**400), (1, -5)):
+            verdict = {
+                "kind": "straggler", "severity": "warning", "attempt": 0, "ranks": [rank], "time_ns": NOW,
+                "first_ns": NOW, "text": "t", "evidence": {"imposed_wait_ns": wait},
+            }  # fmt: skip
+            stream.write(json.dumps(verdict) + "\n")
+    series = spoilt.read()
+    assert series.get(t.IMPOSED_WAIT, (short_hash("job"), "0")) is None
+
+
+def test_a_run_that_breaks_its_reader_costs_itself_alone(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody foresaw is counted, and the thread goes on."""
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("exporters.training.add_verdicts", fail)
+    spoilt.collector.read()
+    assert [error for error, _ in spoilt.problems] == ["invalid"]
+    assert spoilt.collector.version() == 1
