@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboards.shell import require_sign_in
+from dashboards.shell import is_signed_in, require_sign_in
 
 # Not "pages": Streamlit would serve the files of such a folder by itself, past the sign-in.
 PAGES_FOLDER = Path(__file__).parent / "views"
@@ -39,7 +39,6 @@ SECTIONS = {
 def main() -> None:
     """Draw one page."""
     st.set_page_config(page_title="Scope", page_icon=str(ICON), layout="wide")
-    require_sign_in()
     pages = {
         section: [
             st.Page(PAGES_FOLDER / f"{name}.py", title=title, icon=icon, url_path=name, default=name == "overview")
@@ -47,7 +46,10 @@ def main() -> None:
         ]
         for section, entries in SECTIONS.items()
     }
-    st.navigation(pages).run()
+    # Before the question for the password, so that the page that the address names is shown after it.
+    chosen = st.navigation(pages, position="sidebar" if is_signed_in() else "hidden")
+    require_sign_in()
+    chosen.run()
 
 
 main()

@@ -64,9 +64,14 @@ def sources() -> tuple[Source, ...]:
     return find_sources(settings().places)
 
 
+def is_signed_in() -> bool:
+    """Return whether the visitor may see the pages: nobody needs to sign in, or this visitor has."""
+    return not settings().users or bool(st.session_state.get(_SIGNED_IN))
+
+
 def require_sign_in() -> None:
     """Stop drawing until the visitor has signed in, where users are declared."""
-    if not settings().users or st.session_state.get(_SIGNED_IN):
+    if is_signed_in():
         return
     gate = _gate()
     st.title("Scope")
@@ -234,6 +239,13 @@ def choose_points(figure: Figure, table: pl.DataFrame | None, *, key: str) -> li
     if table is not None:
         _fold(table, key)
     return list(chosen["selection"]["points"]) if chosen else []
+
+
+def is_new_choice(name: str, value: int | None) -> bool:
+    """Return whether something was clicked since the last drawing; a click that merely stays chosen is not new."""
+    before = st.session_state.get(f"scope choice: {name}")
+    st.session_state[f"scope choice: {name}"] = value
+    return value is not None and value != before
 
 
 def choose_span(figure: Figure, *, key: str) -> tuple[float, float] | None:

@@ -10,9 +10,9 @@ import streamlit as st
 
 from dashboards.sources.catalogue import TRACE_SUFFIXES
 from scope.errors import InputError
-from scope.report.build import compute_results
+from scope.report.build import Choices, compute_results
 from scope.report.findings import find_all
-from scope.run.reader import read_run_info
+from scope.run.reader import read_rank_info, read_run_info
 from scope.trace import load
 
 if TYPE_CHECKING:
@@ -46,7 +46,16 @@ def load_traces(source: Source) -> TraceReport:
         ScopeError: A file cannot be read or is gone, or two claim one rank.
     """
     files = files_of(source)
-    return _read(_fingerprint(files), synthetic=_is_synthetic(source))
+    return _read(_fingerprint(files), nodes=_nodes_of(source), synthetic=_is_synthetic(source))
+
+
+def _nodes_of(source: Source) -> tuple[tuple[int, str], ...]:
+    """Return the host of each rank, for a window of a run: it tells which links a group of ranks uses."""
+    if not source.files:
+        return ()
+    # RUN/attempt-000/ranks/00042/traces/FILE
+    infos = [read_rank_info(Path(each).parent.parent) for each in source.files]
+    return tuple((info.rank, info.host) for info in infos)
 
 
 def files_of(source: Source) -> list[Path]:
@@ -83,8 +92,11 @@ def _fingerprint(files: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
 
 
 @st.cache_resource(max_entries=_MAX_KEPT, show_spinner="Reading traces …")
-def _read(fingerprint: tuple[tuple[str, int, int], ...], *, synthetic: bool) -> TraceReport:
-    results = compute_results(load([name for name, _, _ in fingerprint]))
+def _read(
+    fingerprint: tuple[tuple[str, int, int], ...], *, nodes: tuple[tuple[int, str], ...], synthetic: bool
+) -> TraceReport:
+    choices = Choices(nodes=dict(nodes) or None)
+    results = compute_results(load([name for name, _, _ in fingerprint]), choices)
     return TraceReport(
         results=results,
         findings=find_all(results),

@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboards.shell import (
     choose_points,
+    is_new_choice,
     keep_state,
     on_each_refresh,
     open_page,
@@ -71,13 +72,14 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
     if folded:
         st.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
     step = clicked(points, numbers, bars.num_merged)
-    if step is None:
-        step = state.step
-    if step is None:
+    if is_new_choice("step of a run", step):
+        # The whole page is drawn again, so that the address and the field in the sidebar follow the click.
+        keep_state(replace(state, step=step))
+        st.rerun()
+    if state.step is None:
         st.caption("Click a bar to see the step on every rank.")
         return
-    keep_state(replace(state, step=step))
-    draw_one(run, step)
+    draw_one(run, state.step)
 
 
 def clicked(points: Sequence[Mapping[str, Any]], numbers: Sequence[int], num_merged: int) -> int | None:

@@ -306,10 +306,7 @@ def lateness_figure(collectives: Collectives) -> Figure:
         title="How late each rank arrived at each collective",
         x_title="Collective, in the order of time",
         y_title="Rank",
-        x_labels=[
-            f"{number} {operation}"
-            for number, operation in order.select(CollectiveRows.collective_id, CollectiveRows.operation).iter_rows()
-        ],
+        x_labels=[str(number) for number in numbers],
         y_labels=[str(rank) for rank in ranks],
         value_title="after the first (ms)",
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _LARGEST_BUBBLE: Final = 44
-_LOG_AXIS: Final = {"type": "log", "dtick": 1, "exponentformat": "none"}
+_FEW_DECADES: Final = 2.5
 _GIGA: Final = 1_000_000_000
 _TERA: Final = 1_000_000_000_000
 
@@ -111,7 +111,11 @@ def roofline(bubbles: Sequence[RooflineBubble], ceilings: Sequence[RooflineCeili
         title=title,
         x_title="Arithmetic intensity (FLOP/byte)",
         y_title="Achieved (TFLOP/s)",
-        layout={"height": 560, "xaxis": _LOG_AXIS, "yaxis": _LOG_AXIS},
+        layout={
+            "height": 560,
+            "xaxis": _log_axis([x for trace in traces for x in trace["x"]]),
+            "yaxis": _log_axis([y for trace in traces for y in trace["y"]]),
+        },
     )
 
 
@@ -133,8 +137,26 @@ def collective_bandwidth(bubbles: Sequence[CollectiveBubble], ceilings: Sequence
         title=title,
         x_title="Message size (bytes)",
         y_title="Bus bandwidth (GB/s)",
-        layout={"height": 480, "xaxis": {"type": "log", "dtick": 1, "exponentformat": "SI"}, "yaxis": _LOG_AXIS},
+        layout={
+            "height": 480,
+            "showlegend": True,
+            "xaxis": {**_log_axis([x for trace in traces for x in trace["x"]]), "exponentformat": "SI"},
+            "yaxis": _log_axis([y for trace in traces for y in trace["y"]]),
+        },
     )
+
+
+def _log_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Return a logarithmic axis with a label a decade, and at 2 and 5 where it spans only a few."""
+    exponents = [math.log10(value) for value in values if value > 0]
+    low, high = min(exponents), max(exponents)
+    pad = max(0.15, 0.06 * (high - low))
+    return {
+        "type": "log",
+        "dtick": "D2" if high - low < _FEW_DECADES else 1,
+        "exponentformat": "none",
+        "range": [low - pad, high + pad],
+    }
 
 
 def _largest(bubbles: Iterable[Any]) -> list[Any]:
