@@ -24,6 +24,14 @@ REPLAY_SHARE: Final = 0.50
 """Share of device time in replayed graphs above which idle time is in doubt."""
 UNLINKED_SHARE: Final = 0.10
 """Share of device events without a launch above which causes and operators are in doubt."""
+UNKNOWN_SHARE: Final = 0.9
+"""Share of a stream's time above which kernels of no known class are all it is there for."""
+WORTH_ASKING_SHARE: Final = 0.01
+"""Share of a device's busy time that such a stream must hold to be worth a question."""
+_MOST_NAMED: Final = 4
+_TOTAL: Final = "total_ns"
+_UNKNOWN: Final = "unknown_ns"
+_OF_DEVICE: Final = "of_device_ns"
 
 
 def trace_too_poor(results: Results, basis: Basis) -> Iterator[Finding]:
@@ -77,11 +85,38 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
             "sizes and groups of collectives",
             "Use torch 2.2 or later, whose traces carry collective metadata, and keep launches inside the window.",
         )
+    unknown = sorted({label for rank in ranks for label in unknown_streams(rank)})
+    if unknown:
+        yield (
+            f"what kernels of no known class do on {', '.join(unknown[:_MOST_NAMED])}",
+            "They count as compute; if they communicate, give their names in a file for --classes.",
+        )
     if results.job.missing_ranks:
         yield (
             f"ranks {format_ranks(results.job.missing_ranks)}",
             "Give the traces of all ranks: waits and stragglers need every rank of a group.",
         )
+
+
+def unknown_streams(rank: RankTrace) -> list[str]:
+    """Return streams beside the busiest one on which almost only kernels of no known class and no operator run.
+
+    A library of communication that Scope does not know looks like that.
+    """
+    length = pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)
+    is_unknown = (pl.col(DeviceEvents.kernel_class) == "other") & pl.col(DeviceEvents.op_id).is_null()
+    streams = (
+        rank.device_events.group_by(DeviceEvents.device, DeviceEvents.stream)
+        .agg(length.sum().alias(_TOTAL), length.filter(is_unknown).sum().alias(_UNKNOWN))
+        .sort(DeviceEvents.device, _TOTAL, descending=[False, True])
+        .with_columns(pl.col(_TOTAL).sum().over(DeviceEvents.device).alias(_OF_DEVICE))
+    )
+    beside = streams.filter(pl.int_range(pl.len()).over(DeviceEvents.device) > 0)
+    chosen = beside.filter(
+        pl.col(_UNKNOWN) > UNKNOWN_SHARE * pl.col(_TOTAL), pl.col(_UNKNOWN) > WORTH_ASKING_SHARE * pl.col(_OF_DEVICE)
+    )
+    pairs = chosen.select(DeviceEvents.device, DeviceEvents.stream).rows()
+    return [f"stream {stream} of device {device}, {rank.label}" for device, stream in pairs]
 
 
 def _has_unlinked(rank: RankTrace) -> bool:
