@@ -24,7 +24,7 @@ from scope.analysis.recorded import RankExcess, mesh_axes, summarize_excess_by_g
 from scope.analysis.recorded.ranks import BUSY_NS
 from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import HeatAxes, HeatCells, StackedTimes, heat_map, phase_breakdown, rank_excess
-from scope.report.inert import markdown_text
+from scope.report.inert import markdown_text, visible
 from scope.report.page_figures import rank_steps_figure
 from scope.report.sections.stragglers import stragglers_table
 from scope.units import NS_PER_MS
@@ -107,7 +107,7 @@ def draw_groups(run: LiveRun) -> None:
     if not axes or run.excess().is_empty():
         return
     names = list(axes)
-    place = st.selectbox("Groups along", range(len(names)), format_func=lambda each: markdown_text(names[each]))
+    place = st.selectbox("Groups along", range(len(names)), format_func=lambda each: visible(names[each]))
     groups = summarize_excess_by_group(run.excess(), axes[names[place or 0]])
     show_table(groups, key="work by group")
 
