@@ -149,8 +149,10 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"scope: {error}\n")
         return error.exit_code
     use_one_arena()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: exporter.stop())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Under nohup the end of the terminal is ignored, and stays so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: exporter.stop())
     exporter.run()
     return 0
 

@@ -102,7 +102,7 @@ def parse_options(arguments: list[str], *, program: str = "scope exporter") -> O
         root=values.root,
         nvml_library=values.nvml_library,
         targets=values.targets,
-        max_connections=values.max_connections,
+        max_connections=_at_least_one(values.max_connections, "--max-connections"),
         verbose=values.verbose,
     )
 
@@ -150,6 +150,13 @@ def _address(listen: str | None, port: int | None) -> tuple[str, int]:
         message = f"--listen {listen!r} is not HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT} or [::1]:{DEFAULT_PORT}"
         raise UsageError(message)
     return host.strip("[]") or "0.0.0.0", _port(int(text))
+
+
+def _at_least_one(number: int, option: str) -> int:
+    if number < 1:
+        message = f"{option} {number} makes no sense; it must be 1 or more"
+        raise UsageError(message)
+    return number
 
 
 def _port(port: int) -> int:

@@ -6,6 +6,7 @@ Nothing here knows of metrics.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _REOPEN_NS: Final = 60 * NS_PER_S
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class DriverGoneError(Exception):
@@ -236,7 +238,20 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The server ends this process, or closes the pipe; a signal to the whole group must not come first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return run(msgspec.json.decode(sys.argv[1], type=SamplerSettings))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    settings = msgspec.json.decode(sys.argv[1], type=SamplerSettings)
+    if settings.parent:
+        end_with(settings.parent)
+    return run(settings)
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process with its parent: a call that hangs never sees that the pipe is closed."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import logging
+import re
 import socket
 import ssl
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("scope.exporter")
 
 REQUEST_TIMEOUT_S: Final = 10
+CONNECTION_LIMIT_S: Final = 30
+_PAUSE_S: Final = 0.05
+_NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_QUALITY: Final = re.compile(r"q=([01](?:\.\d*)?)")
 _GZIP_LEVEL: Final = 1
 _GZIP_WINDOW: Final = 31  # the largest window, and 16 for the header of gzip
 _MIN_GZIP_BYTES: Final = 1_024
@@ -71,7 +78,9 @@ class ExporterServer(ThreadingHTTPServer):
         self.content = content
         self.config = config
         self.authenticator = Authenticator(config.users) if config.users else None
+        self.limiter = RateLimiter(*config.rate_limit) if config.rate_limit else None
         self._slots = threading.BoundedSemaphore(max_connections)
+        self._began: dict[Any, float] = {}
         super().__init__(address, _Handler)
 
     @property
@@ -88,22 +97,66 @@ class ExporterServer(ThreadingHTTPServer):
                 log.debug("a refused connection was gone already")
             self.shutdown_request(request)
             return
+        self._began[request] = time.monotonic()
         super().process_request(request, client_address)
+
+    def get_request(self) -> Any:
+        """Accept a connection; without a descriptor for it, wait a little instead of asking again at once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _NO_RESOURCES:
+                time.sleep(_PAUSE_S)
+            raise
+
+    def service_actions(self) -> None:
+        """Close connections that have lasted too long: a client that sends a byte now and then keeps no thread."""
+        oldest = time.monotonic() - CONNECTION_LIMIT_S
+        for request, began in list(self._began.items()):
+            if began < oldest and self._began.pop(request, None) is not None:
+                try:
+                    request.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    log.debug("a slow connection was gone already")
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection; the handshake of TLS is done here, so that a slow client holds nobody up."""
+        accepted = request
         try:
             request.settimeout(REQUEST_TIMEOUT_S)
             if self.config.tls is not None:
-                try:
-                    request = self.config.tls.wrap_socket(request, server_side=True)
-                except (OSError, ssl.SSLError) as error:
-                    log.debug("no TLS with %s: %s", client_address, error)
-                    self.shutdown_request(request)
+                request = self._begin_tls(accepted, client_address)
+                if request is None:
                     return
             super().process_request_thread(request, client_address)
         finally:
+            self._began.pop(accepted, None)
+            self._began.pop(request, None)
             self._slots.release()
+
+    def _begin_tls(self, accepted: Any, client_address: Any) -> Any:
+        """Return the connection inside TLS, or None when there is none with this client."""
+        assert self.config.tls is not None
+        began = self._began.get(accepted, time.monotonic())
+        try:
+            # The descriptor moves to the new object, so that is the one to close when it lasts too long; until the
+            # handshake is done each of its reads has a limit of its own.
+            request = self.config.tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            self._began.pop(accepted, None)
+            self._began[request] = began
+            accepted = request
+            request.do_handshake()
+            if not is_allowed(request.getpeercert(), self.config.allowed_names):
+                log.debug("the certificate of %s holds no allowed name", client_address)
+                self.shutdown_request(request)
+                self._began.pop(request, None)
+                return None
+        except (OSError, ssl.SSLError) as error:
+            log.debug("no TLS with %s: %s", client_address, error)
+            self._began.pop(accepted, None)
+            self.shutdown_request(accepted)
+            return None
+        return request
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a client that went away; nothing of ours is wrong then."""
@@ -125,11 +178,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a HEAD."""
         self._answer()
 
+    def _refuse_method(self) -> None:
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, _PLAIN, "Only GET and HEAD are answered\n", {"Allow": "GET, HEAD"})
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse_method
+
     def log_message(self, format: str, *args: object) -> None:
         """Log requests only where somebody debugs."""
         log.debug("%s %s", self.address_string(), format % args)
 
     def _answer(self) -> None:
+        limiter = self.server.limiter
+        if limiter is not None and not limiter.allows():
+            self._send(HTTPStatus.TOO_MANY_REQUESTS, _PLAIN, "Too many requests\n")
+            return
         authenticator = self.server.authenticator
         if authenticator is not None and not authenticator.allows(self.headers.get("Authorization")):
             self._send(HTTPStatus.UNAUTHORIZED, _PLAIN, "Unauthorized\n", {"WWW-Authenticate": 'Basic realm="scope"'})
@@ -153,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, content_type: str, text: str, headers: dict[str, str] | None = None) -> None:
         body = text.encode()
         self.send_response(status)
-        if "gzip" in self.headers.get("Accept-Encoding", "") and len(body) >= _MIN_GZIP_BYTES:
+        if accepts_gzip(self.headers.get("Accept-Encoding", "")) and len(body) >= _MIN_GZIP_BYTES:
             body = isal_zlib.compress(body, _GZIP_LEVEL, _GZIP_WINDOW)  # pyright: ignore[reportUnknownMemberType]
             self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", content_type)
@@ -164,6 +226,62 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+class RateLimiter:
+    """Lets so many requests through at once, and then one more each interval, whoever sends them.
+
+    Args:
+        interval_s: Time for one request.
+        burst: Requests at once.
+        clock_s: A monotonic clock.
+    """
+
+    def __init__(self, interval_s: float, burst: int, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._burst = burst
+        self._clock_s = clock_s
+        self._left = float(burst)
+        self._last_s = clock_s()
+        self._lock = threading.Lock()
+
+    def allows(self) -> bool:
+        """Return whether one more request may be answered now."""
+        with self._lock:
+            now_s = self._clock_s()
+            self._left = min(self._burst, self._left + (now_s - self._last_s) / self._interval_s)
+            self._last_s = now_s
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+
+def is_allowed(certificate: Any, names: frozenset[str]) -> bool:
+    """Return whether a client's certificate holds one of the allowed names; without a list or certificate it may pass.
+
+    Args:
+        certificate: What `SSLSocket.getpeercert` returns: names in `subjectAltName`.
+        names: DNS names, addresses, e-mail addresses and URIs; empty allows all.
+    """
+    if not names or not certificate:
+        return True
+    return any(name in names for _, name in certificate.get("subjectAltName", ()))
+
+
+def accepts_gzip(header: str) -> bool:
+    """Return whether an Accept-Encoding header takes gzip; `q=0` is how it says that it does not.
+
+    Examples:
+        >>> accepts_gzip("br, gzip;q=0.5"), accepts_gzip("gzip;q=0"), accepts_gzip("*"), accepts_gzip("")
+        (True, False, True, False)
+    """
+    qualities: dict[str, float] = {}
+    for part in header.lower().split(","):
+        name, _, parameters = part.partition(";")
+        match = _QUALITY.search(parameters)
+        qualities[name.strip()] = float(match[1]) if match else 1.0
+    return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 
 def _landing_page(title: str) -> str:

@@ -146,6 +146,7 @@ class Supervisor:
             self._settings,
             avoid={subject: held.until_ns for subject, held in self.quarantines.items() if held.until_ns > now_ns},
             page=self.page.descriptor,
+            parent=os.getpid(),
         )
         self._started_ns = self._last_sample_ns = now_ns
         try:

@@ -15,7 +15,8 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from scope.errors import ConfigError, MissingExtraError
+from scope.errors import ConfigError, MissingExtraError, ScopeError
+from scope.units import NS_PER_S, parse_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,9 @@ _TLS_KEYS: Final = frozenset(
     {"cert_file", "key_file", "cert", "key", "client_ca_file", "client_ca", "client_auth_type", "client_allowed_sans"}
     | {"min_version", "max_version", "cipher_suites", "prefer_server_cipher_suites", "curve_preferences"}
 )
+# http2 is accepted and makes no difference: this server speaks HTTP/1, which every client takes.
 _HTTP_KEYS: Final = frozenset({"http2", "headers"})
+_RATE_KEYS: Final = frozenset({"interval", "burst"})
 _HEADERS: Final = frozenset(
     {"Content-Security-Policy", "X-Frame-Options", "X-Content-Type-Options", "X-XSS-Protection"}
     | {"Strict-Transport-Security"}
@@ -39,7 +42,6 @@ _CLIENT_AUTH: Final = {
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
 _BCRYPT_LENGTH: Final = 60
-_MAX_CACHED: Final = 100
 # A hash of a password that nobody has, so that an unknown user costs as long as a wrong password.
 _DECOY: Final = b"$2b$10$CQZpzJyTNlZ1LCOKZ3Q3ReQ6e3cRtJQ1uVgRrdoxHXqpIFOcDV5ru"
 
@@ -51,11 +53,15 @@ class WebConfig(NamedTuple):
         tls: Ready to wrap connections; None for plain HTTP.
         users: bcrypt hash by user; empty lets everybody in.
         headers: Headers to add to every answer.
+        allowed_names: Names of which a client's certificate must hold one; empty allows all.
+        rate_limit: Seconds for one request, and requests at once; None for no limit.
     """
 
     tls: ssl.SSLContext | None
     users: dict[str, bytes]
     headers: dict[str, str]
+    allowed_names: frozenset[str] = frozenset()
+    rate_limit: tuple[float, int] | None = None
 
 
 def load_web_config(path: Path) -> WebConfig:
@@ -94,10 +100,12 @@ class _Reader:
         tls = self._tls(self._mapping(top.get("tls_server_config"), "$.tls_server_config"))
         headers = self._headers(self._mapping(top.get("http_server_config"), "$.http_server_config"))
         users = self._users(self._mapping(top.get("basic_auth_users"), "$.basic_auth_users"))
+        names = self._allowed_names(self._mapping(top.get("tls_server_config"), "$.tls_server_config"))
+        rate_limit = self._rate_limit(self._mapping(top.get("rate_limit"), "$.rate_limit"))
         if self._mistakes:
             message = f"the web-config {self._path} has mistakes:\n" + "\n".join(f"  {line}" for line in self._mistakes)
             raise ConfigError(message)
-        return WebConfig(tls, users, headers)
+        return WebConfig(tls, users, headers, names, rate_limit)
 
     def _mapping(self, value: Any, where: str) -> dict[str, Any]:
         if value is None:
@@ -120,6 +128,35 @@ class _Reader:
             else:
                 users[user] = text.encode()
         return users
+
+    def _rate_limit(self, mapping: dict[str, Any]) -> tuple[float, int] | None:
+        """Read `interval` and `burst`, a bucket of tokens as in exporter-toolkit; an interval of 0 is no limit."""
+        where = "$.rate_limit"
+        self._only(mapping, _RATE_KEYS, where)
+        try:
+            interval_ns = parse_duration(str(mapping.get("interval") or "0s"))
+        except ScopeError as error:
+            self._mistakes.append(f"{where}.interval: {error}")
+            return None
+        burst = mapping.get("burst", 0)
+        if not interval_ns:
+            return None
+        if type(burst) is not int or burst < 1:
+            self._mistakes.append(f"{where}.burst: must be a whole number from 1, is {burst!r}")
+            return None
+        return interval_ns / NS_PER_S, burst
+
+    def _allowed_names(self, mapping: dict[str, Any]) -> frozenset[str]:
+        where = "$.tls_server_config.client_allowed_sans"
+        names: Any = mapping.get("client_allowed_sans")
+        if not names:
+            return frozenset()
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
+            self._mistakes.append(f"{where}: must be a list of names")
+            return frozenset()
+        if _CLIENT_AUTH.get(str(mapping.get("client_auth_type")), ssl.CERT_NONE) == ssl.CERT_NONE:
+            self._mistakes.append(f"{where}: needs a client_auth_type that asks for certificates")
+        return frozenset(cast("list[str]", names))
 
     def _headers(self, mapping: dict[str, Any]) -> dict[str, str]:
         where = "$.http_server_config"
@@ -146,8 +183,12 @@ class _Reader:
                 context.set_ciphers(":".join(_openssl_name(str(suite)) for suite in suites))
             except (ssl.SSLError, TypeError) as error:
                 self._mistakes.append(f"{where}.cipher_suites: {error}")
-        if mapping.get("client_allowed_sans"):
-            self._mistakes.append(f"{where}.client_allowed_sans: not supported; use a client CA of its own")
+        if mapping.get("curve_preferences"):
+            self._mistakes.append(f"{where}.curve_preferences: not supported; OpenSSL's own order is used")
+        if mapping.get("prefer_server_cipher_suites", True) is True:
+            context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+        else:
+            context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
         return context
 
     def _versions(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
@@ -236,8 +277,9 @@ def _refuse_password() -> str:
 class Authenticator:
     """Checks basic authentication.
 
-    bcrypt is slow on purpose, so what was checked once is remembered by a keyed hash, and an unknown user costs as much
-    as a wrong password.
+    bcrypt is slow on purpose, so a right password is remembered by a keyed hash, and an unknown user costs as much as a
+    wrong password. Wrong ones are checked one after the other: however many are tried, they take one core, and nobody
+    with a right password waits behind them.
 
     Args:
         users: bcrypt hash by user.
@@ -255,7 +297,7 @@ class Authenticator:
         self._bcrypt = bcrypt
         self._users = users
         self._secret = secrets.token_bytes(32)
-        self._known: dict[bytes, bool] = {}
+        self._known: set[bytes] = set()
         self._lock = threading.Lock()
 
     def allows(self, header: str | None) -> bool:
@@ -271,15 +313,14 @@ class Authenticator:
             return False
         hashed = self._users.get(user, _DECOY)
         key = hmac.digest(self._secret, hashlib.sha256(user.encode()).digest() + hashed + password.encode(), "sha256")
+        if key in self._known:
+            return True
         with self._lock:
-            allowed = self._known.get(key)
-            if allowed is None:
-                # bcrypt takes 72 bytes; a longer password is refused by it and so by us.
-                try:
-                    allowed = self._bcrypt.checkpw(password.encode(), hashed) and user in self._users
-                except ValueError:
-                    allowed = False
-                if len(self._known) >= _MAX_CACHED:
-                    self._known.clear()
-                self._known[key] = allowed
+            # bcrypt takes 72 bytes; a longer password is refused by it and so by us.
+            try:
+                allowed = self._bcrypt.checkpw(password.encode(), hashed) and user in self._users
+            except ValueError:
+                return False
+        if allowed:
+            self._known.add(key)
         return allowed

@@ -47,6 +47,7 @@ class SamplerSettings(msgspec.Struct, kw_only=True):
         nvml_library: A library to load instead of the system's.
         avoid: Until when (CLOCK_MONOTONIC, ns) a GPU or collector must not be touched, by its name.
         page: Descriptor of the shared page.
+        parent: Process id of the server; the sampling process does not outlive it. 0 for none.
     """
 
     collectors: list[str]
@@ -56,6 +57,7 @@ class SamplerSettings(msgspec.Struct, kw_only=True):
     nvml_library: str | None = None
     avoid: dict[str, int] = {}
     page: int = -1
+    parent: int = 0
 
 
 class Sample(msgspec.Struct, array_like=True):

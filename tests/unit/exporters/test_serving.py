@@ -8,7 +8,6 @@ import http.client
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,14 @@ import pytest
 
 from exporters.discovery import expand_hosts, render_targets
 from exporters.options import ALL_COLLECTORS, DEFAULT_PORT, parse_options
-from exporters.server import Content, ExporterServer
 from exporters.web_config import Authenticator, WebConfig, load_web_config
 from scope.errors import ConfigError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
+
+    from exporters.server import ExporterServer
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 BODY = "# HELP a b.\n" + "a 1\n" * 1000
@@ -149,24 +149,6 @@ def test_basic_authentication() -> None:
         assert not authenticator.allows(header)
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ExporterServer]]:
-    """Starts servers and stops them at the end."""
-    started: list[ExporterServer] = []
-
-    def start(config: WebConfig | None = None, **options: int) -> ExporterServer:
-        content = Content(lambda content_type: BODY, lambda: None, lambda: "[]\n", "<b>T</b>")
-        server = ExporterServer(("127.0.0.1", 0), content, config or WebConfig(None, {}, {}), **options)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        started.append(server)
-        return server
-
-    yield start
-    for server in started:
-        server.shutdown()
-        server.server_close()
-
-
 def get(server: ExporterServer, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
     """Return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
@@ -253,6 +235,17 @@ def test_mutual_tls(serve: Callable[..., ExporterServer], tmp_path: Path) -> Non
         fetch_tls(server, context)
     context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
     assert fetch_tls(server, context) == 200
+    for names, welcome in (("[127.0.0.1]", True), ("[other.example, 192.0.2.1]", False)):
+        config.write_text(
+            "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n  client_ca_file: ca.pem\n"
+            f"  client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: {names}\n"
+        )
+        server = serve(load_web_config(config))
+        if welcome:
+            assert fetch_tls(server, context) == 200
+        else:
+            with pytest.raises((ssl.SSLError, OSError, http.client.HTTPException)):
+                fetch_tls(server, context)
 
 
 def fetch_tls(server: ExporterServer, context: ssl.SSLContext) -> int:
