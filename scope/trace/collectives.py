@@ -112,7 +112,12 @@ class _Context:
             return []
         chain = self._chains.get(op)
         if chain is None:
-            chain = self._chains[op] = [(op, self.op_names[op]), *self.ancestors(self.parents[op])]
+            # No recursion: a hostile file nests operators deeper than Python's stack.
+            chain = self._chains[op] = []
+            place: int | None = op
+            while place is not None:
+                chain.append((place, self.op_names[place]))
+                place = self.parents[place]
         return chain
 
     def range_around(self, thread: int | None, instant: int | None) -> Fields | None:

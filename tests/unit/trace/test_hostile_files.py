@@ -10,7 +10,7 @@ import pytest
 
 from scope.errors import TraceError
 from scope.trace import ReadOptions, load
-from scope.trace.schema import DeviceEvents
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,3 +95,14 @@ def test_reused_numbers_link_to_the_latest_call(tmp_path: Path) -> None:
     records = [call(100, 10, 1), kernel(0, 50, 1), call(100, 500, 1), kernel(0, 600, 1)]
     job = load(write(tmp_path, records), options=UNCACHED)
     assert job.ranks[0].device_events[DeviceEvents.launch_id].to_list() == [0, 1]
+
+
+def test_operators_nested_beyond_pythons_stack(tmp_path: Path) -> None:
+    """A collective launched below 5,000 operators is still found, in the outermost of them."""
+    host = {"ph": "X", "cat": "cpu_op", "pid": 100, "tid": 100}
+    nested = [host | {"name": "op", "ts": i, "dur": 20_000 - 2 * i} for i in range(1, 5_001)]
+    nested[0]["name"] = "c10d::allreduce_"
+    nccl = kernel(0, 30_000, 1) | {"name": "ncclDevKernel_Generic"}
+    trace = load(write(tmp_path, [*nested, call(100, 6_000, 1), nccl]), options=UNCACHED).ranks[0]
+    assert trace.ops[Ops.depth].max() == 4_999
+    assert trace.collective_calls[CollectiveCalls.operation].to_list() == ["all_reduce"]
