@@ -26,11 +26,13 @@ def analyze(job: JobOptions, *, json: bool, html: Path | None, force: bool) -> N
     """
     from scope.cli.job import load_results, require
     from scope.cli.tables import check_writable, write, write_file
+    from scope.report.results import ALL_PARTS, SUMMARY_PARTS
 
     if html is not None:
         require("plotly", extra="html")
         check_writable(html, force=force)
-    results = load_results(job)
+    is_summary = html is None and not json
+    results = load_results(job, parts=SUMMARY_PARTS if is_summary else ALL_PARTS)
     from scope.report.findings import find_all
 
     findings = find_all(results)

@@ -35,7 +35,7 @@ def collectives(job: JobOptions, output: OutputOptions, *, view: str) -> None:
     """
     from scope.cli.tables import print_section
 
-    print_section(job, output, lambda results: _table(results, view), parts={"collectives", "exposed"})
+    print_section(job, output, lambda results: _table(results, view), parts={"collectives", "stragglers", "exposed"})
 
 
 def _table(results: Results, view: str) -> ReportTable:

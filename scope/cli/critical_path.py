@@ -22,4 +22,4 @@ def critical_path(job: JobOptions, output: OutputOptions, *, pieces: bool) -> No
     from scope.report.sections.path import critical_path_table, path_pieces_table
 
     table = path_pieces_table if pieces else critical_path_table
-    print_section(job, output, lambda results: table(results.analysis))
+    print_section(job, output, lambda results: table(results.analysis), parts={"critical_path"})

@@ -19,9 +19,10 @@ def findings(job: JobOptions, output: OutputOptions) -> None:
     """
     from scope.cli.job import load_results
     from scope.cli.tables import check_output, print_tables, write
+    from scope.report.results import SUMMARY_PARTS
 
     check_output(output)
-    results = load_results(job)
+    results = load_results(job, parts=SUMMARY_PARTS)
     from scope.report.findings import find_all
 
     found = find_all(results)

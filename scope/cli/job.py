@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
 
     from scope.cli.options import JobOptions
-    from scope.report.build import Choices, Part
-    from scope.report.results import Results
+    from scope.report.build import Choices
+    from scope.report.results import Part, Results
     from scope.trace.model import Job
 
 _LARGE_BYTES: Final = 20_000_000
@@ -58,20 +58,20 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         )
 
 
-def load_results(options: JobOptions, *, parts: Collection[Part] | None = None) -> Results:
+def load_results(options: JobOptions, *, parts: Collection[Part]) -> Results:
     """Read and analyse the traces that the user named, redacted when the user asks for it.
 
     Args:
         options: What the user said.
-        parts: Which analyses to run beside those of single ranks; None for all.
+        parts: Which analyses to run beside those that always run.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
     # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time.
     gc.disable()
     job = load_job(options)
-    from scope.report.build import ALL_PARTS, compute_results
+    from scope.report.build import compute_results
 
-    results = compute_results(job, make_choices(options, job), parts=ALL_PARTS if parts is None else parts)
+    results = compute_results(job, make_choices(options, job), parts=parts)
     if options.redact:
         from scope.report.redaction import make_redactor, redact
 
@@ -81,7 +81,6 @@ def load_results(options: JobOptions, *, parts: Collection[Part] | None = None) 
 
 def make_choices(options: JobOptions, job: Job) -> Choices:
     """Return what the user said about a job, for the analyses."""
-    from scope.analysis.collective_roofline import LinkRates
     from scope.analysis.options import Options
     from scope.hardware import choose_gpu, load_catalogue
     from scope.report.build import Choices
@@ -94,6 +93,8 @@ def make_choices(options: JobOptions, job: Job) -> Choices:
         nodes = regular_nodes(size, ranks_per_node=options.ranks_per_node)
     links = None
     if layout.node_bytes_per_s is not None or layout.nic_bytes_per_s is not None:
+        from scope.analysis.collective_roofline import LinkRates
+
         links = LinkRates(
             node_bytes_per_s=layout.node_bytes_per_s, nic_bytes_per_s=layout.nic_bytes_per_s, source="--topology"
         )

@@ -25,7 +25,7 @@ def stragglers(job: JobOptions, output: OutputOptions) -> None:
     """
     from scope.cli.tables import print_section
 
-    print_section(job, output, _table, parts={"collectives"})
+    print_section(job, output, _table, parts={"stragglers"})
 
 
 def _table(results: Results) -> ReportTable:

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scope.cli.options import JobOptions, OutputOptions
-    from scope.report.build import Part
-    from scope.report.results import Results
+    from scope.report.results import Part, Results
     from scope.report.table import ReportTable
 
 _ROWS_OF_TEXT: Final = 20
@@ -32,7 +31,7 @@ def print_section(
         job: Which traces.
         output: In which form.
         make: Makes the table.
-        parts: Which analyses the table needs beside those of single ranks.
+        parts: Which analyses the table needs beside those that always run.
     """
     check_output(output)
     from scope.cli.job import load_results

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.collective_roofline import LinkRates, compute_collective_roofline
-from scope.analysis.collectives import compute_collectives
 from scope.analysis.exposure import ExposedCollectives, compute_exposed_collectives
 from scope.analysis.options import Options
 from scope.analysis.roofline import chosen_devices, compute_roofline, match_devices
-from scope.analysis.stragglers import compute_stragglers
 from scope.analysis.summary import analyze
 from scope.hardware import intra_node_ceiling
-from scope.report.results import Results
+from scope.report.results import ALL_PARTS, Results
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from scope.analysis.clock import ClockAlignment
-    from scope.analysis.collective_roofline import CollectiveRoofline
+    from scope.analysis.collective_roofline import CollectiveRoofline, LinkRates
     from scope.analysis.collectives import Collectives
     from scope.analysis.job import Analysis
     from scope.analysis.roofline import Roofline
     from scope.analysis.stragglers import Stragglers
     from scope.hardware import Gpu, GpuMatch
+    from scope.report.results import Part
     from scope.trace.model import Job, RankTrace
-
-Part = Literal["collectives", "rooflines", "exposed"]
-ALL_PARTS: Final[frozenset[Part]] = frozenset({"collectives", "rooflines", "exposed"})
-"""What can be left out where only one section is wanted; the analyses of single ranks always run."""
 
 _NOTHING: Final[dict[str, str]] = dict.fromkeys(("collectives", "stragglers", "collective_roofline"), "not asked for")
 _ONE_RANK: Final = "the traces of at least two ranks are needed"
@@ -68,9 +62,10 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     chosen = choices or Choices()
     devices = {trace.label: _devices(trace, chosen) for trace in job.ranks}
     collectives, stragglers, links, absent = (None, None, None, _NOTHING)
-    if "collectives" in parts:
-        collectives, stragglers, links, absent = _across_ranks(job, chosen, devices)
-    analysis = analyze(job, options=chosen.options)
+    if "collectives" in parts or "stragglers" in parts:
+        collectives, stragglers, links, absent = _across_ranks(job, chosen, devices, alone="collectives" in parts)
+    wants_path = chosen.options.critical_path and "critical_path" in parts
+    analysis = analyze(job, options=replace(chosen.options, critical_path=wants_path))
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
@@ -97,15 +92,30 @@ def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:
 
 
 def _across_ranks(
-    job: Job, chosen: Choices, devices: Mapping[str, Mapping[int, GpuMatch]]
+    job: Job, chosen: Choices, devices: Mapping[str, Mapping[int, GpuMatch]], *, alone: bool
 ) -> tuple[Collectives | None, Stragglers | None, CollectiveRoofline | None, dict[str, str]]:
-    """Return collectives, stragglers and the collective roofline, and why one of them is None."""
+    """Return collectives, stragglers and the collective roofline, and why one of them is None.
+
+    Args:
+        job: The job.
+        chosen: What the user says about it.
+        devices: The GPUs of every rank.
+        alone: Whether the collectives of a single rank are wanted.
+    """
     known = [trace for trace in job.ranks if trace.rank is not None]
     if all(trace.collective_calls.is_empty() for trace in known):
         return None, None, None, dict.fromkeys(_NOTHING, _NO_CALLS)
+    if len(known) == 1 and not alone:
+        return None, None, None, dict.fromkeys(_NOTHING, _ONE_RANK)
+    # Matching and clocks are a third of the code of all analyses; one rank, the most frequent case, needs none of it.
+    from scope.analysis.collectives import compute_collectives
+
     collectives = compute_collectives(job, nodes=chosen.nodes)
     if len(known) == 1:
         return collectives, None, None, dict.fromkeys(("stragglers", "collective_roofline"), _ONE_RANK)
+    from scope.analysis.collective_roofline import compute_collective_roofline
+    from scope.analysis.stragglers import compute_stragglers
+
     links = compute_collective_roofline(collectives, links=chosen.links or _links(devices.values()))
     return collectives, compute_stragglers(job, collectives), links, {}
 
@@ -127,6 +137,8 @@ def _rooflines(job: Job, devices: Mapping[str, Mapping[int, GpuMatch]]) -> dict[
 
 def _links(devices: Iterable[Mapping[int, GpuMatch]]) -> LinkRates:
     """Return the link inside a node of the job's GPUs, where all are of one kind."""
+    from scope.analysis.collective_roofline import LinkRates
+
     gpus = {match.usable.gpu_id: match.usable for each in devices for match in each.values() if match.usable}
     if len(gpus) != 1:
         return LinkRates(source="unknown GPU" if not gpus else "GPUs of several kinds")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from scope.analysis.roofline import Roofline
     from scope.analysis.stragglers import Stragglers
     from scope.trace.model import Job
+
+Part = Literal["collectives", "stragglers", "rooflines", "exposed", "critical_path"]
+ALL_PARTS: Final[frozenset[Part]] = frozenset({"collectives", "stragglers", "rooflines", "exposed", "critical_path"})
+"""What can be left out where only some sections are wanted; the other analyses of single ranks always run.
+
+`stragglers` is all that takes at least two ranks: their collectives, links and stragglers. `collectives` adds those of
+a rank that has no other.
+"""
+SUMMARY_PARTS: Final[frozenset[Part]] = frozenset({"stragglers", "rooflines", "exposed"})
+"""What the findings and the summary rest on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

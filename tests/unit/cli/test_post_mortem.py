@@ -249,14 +249,16 @@ def test_every_module_of_a_command_is_registered() -> None:
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
-    """`scope --help` loads the registry and the entry point of the package alone."""
+    """`scope --help` loads the module of no command, nor what commands share."""
     code = (
         "import sys\nfrom scope.cli.main import main\nsys.argv = ['scope', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "sys.stderr.write(' '.join(sorted(name for name in sys.modules if name.startswith('scope'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stderr.split() == ["scope", "scope.cli", "scope.cli.main", "scope.cli.registry", "scope.errors"]
+    loaded = set(done.stderr.split())
+    assert "scope.cli.main" in loaded
+    assert not loaded & {f"scope.cli.{name.replace('-', '_')}" for name in (*COMMANDS, "job", "options", "tables")}
 
 
 def test_help_loads_no_analysis() -> None:
