@@ -37,6 +37,8 @@ _MOST: Final = 2.0**62
 _PEAK: Final = "peak_flop_per_s"
 _BANDWIDTH: Final = "bandwidth_bytes_per_s"
 _CEILING: Final = "kernel_ceiling_ns"
+_LANE: Final = "lane"
+_STREAMS: Final = "streams"
 _ALONE: Final = "alone_ns"
 _LENGTH: Final = "length_ns"
 _SAVING: Final = "kernel_saving_ns"
@@ -152,23 +154,18 @@ def compute_roofline(trace: RankTrace, devices: Mapping[int, GpuMatch] | None = 
 
 def _with_time_alone(work: pl.DataFrame) -> pl.DataFrame:
     """Add how long each kernel ran while no other stream of its device computed."""
+    # While a kernel runs its own stream computes, so others do exactly where two streams or more do.
+    lanes = work.select(KernelWork.device, KernelWork.stream).unique().with_row_index(_LANE)
+    on_lanes = work.join(lanes, on=[KernelWork.device, KernelWork.stream], nulls_equal=True)
+    busy = spans.union(on_lanes, by=_LANE).join(lanes, on=_LANE)
+    pieces = spans.sweep(busy, layers={_STREAMS: pl.lit(value=True)}, by=KernelWork.device)
+    shared = spans.union(pieces.filter(pl.col(_STREAMS) > 1), by=KernelWork.device)
+    until, since = (
+        spans.covered_before(shared, work, column=edge, by=KernelWork.device)
+        for edge in (KernelWork.end_ns, KernelWork.start_ns)
+    )
     length = pl.col(KernelWork.end_ns) - pl.col(KernelWork.start_ns)
-    work = work.with_columns(length.alias(_LENGTH), length.alias(_ALONE))
-    parts: list[pl.DataFrame] = []
-    for _, on_device in work.group_by(KernelWork.device, maintain_order=True):
-        streams = on_device[KernelWork.stream].unique().to_list()
-        if len(streams) == 1:
-            parts.append(on_device)
-            continue
-        for stream in streams:
-            own = on_device.filter(pl.col(KernelWork.stream) == stream)
-            others = spans.union(on_device.filter(pl.col(KernelWork.stream) != stream), by=KernelWork.device)
-            until, since = (
-                spans.covered_before(others, own, column=edge, by=KernelWork.device)
-                for edge in (KernelWork.end_ns, KernelWork.start_ns)
-            )
-            parts.append(own.with_columns((pl.col(_LENGTH) - (until - since)).alias(_ALONE)))
-    return pl.concat(parts) if parts else work
+    return work.with_columns(length.alias(_LENGTH), (length - (until - since)).alias(_ALONE))
 
 
 def _placed(work: pl.DataFrame, matches: Mapping[int, GpuMatch]) -> pl.DataFrame:
