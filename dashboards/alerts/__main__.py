@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     """Write the files; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dashboards.alerts",
-        description="Write rules, PrometheusRule manifest, runbook and Grafana dashboard.",
+        description="Write rules, PrometheusRule manifest, Alertmanager example, runbook and Grafana dashboard.",
         epilog="example: python -m dashboards.alerts --output /etc/prometheus/rules --set nic_bytes_per_second=2.5e10",
     )
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to (default: beside the table)")
@@ -45,6 +45,8 @@ def _write(options: argparse.Namespace) -> None:
         "scope.grafana.json": render_dashboard(),
     }
     folder: Path = options.output
+    if folder.resolve() != FOLDER:
+        files["alertmanager.example.yml"] = (FOLDER / "alertmanager.example.yml").read_text(encoding="utf-8")
     existing = [name for name in files if (folder / name).exists()]
     if existing and folder != FOLDER and not options.force:
         message = f"{folder} has {', '.join(existing)} already; --force overwrites"
