@@ -77,6 +77,7 @@ class RankTotals:
         self.input_bytes: int | None = None
         self.num_dropped = 0
         self.recorder_ns = 0
+        self._recorder_sum_ns = 0
         self.collectives: dict[tuple[int, str], CollectiveSum] = {}
         self.recent_ns: deque[int] = deque(maxlen=_RECENT_STEPS)
         self.last: StepRecord | None = None
@@ -143,7 +144,9 @@ class RankTotals:
         self.last = step
         self.recent_ns.append(step.end_ns - step.start_ns)
         self.num_dropped += step.num_dropped
-        self.recorder_ns += step.recorder_ns
+        # An estimate, which a step may correct downwards: the sum is exact, what is shown never falls.
+        self._recorder_sum_ns += step.recorder_ns
+        self.recorder_ns = max(self.recorder_ns, self._recorder_sum_ns)
         if step.memory is not None:
             self._add_peak(step.memory.peak)
 
@@ -200,5 +203,5 @@ def is_sound(line: StepLine) -> bool:
         numbers += [total.num_calls, total.in_bytes, total.out_bytes, total.num_timed, total.num_blocked_known]
         numbers += [total.duration_ns or 0, total.blocked_ns or 0]
     if isinstance(line, StepRecord):
-        numbers += [line.num_dropped, line.recorder_ns]
+        numbers += [line.num_dropped, abs(line.recorder_ns)]
     return all(0 <= number < _TOO_LARGE for number in numbers) and 0 <= (line.model_flop or 0) < _TOO_MANY_FLOP

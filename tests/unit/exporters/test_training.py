@@ -299,3 +299,13 @@ def test_lost_steps_of_several_attempts() -> None:
 def test_jobs_from_control_groups(text: str, job: Job | None) -> None:
     """Slurm's job and Kubernetes' pod stand in the path of a process's control group."""
     assert parse_cgroup(text, "ada") == job
+
+
+def test_what_recording_took_never_falls() -> None:
+    """The recorder may correct its estimate downwards; the counter waits until the sum has passed it (by hand)."""
+    totals = RankTotals()
+    shown: list[int] = []
+    for number, taken_ns in enumerate([500, -300, 100, 400]):
+        assert totals.add([step(number, recorder_ns=taken_ns)]) == 0
+        shown.append(totals.recorder_ns)
+    assert shown == [500, 500, 500, 700]
