@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,6 +34,7 @@ from scope.trace.events import (
     list_of,
 )
 from scope.trace.instants import ns_from_text, ns_series
+from scope.trace.pending import ENOUGH_ROWS, Pending, Values, int_series, thread_number
 from scope.trace.raw import (
     RawAnnotations,
     RawDevice,
@@ -47,9 +48,9 @@ from scope.trace.raw import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from scope.trace.columns import Table
+    from scope.trace.columns import Column, Table
 
 
 KERNEL, MEMCPY, MEMSET, OP, LAUNCH, ANNOTATION, SYNC, PYTHON = range(8)
@@ -84,8 +85,6 @@ _CATEGORY_KINDS: Final = {
 }
 _MEMORY_NAME: Final = "[memory]"
 BACKWARD_ARROWS: Final = frozenset({"fwdbwd", "forward_backward"})
-_NUMBER_IN_TEXT: Final = re.compile(r"-?\d+")
-_INT64: Final = range(-(2**63), 2**63)
 _UINT64: Final = range(2**64)
 _ARROWS: Final = (ArrowStart, ArrowEnd, FullArrowStart, FullArrowEnd)
 _NAMED_RANGES: Final = frozenset(
@@ -155,6 +154,10 @@ def _no_frames() -> dict[type[Table], list[pl.DataFrame]]:
     return {}
 
 
+def _nothing_pending() -> dict[type[Table], Pending]:
+    return defaultdict(Pending)
+
+
 @dataclass
 class Collected:
     """Everything that was read from one file, before linking."""
@@ -162,6 +165,7 @@ class Collected:
     names: Coder = field(default_factory=lambda: Coder(""))
     texts: Coder = field(default_factory=lambda: Coder(b""))
     frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=_no_frames)
+    pending: dict[type[Table], Pending] = field(default_factory=_nothing_pending)
     collective_args: list[tuple[bool, int, CollectiveArgs]] = field(
         default_factory=list[tuple[bool, int, CollectiveArgs]]
     )
@@ -175,8 +179,16 @@ class Collected:
     events_lost: int = 0
     events_repaired: int = 0
 
+    def keep(self, table: type[Table], rows: int, values: Mapping[Column, Values]) -> None:
+        """Take rows of a table."""
+        pending = self.pending[table]
+        pending.add(rows, values)
+        if pending.rows >= ENOUGH_ROWS:
+            self._settle(table)
+
     def frame(self, *tables: type[Table]) -> pl.DataFrame:
         """Return all rows of the table whose columns these declare, and forget the pieces."""
+        self._settle(tables[-1])
         pieces = self.frames.pop(tables[-1], None)
         if pieces:
             return pl.concat(pieces, rechunk=False)
@@ -184,11 +196,16 @@ class Collected:
 
     def height(self, table: type[Table]) -> int:
         """Return the number of rows so far."""
-        return sum(piece.height for piece in self.frames.get(table, ()))
+        return sum(piece.height for piece in self.frames.get(table, ())) + self.pending[table].rows
 
     def num_nulls(self, table: type[Table], column: str) -> int:
         """Return how many values of a column are absent."""
+        self._settle(table)
         return sum(piece[column].null_count() for piece in self.frames.get(table, ()))
+
+    def _settle(self, table: type[Table]) -> None:
+        if self.pending[table].rows:
+            self.frames.setdefault(table, []).append(self.pending[table].take())
 
 
 class Collector:
@@ -215,21 +232,18 @@ class Collector:
                 by_type[event.__class__].append(event)
         if not self._python_calls:
             by_category.pop("python_function", None)
-        spans = [
-            (
-                category,
-                members,
-                _instants([e.ts for e in members], exact=exact),
-                _instants([e.dur for e in members], exact=exact),
-            )
-            for category, members in by_category.items()
-        ]
+        groups = by_category.values()
+        starts = _instants([event.ts for members in groups for event in members], exact=exact)
+        durations = _instants([event.dur for members in groups for event in members], exact=exact)
         memory = [event for event in by_type[ExactInstant if exact else Instant] if event.name == _MEMORY_NAME]
         memory_instants = _instants([event.ts for event in memory], exact=exact)
         # Nothing was kept so far, so a chunk that must be read again as text leaves no trace.
         self.collected.events_read += len(events)
-        for category, members, starts, durations in spans:
-            self._spans(category, members, starts, durations)
+        first = 0
+        for category, members in by_category.items():
+            size = len(members)
+            self._spans(category, members, starts.slice(first, size), durations.slice(first, size))
+            first += size
         if memory:
             self._memory(memory, memory_instants)
         if by_type[Metadata]:
@@ -279,31 +293,32 @@ class Collector:
     def _one_kind(self, kind: int, category: str, members: list[Any], instants: tuple[pl.Series, pl.Series]) -> None:
         names = self.collected.names
         table, args_type = _TABLES[kind]
-        columns = [
-            pl.Series(RawSpans.name, [names[event.name] for event in members], dtype=pl.UInt32),
-            instants[0].alias(RawSpans.start_ns),
-            instants[1].alias(RawSpans.duration_ns),
-            _thread_series(RawSpans.thread, [event.tid for event in members]),
-        ]
+        columns: dict[Column, Values] = {
+            RawSpans.name: [names[event.name] for event in members],
+            RawSpans.start_ns: instants[0],
+            RawSpans.duration_ns: instants[1],
+            RawSpans.thread: [event.tid for event in members],
+        }
         args = self._args(args_type, members)
         if kind <= MEMSET:
             self._note_collectives(RawDevice, members, args)
-            columns += self._device_columns(kind, members, args)
-            columns.append(_collective_marks(category, args))
+            columns |= self._device_columns(kind, members, args)
+            columns[RawDevice.is_collective] = _collective_marks(category, args)
         elif kind == OP:
             self.collected.processes[OP].update({event.pid for event in members})
             self._note_collectives(RawOps, members, args)
-            columns += self._op_columns(args)
+            columns |= self._op_columns(args)
         elif kind == LAUNCH:
             self.collected.processes[LAUNCH].update({event.pid for event in members})
-            columns += [_int_series(RawLaunches.correlation, [arg.correlation for arg in args]), _external_ids(args)]
+            columns[RawLaunches.correlation] = [arg.correlation for arg in args]
+            columns[RawLaunches.external_id] = _external_ids(args)
         elif kind == SYNC:
-            columns += self._sync_columns(members, args)
+            columns |= self._sync_columns(members, args)
         elif kind == PYTHON:
-            columns += _python_columns(args)
+            columns |= _python_columns(args)
         else:
-            columns += self._annotation_columns(category, args)
-        self._keep(table, columns)
+            columns |= self._annotation_columns(category, args)
+        self.collected.keep(table, len(members), columns)
 
     def _args(self, kind: type[Any], members: list[Any]) -> list[Any]:
         """Decode the arguments of all records together; where one has a wrong type, each for itself."""
@@ -321,104 +336,109 @@ class Collector:
             self.collected.events_repaired += not is_whole
         return found
 
-    def _device_columns(self, kind: int, members: list[Any], args: list[DeviceArgs]) -> list[pl.Series]:
+    def _device_columns(self, kind: int, members: list[Any], args: list[DeviceArgs]) -> dict[Column, Values]:
         devices = [event.pid if arg.device is None else arg.device for arg, event in zip(args, members, strict=True)]
         streams = [event.tid if arg.stream is None else arg.stream for arg, event in zip(args, members, strict=True)]
         texts = self.collected.texts
         copy_kinds = [0 if arg.kind is None else texts[str(arg.kind).encode()] for arg in args]
-        return [
-            pl.Series(RawDevice.kind, [kind] * len(args), dtype=pl.UInt8),
-            _int_series(RawDevice.device, devices),
-            _int_series(RawDevice.stream, streams),
-            _int_series(RawDevice.correlation, [arg.correlation for arg in args]),
-            _external_ids(args),
-            self._text_series(RawDevice.grid, [arg.grid for arg in args]),
-            self._text_series(RawDevice.block, [arg.block for arg in args]),
-            _int_series(RawDevice.registers, [arg.registers for arg in args]),
-            _int_series(RawDevice.shared_memory, [arg.shared_memory for arg in args]),
-            pl.Series(RawDevice.occupancy, [arg.occupancy for arg in args], dtype=pl.Float64),
-            _int_series(RawDevice.bytes, [arg.bytes for arg in args]),
-            pl.Series(RawDevice.copy_kind, copy_kinds, dtype=pl.UInt32),
-            _int_series(RawDevice.graph_id, [arg.graph_id for arg in args]),
-        ]
+        return {
+            RawDevice.kind: [kind] * len(args),
+            RawDevice.device: devices,
+            RawDevice.stream: streams,
+            RawDevice.correlation: [arg.correlation for arg in args],
+            RawDevice.external_id: _external_ids(args),
+            RawDevice.grid: self._codes([arg.grid for arg in args]),
+            RawDevice.block: self._codes([arg.block for arg in args]),
+            RawDevice.registers: [arg.registers for arg in args],
+            RawDevice.shared_memory: [arg.shared_memory for arg in args],
+            RawDevice.occupancy: [arg.occupancy for arg in args],
+            RawDevice.bytes: [arg.bytes for arg in args],
+            RawDevice.copy_kind: copy_kinds,
+            RawDevice.graph_id: [arg.graph_id for arg in args],
+        }
 
-    def _op_columns(self, args: list[OpArgs]) -> list[pl.Series]:
+    def _op_columns(self, args: list[OpArgs]) -> dict[Column, Values]:
         texts = self.collected.texts
         dims = [arg.old_input_dims if arg.input_dims is NO_TEXT else arg.input_dims for arg in args]
         files = [0 if arg.kernel_file is None else texts[arg.kernel_file.encode(errors="replace")] for arg in args]
-        return [
-            _external_ids(args),
-            _int_series(RawOps.sequence_number, [arg.sequence_number for arg in args]),
-            _int_series(RawOps.forward_thread, [arg.forward_thread for arg in args]),
-            self._text_series(RawOps.input_dims, dims),
-            self._text_series(RawOps.input_types, [arg.input_types for arg in args]),
-            self._text_series(RawOps.input_strides, [arg.input_strides for arg in args]),
-            self._text_series(RawOps.concrete_inputs, [arg.concrete_inputs for arg in args]),
-            pl.Series(RawOps.kernel_file, files, dtype=pl.UInt32),
-        ]
+        return {
+            RawOps.external_id: _external_ids(args),
+            RawOps.sequence_number: [arg.sequence_number for arg in args],
+            RawOps.forward_thread: [arg.forward_thread for arg in args],
+            RawOps.input_dims: self._codes(dims),
+            RawOps.input_types: self._codes([arg.input_types for arg in args]),
+            RawOps.input_strides: self._codes([arg.input_strides for arg in args]),
+            RawOps.concrete_inputs: self._codes([arg.concrete_inputs for arg in args]),
+            RawOps.kernel_file: files,
+        }
 
-    def _annotation_columns(self, category: str, args: list[AnnotationArgs]) -> list[pl.Series]:
+    def _annotation_columns(self, category: str, args: list[AnnotationArgs]) -> dict[Column, Values]:
         on_device = category.lower().endswith("_user_annotation") and category != "user_annotation"
         code = self.collected.names["gpu_user_annotation" if on_device else category]
-        return [
-            pl.Series(RawAnnotations.category, [code] * len(args), dtype=pl.UInt32),
-            _external_ids(args),
-            self._text_series(RawAnnotations.input_dims, [arg.input_dims for arg in args]),
-            self._text_series(RawAnnotations.input_types, [arg.input_types for arg in args]),
-        ]
+        return {
+            RawAnnotations.category: [code] * len(args),
+            RawAnnotations.external_id: _external_ids(args),
+            RawAnnotations.input_dims: self._codes([arg.input_dims for arg in args]),
+            RawAnnotations.input_types: self._codes([arg.input_types for arg in args]),
+        }
 
-    def _sync_columns(self, members: list[Any], args: list[SyncArgs]) -> list[pl.Series]:
+    def _sync_columns(self, members: list[Any], args: list[SyncArgs]) -> dict[Column, Values]:
         names = self.collected.names
         kinds = [names[arg.sync_kind or event.name] for arg, event in zip(args, members, strict=True)]
-        return [
-            pl.Series(RawSyncs.kind, kinds, dtype=pl.UInt32),
-            _int_series(RawSyncs.device, [arg.device for arg in args]),
-            _int_series(RawSyncs.stream, [arg.stream for arg in args]),
-            _int_series(RawSyncs.waited_stream, [arg.waited_stream for arg in args]),
-            _int_series(RawSyncs.waited_correlation, [arg.waited_correlation for arg in args]),
-            _int_series(RawSyncs.correlation, [arg.correlation for arg in args]),
-        ]
+        return {
+            RawSyncs.kind: kinds,
+            RawSyncs.device: [arg.device for arg in args],
+            RawSyncs.stream: [arg.stream for arg in args],
+            RawSyncs.waited_stream: [arg.waited_stream for arg in args],
+            RawSyncs.waited_correlation: [arg.waited_correlation for arg in args],
+            RawSyncs.correlation: [arg.correlation for arg in args],
+        }
 
-    def _text_series(self, name: str, raws: list[msgspec.Raw]) -> pl.Series:
+    def _codes(self, raws: list[msgspec.Raw]) -> list[int]:
         texts = self.collected.texts
         if raws.count(NO_TEXT) == len(raws):
-            return pl.zeros(len(raws), dtype=pl.UInt32, eager=True).alias(name)
-        return pl.Series(name, [0 if raw is NO_TEXT else texts[bytes(raw)] for raw in raws], dtype=pl.UInt32)
+            return [0] * len(raws)
+        return [0 if raw is NO_TEXT else texts[bytes(raw)] for raw in raws]
 
     def _memory(self, members: list[Any], instants: pl.Series) -> None:
         args: list[MemoryArgs] = self._args(MemoryArgs, members)
         addresses = [a.address if a.address is not None and a.address in _UINT64 else None for a in args]
-        columns = [
-            instants.alias(RawMemory.time_ns),
-            _thread_series(RawMemory.thread, [event.tid for event in members]),
-            _int_series(RawMemory.device_type, [arg.device_type for arg in args]),
-            _int_series(RawMemory.device, [arg.device_id for arg in args]),
-            pl.Series(RawMemory.address, addresses, dtype=pl.UInt64),
-            _int_series(RawMemory.size_bytes, [arg.size for arg in args]),
-            _int_series(RawMemory.allocated_bytes, [arg.total_allocated for arg in args]),
-            _int_series(RawMemory.reserved_bytes, [arg.total_reserved for arg in args]),
-        ]
-        num_lost = len(members)
-        if columns[0].null_count() or columns[5].null_count():
-            columns = pl.DataFrame(columns).drop_nulls([RawMemory.time_ns, RawMemory.size_bytes]).get_columns()
-        num_lost -= len(columns[0])
-        self.collected.events_lost += num_lost
-        self.collected.events_read -= num_lost
-        self._keep(RawMemory, columns)
+        sizes = int_series(RawMemory.size_bytes, [arg.size for arg in args])
+        good = instants.is_not_null() & sizes.is_not_null()
+        columns = {
+            RawMemory.time_ns: instants,
+            RawMemory.thread: [event.tid for event in members],
+            RawMemory.device_type: [arg.device_type for arg in args],
+            RawMemory.device: [arg.device_id for arg in args],
+            RawMemory.address: addresses,
+            RawMemory.size_bytes: sizes,
+            RawMemory.allocated_bytes: [arg.total_allocated for arg in args],
+            RawMemory.reserved_bytes: [arg.total_reserved for arg in args],
+        }
+        num_lost = len(members) - int(good.sum())
+        if num_lost:
+            columns = {column: _chosen(values, good) for column, values in columns.items()}
+            self.collected.events_lost += num_lost
+            self.collected.events_read -= num_lost
+        self.collected.keep(RawMemory, len(members) - num_lost, columns)
 
     def _flows(self, members: list[Any], *, is_start: bool) -> None:
         self.collected.arrow_categories.update({event.cat for event in members})
         if not self._arrows:
             return
-        columns = [
-            pl.Series(RawFlows.is_start, [is_start] * len(members), dtype=pl.Boolean),
-            pl.Series(RawFlows.is_backward, [event.cat in BACKWARD_ARROWS for event in members], dtype=pl.Boolean),
-            _int_series(RawFlows.id, [event.id for event in members]),
-            _instants([event.ts for event in members], exact=True).alias(RawFlows.time_ns),
-            _thread_series(RawFlows.thread, [event.tid for event in members]),
-            _int_series(RawFlows.process, [event.pid for event in members]),
-        ]
-        self._keep(RawFlows, pl.DataFrame(columns).drop_nulls([RawFlows.time_ns, RawFlows.id]).get_columns())
+        ids = int_series(RawFlows.id, [event.id for event in members])
+        instants = _instants([event.ts for event in members], exact=True)
+        good = ids.is_not_null() & instants.is_not_null()
+        columns: dict[Column, Values] = {
+            RawFlows.is_start: [is_start] * len(members),
+            RawFlows.is_backward: [event.cat in BACKWARD_ARROWS for event in members],
+            RawFlows.id: ids,
+            RawFlows.time_ns: instants,
+            RawFlows.thread: [event.tid for event in members],
+            RawFlows.process: [event.pid for event in members],
+        }
+        kept = {column: _chosen(values, good) for column, values in columns.items()}
+        self.collected.keep(RawFlows, int(good.sum()), kept)
 
     def _note_collectives(self, table: type[Table], members: list[Any], args: list[Any]) -> None:
         marked = [row for row, arg in enumerate(args) if arg.collective is not None]
@@ -434,11 +454,7 @@ class Collector:
         chosen = [event for event in members if event.name == "thread_name"]
         for event, args in zip(chosen, self._args(MetadataArgs, chosen), strict=True):
             if args.label is not None:
-                self.collected.threads.setdefault(_thread_number(event.tid), str(args.label).strip())
-
-    def _keep(self, table: type[Table], columns: list[pl.Series]) -> None:
-        if len(columns[0]):
-            self.collected.frames.setdefault(table, []).append(pl.DataFrame(columns))
+                self.collected.threads.setdefault(thread_number(event.tid), str(args.label).strip())
 
 
 def _kind(category: str) -> int | None:
@@ -453,24 +469,26 @@ def _ran_on_device(args: AnnotationArgs) -> bool:
     return isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
 
 
-def _collective_marks(category: str, args: list[DeviceArgs]) -> pl.Series:
+def _chosen(values: Values, wanted: pl.Series) -> Values:
+    """Return the values that are wanted, in the same form."""
+    return values.filter(wanted) if isinstance(values, pl.Series) else list(compress(values, wanted))
+
+
+def _collective_marks(category: str, args: list[DeviceArgs]) -> list[bool]:
     is_whole = category == _COLLECTIVE_CATEGORY
-    return pl.Series(
-        RawDevice.is_collective, [is_whole or arg.collective is not None for arg in args], dtype=pl.Boolean
-    )
+    return [is_whole or arg.collective is not None for arg in args]
 
 
-def _python_columns(args: list[PythonArgs]) -> list[pl.Series]:
-    return [
-        _int_series(RawPython.python_id, [arg.python_id for arg in args]),
-        _int_series(RawPython.parent_id, [arg.parent_id for arg in args]),
-        _int_series(RawPython.module_id, [arg.module_id for arg in args]),
-    ]
+def _python_columns(args: list[PythonArgs]) -> dict[Column, Values]:
+    return {
+        RawPython.python_id: [arg.python_id for arg in args],
+        RawPython.parent_id: [arg.parent_id for arg in args],
+        RawPython.module_id: [arg.module_id for arg in args],
+    }
 
 
-def _external_ids(args: Sequence[Any]) -> pl.Series:
-    ids = [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args]
-    return _int_series(RawOps.external_id, ids)
+def _external_ids(args: Sequence[Any]) -> list[int | None]:
+    return [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args]
 
 
 def _instants(values: Sequence[Any], *, exact: bool) -> pl.Series:
@@ -497,39 +515,3 @@ def lenient_args(kind: type[Any], text: bytes) -> tuple[Any, bool]:
             continue
         good[key] = value
     return msgspec.json.decode(msgspec.json.encode(good), type=kind, strict=False), False
-
-
-def _number(value: object) -> int | None:
-    """Return the whole number that a JSON value stands for, or None."""
-    if isinstance(value, str):
-        try:
-            number = int(value, 0)
-        except ValueError:
-            match = _NUMBER_IN_TEXT.search(value[:64])
-            number = int(match[0]) if match and len(match[0]) < 20 else None
-    else:
-        number = value if isinstance(value, int) else None
-    return number if number is not None and number in _INT64 else None
-
-
-def _int_series(name: str, values: Sequence[object]) -> pl.Series:
-    try:
-        return pl.Series(name, values, dtype=pl.Int64)
-    except (TypeError, OverflowError):
-        return pl.Series(name, [_number(value) for value in values], dtype=pl.Int64)
-
-
-def _thread_number(tid: object) -> int:
-    number = _number(tid)
-    # A name without a number still tells threads apart.
-    return number if number is not None else -2 - zlib.crc32(str(tid).encode(errors="replace"))
-
-
-def _thread_series(name: str, values: Sequence[object]) -> pl.Series:
-    try:
-        series = pl.Series(name, values, dtype=pl.Int64)
-        if series.null_count() == 0:
-            return series
-    except (TypeError, OverflowError):
-        pass
-    return pl.Series(name, [_thread_number(value) for value in values], dtype=pl.Int64)

@@ -21,6 +21,8 @@ _MAX_DECIMALS: Final = 3
 LARGEST_NS: Final = 2**61
 """Base, start and length are each below it, so that their sum fits 64 bits; as an instant it is in the year 2043."""
 _LONGEST_NUMBER: Final = 64
+_ROUNDING: Final = 1.5 * 2.0**52
+"""Added and taken away again, it rounds a small float half to even: floats of its size have no fraction."""
 
 
 class InexactError(Exception):
@@ -75,10 +77,11 @@ def ns_series(values: Sequence[int | float | None]) -> pl.Series:
 def _ns_of_floats(values: Sequence[int | float | None]) -> pl.Series:
     micro = pl.Series("micro", values, dtype=pl.Float64, strict=False)
     _check_range(micro, EXACT_FLOAT_LIMIT_US)
-    column = pl.col("micro")
-    whole = column.floor()
-    ns = whole.cast(pl.Int64) * NS_PER_US + ((column - whole) * NS_PER_US).round().cast(pl.Int64)
-    return micro.to_frame().select(ns).to_series()
+    # Arithmetic of series alone, since an expression would cost more than the numbers of a chunk.
+    whole = micro.cast(pl.Int64)
+    parts = (micro - whole) * float(NS_PER_US)
+    nearest = (parts + _ROUNDING) - _ROUNDING
+    return whole * NS_PER_US + nearest.cast(pl.Int64)
 
 
 def _check_range(series: pl.Series, limit: float) -> None:

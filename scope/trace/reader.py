@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_CHUNK_BYTES: Final = 2 << 20
+_CHUNK_BYTES: Final = 512 << 10
+"""Records of a chunk and the chunk itself stay in a core's own cache; more would cost time and memory."""
 _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
 _TAIL_BYTES: Final = 4 << 10
@@ -63,11 +64,9 @@ class _Reader:
         is_last = False
         while self.tail is None and not is_last:
             buffer, is_last = self._fill(buffer)
-            if is_last:
-                chunk, buffer = buffer, b""
-            else:
-                chunk, buffer = self._cut(buffer)
-            buffer = self._take_chunk(chunk, is_last=is_last) + buffer
+            cut, following = (len(buffer), len(buffer)) if is_last else self._cut(buffer)
+            text = b"".join((b"[", memoryview(buffer)[:cut], b"]"))
+            buffer = self._take_chunk(text, is_last=is_last) + buffer[following:]
         tail = (self.tail or b"") + buffer
         is_truncated = self.tail is None or self.source.is_cut
         if self.tail is not None:
@@ -139,38 +138,40 @@ class _Reader:
             size += len(block)
         return b"".join(parts), False
 
-    def _cut(self, buffer: bytes) -> tuple[bytes, bytes]:
-        """Split behind the last complete event."""
+    def _cut(self, buffer: bytes) -> tuple[int, int]:
+        """Return where the last complete event ends, and where the next one begins."""
         window = _TAIL_BYTES
         while True:
             last = deque(SEPARATOR.finditer(buffer, max(0, len(buffer) - window)), maxlen=1)
             if last:
-                return buffer[: last[0].start() + 1], buffer[last[0].end() :]
+                return last[0].start() + 1, last[0].end()
             if window >= len(buffer):
                 break
             window *= 16
         if len(buffer) > _LONGEST_EVENT_BYTES:
             message = f"{self.source.path}: one event is longer than {_LONGEST_EVENT_BYTES >> 20} MiB; not read"
             raise LimitError(message)
-        return b"", buffer
+        return 0, 0
 
-    def _take_chunk(self, chunk: bytes, *, is_last: bool) -> bytes:
-        """Decode a chunk; return the beginning of an event that it does not finish."""
-        if not chunk or chunk.isspace():
+    def _take_chunk(self, text: bytes, *, is_last: bool) -> bytes:
+        """Decode a chunk, which stands in brackets; return the beginning of an event that it does not finish."""
+        if len(text) == len(b"[]"):
             return b""
-        text = b"[" + chunk + b"]"
         try:
             self._add(text)
         except msgspec.ValidationError:
             if self._add_loose(text):
                 return b""
         except DECODE_ERRORS as error:
+            chunk = text[1:-1]
+            if chunk.isspace():
+                return b""
             end = array_end(text, error)
             if end is not None and self._add_until(text, end):
                 return b""
         else:
             return b""
-        found = salvage(chunk, is_last=is_last)
+        found = salvage(text[1:-1], is_last=is_last)
         self.collector.add(found.events, exact=True)
         self.collector.collected.events_lost += found.lost
         self.collector.collected.events_repaired += found.repaired
