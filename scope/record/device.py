@@ -17,6 +17,29 @@ _MAX_EVENTS: Final = 4096
 """Beyond these a sample is dropped, never a step."""
 
 
+class EventPool:
+    """Timing events that are used again; making one takes far longer than recording it."""
+
+    def __init__(self, make_event: Callable[[], Any]) -> None:
+        """Start empty."""
+        self._make_event = make_event
+        self._free: list[Any] = []
+        self._made = 0
+
+    def take(self) -> Any:
+        """Return an event; None when all that may be are in use."""
+        if self._free:
+            return self._free.pop()
+        if self._made >= _MAX_EVENTS:
+            return None
+        self._made += 1
+        return self._make_event()
+
+    def give(self, event: Any) -> None:
+        """Take an event back."""
+        self._free.append(event)
+
+
 class _Step:
     """GPU times of one step, and how many of its pairs are still under way."""
 
@@ -46,11 +69,9 @@ class DevicePhases:
             capturing: Whether a CUDA graph is being captured; torch's own by default.
         """
         self.num_dropped = 0
-        self._make_event = make_event or (lambda: torch.cuda.Event(enable_timing=True))
+        self._pool = EventPool(make_event or (lambda: torch.cuda.Event(enable_timing=True)))
         self._capturing = capturing or torch.cuda.is_current_stream_capturing
         self._stand_in = make_event is not None
-        self._free: list[Any] = []
-        self._made = 0
         self._pending: deque[tuple[_Step, str, Any, Any]] = deque()
         self._step = _Step()
 
@@ -69,7 +90,7 @@ class DevicePhases:
         name, start = begun
         end = self._take() if self._is_active() else None
         if end is None:
-            self._free.append(start)
+            self._pool.give(start)
             return
         end.record()
         self._step.pending += 1
@@ -89,16 +110,14 @@ class DevicePhases:
             step, name, start, end = self._pending.popleft()
             step.times[name] = step.times.get(name, 0) + round(start.elapsed_time(end) * 1e6)
             step.pending -= 1
-            self._free += (start, end)
+            self._pool.give(start)
+            self._pool.give(end)
 
     def _is_active(self) -> bool:
         return (self._stand_in or (torch.cuda.is_available() and torch.cuda.is_initialized())) and not self._capturing()
 
     def _take(self) -> Any:
-        if self._free:
-            return self._free.pop()
-        if self._made >= _MAX_EVENTS:
+        event = self._pool.take()
+        if event is None:
             self.num_dropped += 1
-            return None
-        self._made += 1
-        return self._make_event()
+        return event

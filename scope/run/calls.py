@@ -144,9 +144,11 @@ class _Total:
         self.calls += 1
         self.in_bytes += call.shape.in_bytes
         self.out_bytes += call.shape.out_bytes
-        if call.completed_ns:
+        # The host issues a device's calls long before the device comes to them.
+        begun_ns = call.arrived_ns if call.flags & layout.FLAG_DEVICE_TIMED else call.issued_ns
+        if call.completed_ns and begun_ns:
             self.timed += 1
-            self.duration_ns += call.completed_ns - call.issued_ns
+            self.duration_ns += call.completed_ns - begun_ns
         if call.blocked_ns >= 0:
             self.known += 1
             self.blocked_ns += call.blocked_ns
@@ -187,7 +189,7 @@ class StepCalls:
 
     def num_outstanding(self) -> int:
         """Return the calls whose completion was not seen so far."""
-        return sum(not call.completed_ns for call in self.seen)
+        return sum(not call.flags & layout.FLAG_COMPLETED for call in self.seen)
 
     def wait(self) -> tuple[int | None, float | None]:
         """Return the blocked time whose wait site was seen and the share of calls that it stands for."""
@@ -310,7 +312,8 @@ class CallLog:
     def complete(self, call: Call, completed_ns: int) -> None:
         """Note that a call has completed; the second time for the same call does nothing.
 
-        The ring of the black box learns it with the next call of the group (`outstanding`) and from `refresh_ring`.
+        An instant of 0 says that it has and not when. The ring of the black box learns it with the next call of the
+        group (`outstanding`) and from `refresh_ring`.
         """
         if call.flags & layout.FLAG_COMPLETED:
             return

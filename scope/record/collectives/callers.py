@@ -45,25 +45,29 @@ class CallerTable:
     """Remembers the kind of every code object that was seen below a call.
 
     Attributes:
-        kinds: What is known so far.
+        kinds: What is known so far, by the id of the code object: its hash is worked out anew at each look.
     """
 
     def __init__(self) -> None:
-        self.kinds: dict[CodeType, int] = {}
+        self.kinds: dict[int, int] = {}
+        self._alive: list[CodeType] = []
 
     def kind(self, code: CodeType) -> int:
         """Return the kind of a code object."""
-        found = self.kinds.get(code)
+        found = self.kinds.get(id(code))
         if found is not None:
             return found
         if len(self.kinds) >= _MAX_CODES:
             # Every compiled graph makes code of its own; forgetting all costs one look at each again.
             self.kinds.clear()
+            self._alive.clear()
         if code.co_argcount > 1 and code.co_varnames[1] == "bucket":
             kind = GRADIENT_HOOK
         else:
             kind = classify_code(code.co_filename, code.co_name)
-        self.kinds[code] = kind
+        # Kept alive, so that no other code takes its id.
+        self._alive.append(code)
+        self.kinds[id(code)] = kind
         return kind
 
     def is_gradient_hook(self, frame: FrameType | None) -> bool:

@@ -8,7 +8,6 @@ threads, which need it while they hold the queue's lock.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,14 +158,22 @@ class WaitTensorKernel:
             if not (intact and tracker.active) or type(tensor) is not plain or tensor.is_meta:
                 # A graph is being traced: nothing is waited for.
                 return redispatch(rest, tensor)
-            start = time.monotonic_ns()
-            result = redispatch(rest, tensor)
+            call = begun = None
             try:
-                end = time.monotonic_ns()
-                tracker.waited_for_tensor(tensor.data_ptr(), start, end, on_host=tensor.is_cpu)
+                call = tracker.claim_storage(tensor.data_ptr())
+                if call is not None:
+                    begun = tracker.mark_wait(call)
             except Exception as error:  # noqa: BLE001 - the one guard
                 intact = False
+                call = None
                 guard.disable("_c10d_functional::wait_tensor", error)
+            result = redispatch(rest, tensor)
+            if call is not None:
+                try:
+                    tracker.end_wait(call, begun)
+                except Exception as error:  # noqa: BLE001 - the one guard
+                    intact = False
+                    guard.disable("_c10d_functional::wait_tensor", error)
             return result
 
         return kernel

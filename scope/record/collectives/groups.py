@@ -6,6 +6,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 import torch.distributed as dist
 
 from scope.run.schema import GroupInfo
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 # torch annotates only a part of itself.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
 
 _MESH_PREFIX: Final = "mesh_"
 _UNNAMED_MESH_PREFIX: Final = "mesh_dim_"
@@ -30,7 +31,7 @@ class Group:
         name: torch's name of it.
         ranks: Global ranks, in the order of the group's own ranks.
         reference: Weak: a group that is destroyed must be free to go.
-        shapes: What is known of calls by their signature; `scope.record.collectives.shapes` fills it.
+        on_device: Whether its calls run on a device's streams; None where that depends on their tensors.
     """
 
     __slots__ = (
@@ -40,10 +41,10 @@ class Group:
         "mesh_axis",
         "name",
         "number",
+        "on_device",
         "rank",
         "ranks",
         "reference",
-        "shapes",
     )
 
     def __init__(self, number: int, process_group: Any) -> None:
@@ -53,10 +54,10 @@ class Group:
         self.rank: int = process_group.rank()
         self.ranks = _global_ranks(process_group)
         self.backend = _backend(process_group)
+        self.on_device = _runs_on_device(process_group)
         self.description: str | None = getattr(process_group, "group_desc", None) or None
         self.mesh_axis = _axis_of_description(self.description)
         self.destroyed_ns: int | None = None
-        self.shapes: dict[Any, Any] = {}
 
     def info(self) -> GroupInfo:
         """Return the record of the run directory."""
@@ -202,6 +203,23 @@ def _backend(process_group: Any) -> str | None:
         return str(dist.get_backend(process_group))
     except (KeyError, ValueError, RuntimeError, AssertionError):
         return None
+
+
+def _runs_on_device(process_group: Any) -> bool | None:
+    """Return whether all tensors of a group are on a device (True), on the host (False), or may be either (None)."""
+    if _knows_no_device():
+        return False
+    try:
+        kinds = {device.type for device in process_group._device_types}
+    except (AttributeError, RuntimeError):
+        return None
+    return None if "cpu" in kinds or not kinds else True
+
+
+def _knows_no_device() -> bool:
+    """Return whether this torch was built for the host alone; asking for devices themselves would start a driver."""
+    built_for = (getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu"))
+    return not any(built_for) and torch._C._get_privateuse1_backend_name() == "privateuseone"
 
 
 def _registered_groups() -> dict[Any, Any] | None:

@@ -52,8 +52,8 @@ class Measured(NamedTuple):
     uneven: bool = False
 
 
-Signature = Callable[[Sequence[Any]], Any]
-"""Gives what tells calls apart, or None for those that must be measured each time."""
+Signature = Callable[[int, Sequence[Any]], Any]
+"""Gives, of a group's id and the arguments, what tells calls apart; None for those to be measured each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,42 +112,33 @@ def _sizes_differ(tensors: Sequence[Any]) -> bool:
     return len({tensor.numel() for tensor in tensors}) > 1
 
 
-def _sign_in_place(name: str) -> Signature:
+def _sign_in_place(group: int, args: Sequence[Any]) -> Any:
     """Of operators that write their first argument, a list of one tensor."""
-
-    def signature(args: Sequence[Any]) -> Any:
-        tensors = args[0]
-        if len(tensors) == 1:
-            tensor = tensors[0]
-            if not tensor.is_sparse:
-                return name, tensor.nbytes, tensor.dtype
+    tensors = args[0]
+    if len(tensors) > 1:
+        return None
+    tensor = tensors[0]
+    try:
+        return group, tensor.nbytes, tensor.dtype
+    except RuntimeError:
+        # A sparse tensor: how many elements it has is not among its sizes.
         return None
 
-    return signature
 
-
-def _sign_with_peer(name: str) -> Signature:
+def _sign_with_peer(group: int, args: Sequence[Any]) -> Any:
     """Of operators with such a list and a root or peer."""
-
-    def signature(args: Sequence[Any]) -> Any:
-        tensors = args[0]
-        return (name, tensors[0].nbytes, tensors[0].dtype, args[2], args[3]) if len(tensors) == 1 else None
-
-    return signature
+    tensors = args[0]
+    return (group, tensors[0].nbytes, tensors[0].dtype, args[2], args[3]) if len(tensors) == 1 else None
 
 
-def _sign_pair(name: str) -> Signature:
+def _sign_pair(group: int, args: Sequence[Any]) -> Any:
     """Of operators with an output and an input."""
-
-    def signature(args: Sequence[Any]) -> Any:
-        source = args[1]
-        return name, args[0].nbytes, source.nbytes, source.dtype
-
-    return signature
+    source = args[1]
+    return group, args[0].nbytes, source.nbytes, source.dtype
 
 
-def _sign_never(name: str) -> Signature:
-    return lambda args: None
+def _sign_never(group: int, args: Sequence[Any]) -> Any:
+    return None
 
 
 def _all_reduce(args: Sequence[Any], rank: int) -> Measured:
@@ -251,10 +242,8 @@ def _barrier(args: Sequence[Any], rank: int) -> Measured:
     return Measured(0, 0, None, (args[0],))
 
 
-def _spec(
-    name: str, operation: str, measure: Any, *, sign: Callable[[str], Signature] = _sign_never, **more: Any
-) -> OperationSpec:
-    return OperationSpec(name=name, operation=OPERATION_CODES[operation], measure=measure, signature=sign(name), **more)
+def _spec(name: str, operation: str, measure: Any, *, sign: Signature = _sign_never, **more: Any) -> OperationSpec:
+    return OperationSpec(name=name, operation=OPERATION_CODES[operation], measure=measure, signature=sign, **more)
 
 
 SPECS: Final[tuple[OperationSpec, ...]] = (

@@ -16,6 +16,7 @@ from scope.record.collectives.waits import WorkWaits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scope.record.collectives.device_times import DeviceTimes
     from scope.record.collectives.sink import CallSink
     from scope.run.schema import GroupInfo
 
@@ -40,6 +41,7 @@ class CollectiveRecorder:
         hook_disabled: Callable[[str, str], None] | None = None,
         wall_offset_ns: int = 0,
         route: str | None = None,
+        device: DeviceTimes | None = None,
     ) -> None:
         """Prepare; nothing is hooked before `attach`.
 
@@ -49,11 +51,12 @@ class CollectiveRecorder:
             hook_disabled: Told the name of a hook that raised, and what.
             wall_offset_ns: Added to the monotonic clock it gives nanoseconds since the epoch.
             route: Take this one instead of the best.
+            device: Times calls on a device's streams; by torch's events unless told otherwise.
         """
         self._wanted = route
         self.guard = HookGuard(hook_disabled)
         self.groups = GroupTable(group_added, wall_offset_ns=wall_offset_ns)
-        self.tracker = CallTracker(sink, self.groups, self.guard)
+        self.tracker = CallTracker(sink, self.groups, self.guard, device=device)
         self.flight_recorder: FlightRecorderPoll | None = None
         self.route: str | None = None
         self.blind_to: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -12,8 +12,6 @@ from scope.run.layout import hash_word
 from scope.run.schema import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scope.record.collectives.groups import Group
     from scope.record.collectives.operations import Measured, OperationSpec
 
@@ -24,20 +22,28 @@ _MAX_SIGNATURES: Final = 4096
 _CONTROL_DTYPES: Final = frozenset({torch.uint8, torch.int8, torch.int64})
 
 
-class Shapes(NamedTuple):
+class Shapes:
     """The shape of one call by the kind of its caller.
 
     Attributes:
+        on_device: As the group's.
+        reference: To the process group: an id may come back after its group was destroyed.
         plain: Called by the Python API or DDP's reducer.
         functional: Called by an operator or a compiled graph.
         objects: Called by an object collective.
         may_be_control: The element type is one that object collectives send.
     """
 
-    plain: CallShape
-    functional: CallShape
-    objects: CallShape
-    may_be_control: bool
+    __slots__ = ("functional", "may_be_control", "objects", "on_device", "plain", "reference")
+
+    def __init__(self, plain: CallShape, group: Group, *, may_be_control: bool) -> None:
+        """Take what the arguments of a call on a group say."""
+        self.reference = group.reference
+        self.on_device = group.on_device
+        self.plain = plain
+        self.functional = plain._replace(variant=FUNCTIONAL) if plain.variant == PLAIN else plain
+        self.objects = plain._replace(variant=OBJECT)
+        self.may_be_control = may_be_control
 
 
 def dtype_codes() -> dict[Any, int]:
@@ -75,16 +81,14 @@ def make_shapes(spec: OperationSpec, group: Group, measured: Measured) -> Shapes
         if spec.point_to_point
         else hash_word(operation=spec.operation, dtype=dtype, root=peer, count=measured.elements),
     )
-    functional = plain._replace(variant=FUNCTIONAL) if variant == PLAIN else plain
-    return Shapes(plain, functional, plain._replace(variant=OBJECT), measured.dtype in _CONTROL_DTYPES)
+    return Shapes(plain, group, may_be_control=measured.dtype in _CONTROL_DTYPES)
 
 
-def find_shapes(spec: OperationSpec, group: Group, args: Sequence[Any], signature: Any) -> Shapes:
-    """Return the shapes of a call whose signature is new to its group, and remember them by it."""
-    shapes = make_shapes(spec, group, spec.measure(args, group.rank))
-    if signature is not None:
-        if len(group.shapes) >= _MAX_SIGNATURES:
-            # Sizes that never come back (packed batches) must not fill the memory.
-            group.shapes.clear()
-        group.shapes[signature] = shapes
-    return shapes
+def remember_shapes(known: dict[Any, Shapes], signature: Any, shapes: Shapes) -> None:
+    """Remember shapes by what tells calls of one operator apart; nothing where nothing does."""
+    if signature is None:
+        return
+    if len(known) >= _MAX_SIGNATURES:
+        # Sizes that never come back (packed batches) must not fill the memory.
+        known.clear()
+    known[signature] = shapes

@@ -31,6 +31,10 @@ class CallSink(Protocol):
         """Take the completion of a call; a second one for the same call does nothing."""
         ...
 
+    def end_wait(self, call: Call, start_ns: int, end_ns: int) -> None:
+        """Take that a thread was blocked in `[start_ns, end_ns)`, at the end of which the call had completed."""
+        ...
+
     def add_wait(self, call: Call, blocked_ns: int) -> None:
         """Take host time that a thread was blocked until the call had completed; several add up."""
         ...

@@ -24,9 +24,10 @@ from scope.record.collectives.callers import (
     ENGINE,
     FUNCTIONAL,
 )
-from scope.record.collectives.shapes import find_shapes, make_shapes
+from scope.record.collectives.device_times import DeviceTimes
+from scope.record.collectives.shapes import make_shapes, remember_shapes
 from scope.record.collectives.waits import BackwardWaits
-from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL
+from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL, FLAG_DEVICE_TIMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from scope.record.collectives.groups import Group, GroupTable
     from scope.record.collectives.guard import HookGuard
     from scope.record.collectives.operations import Measured, OperationSpec
+    from scope.record.collectives.shapes import Shapes
     from scope.record.collectives.sink import CallSink
     from scope.run.calls import Call
 
@@ -73,20 +75,25 @@ class CallTracker:
         sink: Takes the calls.
         works: By the id of a Work: a weak reference to it, and its call.
         thread: What the calling thread has open.
+        device: Times of calls on a device's streams.
     """
 
-    def __init__(self, sink: CallSink, groups: GroupTable, guard: HookGuard) -> None:
+    def __init__(
+        self, sink: CallSink, groups: GroupTable, guard: HookGuard, *, device: DeviceTimes | None = None
+    ) -> None:
         """Start with nothing open.
 
         Args:
             sink: Takes the calls.
             groups: Finds the group of a call.
             guard: Told what a hook raised.
+            device: Times calls on a device's streams; by torch's events unless told otherwise.
         """
         self.active = True
         self.sink = sink
         self.works: dict[int, tuple[weakref.ref[Any], Call]] = {}
         self.thread = ThreadState()
+        self.device = device or DeviceTimes(sink)
         self._groups = groups
         self._guard = guard
         self._issue = sink.issue
@@ -95,7 +102,7 @@ class CallTracker:
         self._without_future: set[str] = set()
         self._unbox_work = torch.distributed.Work.unbox
         self._unbox_group = torch.distributed.ProcessGroup.unbox
-        self._backward = BackwardWaits(sink, guard, self.thread)
+        self._backward = BackwardWaits(sink, guard, self.thread, self.device)
 
     def starter(  # noqa: C901 - flat on purpose, see below
         self, spec: OperationSpec, *, async_index: int | None
@@ -108,25 +115,25 @@ class CallTracker:
             spec: Which operator.
             async_index: Place of `async_op` among its arguments; None where the operator does not say.
         """
-        unbox, group_of, by_id = self._unbox_group, self._groups.of, self._groups.by_id
+        unbox, group_of = self._unbox_group, self._groups.of
         group_index, sign, blocking = spec.group_index, spec.signature, spec.blocking
         kinds, table, thread, issue = self._callers.kinds, self._callers, self.thread, self._issue
         monotonic, getframe = time.monotonic_ns, sys._getframe
+        device_issued = self.device.issued
+        known: dict[Any, Shapes] = {}
 
         # Flat, and its names bound above: what is looked up or called in here is paid by every collective.
-        def begin(args: Sequence[Any]) -> Call:
+        def begin(args: Sequence[Any]) -> Call:  # noqa: C901
             process_group = unbox(args[group_index])
-            group = by_id.get(id(process_group))
-            # An id may come back after its group was destroyed.
-            if group is None or group.reference() is not process_group:
+            signature = sign(id(process_group), args)
+            shapes = known.get(signature)
+            if shapes is None or shapes.reference() is not process_group:
                 group = group_of(process_group)
-            signature = sign(args)
-            shapes = group.shapes.get(signature) if signature is not None else None
-            if shapes is None:
-                shapes = find_shapes(spec, group, args, signature)
+                shapes = make_shapes(spec, group, spec.measure(args, group.rank))
+                remember_shapes(known, signature, shapes)
             try:
                 frame = getframe(2)
-                kind = kinds.get(frame.f_code)
+                kind = kinds.get(id(frame.f_code))
                 if kind is None:
                     kind = table.kind(frame.f_code)
             except ValueError:
@@ -148,12 +155,17 @@ class CallTracker:
                 shape = shapes.functional
                 if kind == COMPILED or table.is_compiled(frame):
                     flags = FLAG_COMPILED
+            if shapes.on_device is not False and (shapes.on_device or is_on_device(args)):
+                flags |= FLAG_DEVICE_TIMED
+            # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
             if asynchronous and not blocking:
                 thread.kind = kind
                 thread.blocking = None
-                return issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
-            # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
-            thread.blocking = call = issue(shape, flags, monotonic())
+                call = issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
+            else:
+                thread.blocking = call = issue(shape, flags, monotonic())
+            if flags & FLAG_DEVICE_TIMED:
+                device_issued(call)
             return call
 
         return begin
@@ -185,10 +197,15 @@ class CallTracker:
             flags = FLAG_COMPILED if kind == COMPILED or self._callers.is_compiled(frame) else 0
         self.thread.kind = kind
         self.thread.blocking = None
+        if group.on_device or (group.on_device is None and any(not tensor.is_cpu for tensor in measured.tensors)):
+            flags |= FLAG_DEVICE_TIMED
         if asynchronous is False or kind == API_BLOCKING_P2P:
             self.thread.blocking = call = self._issue(shape, flags, _monotonic())
-            return call
-        return self._issue(shape, flags | FLAG_ASYNCHRONOUS, _monotonic())
+        else:
+            call = self._issue(shape, flags | FLAG_ASYNCHRONOUS, _monotonic())
+        if flags & FLAG_DEVICE_TIMED:
+            self.device.issued(call)
+        return call
 
     def end(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], boxed_work: Any) -> None:
         """Take the boxed Work of an asynchronous call that the backend has accepted.
@@ -213,13 +230,9 @@ class CallTracker:
         if not call.flags & FLAG_ASYNCHRONOUS:
             return
         kind = self.thread.kind
-        on_host = True
-        for tensor in tensors:
-            on_host = tensor.is_cpu
-            if kind not in _BY_STORAGE:
-                break
-            self._storages[tensor.data_ptr()] = call
         if kind in _BY_STORAGE:
+            for tensor in tensors:
+                self._storages[tensor.data_ptr()] = call
             if len(self._storages) > _MAX_REMEMBERED:
                 self._forget_oldest_storages()
             if kind == ENGINE:
@@ -229,7 +242,8 @@ class CallTracker:
             self._backward.watch(call)
         if work is None:
             return
-        if on_host and spec.name not in self._without_future:
+        # A device's future calls back when the work is queued.
+        if not call.flags & FLAG_DEVICE_TIMED and spec.name not in self._without_future:
             try:
                 work.get_future().add_done_callback(Completion(self.sink, call, self._guard))
             except RuntimeError:
@@ -256,28 +270,44 @@ class CallTracker:
 
     def end_inside(self, call: Call) -> None:
         """Take the end of an operator that returned only when the operation was over."""
-        now = _monotonic()
-        self.sink.complete(call, now)
-        self.sink.add_wait(call, now - call.issued_ns)
+        self.sink.end_wait(call, call.issued_ns, _monotonic())
         self.thread.blocking = None
 
-    def waited_for_tensor(self, address: int, start_ns: int, end_ns: int, *, on_host: bool) -> None:
-        """Take a functional wait for the tensor at an address that blocked its thread in `[start_ns, end_ns)`."""
+    def claim_storage(self, address: int) -> Call | None:
+        """Return the functional call whose result lies at an address and forget it; None if there is none."""
         call = self._storages.pop(address, None)
         if call is None:
-            return
+            return None
         shape = call.shape
         if shape.variant == operations.PLAIN:
             # The C++ backward of a functional collective looks like DDP's reducer until somebody waits for its tensor.
             call.shape = shape._replace(variant=operations.FUNCTIONAL)
-        self.sink.add_wait(call, end_ns - start_ns)
-        if on_host:
-            self.sink.complete(call, end_ns)
+        return call
+
+    def mark_wait(self, call: Call) -> Any:
+        """Return what `end_wait` needs, just before a wait for a call: an event on a device, else the instant."""
+        return self.device.mark() if call.flags & FLAG_DEVICE_TIMED else _monotonic()
+
+    def end_wait(self, call: Call, begun: Any) -> None:
+        """Take the end of a wait that went well.
+
+        Args:
+            call: What was waited for.
+            begun: What `mark_wait` returned.
+        """
+        if call.flags & FLAG_DEVICE_TIMED:
+            self.device.waited(call, begun)
+        else:
+            self.sink.end_wait(call, begun, _monotonic())
 
     def release(self) -> None:
-        """Let go of what is kept for the calling thread; the end of a step is the place for it."""
+        """Let go of what is kept for the calling thread, which trains; the end of a step is the place for it."""
         self.thread.last_work = None
         self.thread.blocking = None
+        try:
+            self.device.poll()
+        except Exception as error:  # noqa: BLE001 - the one guard
+            self._guard.disable("device times", error)
 
     def close(self) -> None:
         """Stop, and let go of everything."""
@@ -330,6 +360,11 @@ def written_tensors(args: Sequence[Any]) -> Iterable[Any]:
         return first
     nested = [tensor for tensors in first for tensor in tensors]
     return nested or args[1]
+
+
+def is_on_device(args: Sequence[Any]) -> bool:
+    """Return whether the first tensor that an operator of c10d writes is on a device."""
+    return next((not tensor.is_cpu for tensor in written_tensors(args)), False)
 
 
 def _frame_above(depth: int) -> FrameType | None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from scope.run.layout import FLAG_COMPLETED
+from scope.run.layout import FLAG_COMPLETED, FLAG_DEVICE_TIMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scope.record.collectives.device_times import DeviceTimes
     from scope.record.collectives.guard import HookGuard
     from scope.record.collectives.sink import CallSink
     from scope.record.collectives.tracker import CallTracker, ThreadState
@@ -60,31 +61,42 @@ class WorkWaits:
 
     def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tracker, guard = self._tracker, self._guard
-        thread, works, claim = tracker.thread, tracker.works, tracker.claim
-        complete, add_wait = tracker.sink.complete, tracker.sink.add_wait
-
+        thread, works, claim, device = tracker.thread, tracker.works, tracker.claim, tracker.device
+        end_wait, add_wait = tracker.sink.end_wait, tracker.sink.add_wait
         intact = True
 
+        # Flat on purpose: every blocking collective comes through here.
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal intact
-            start = _monotonic()
+            if not (intact and tracker.active):
+                return original(self, *args, **kwargs)
+            call = before = None
             completed = False
+            try:
+                call = thread.blocking
+                if works and id(self) in works:
+                    call = claim(self) or call
+                if call is not None:
+                    thread.blocking = None
+                    if call.flags & FLAG_DEVICE_TIMED:
+                        before = device.mark()
+            except Exception as error:  # noqa: BLE001 - the one guard
+                intact = False
+                guard.disable("Work.wait", error)
+            start = _monotonic()
             try:
                 result = original(self, *args, **kwargs) if args or kwargs else original(self)
                 completed = True
             finally:
                 # A wait that raises (a time limit, a dead peer) blocked its thread all the same.
-                if intact and tracker.active:
+                if call is not None and intact:
                     try:
-                        end = _monotonic()
-                        call = thread.blocking
-                        if works and id(self) in works:
-                            call = claim(self) or call
-                        if call is not None:
-                            thread.blocking = None
-                            add_wait(call, end - start)
-                            if completed:
-                                complete(call, end)
+                        if call.flags & FLAG_DEVICE_TIMED:
+                            device.waited(call, before)
+                        elif completed:
+                            end_wait(call, start, _monotonic())
+                        else:
+                            add_wait(call, _monotonic() - start)
                     except Exception as error:  # noqa: BLE001 - the one guard
                         intact = False
                         guard.disable("Work.wait", error)
@@ -102,7 +114,8 @@ class BackwardWaits:
     after it. Between the two lies the wait.
     """
 
-    def __init__(self, sink: CallSink, guard: HookGuard, thread: ThreadState) -> None:
+    def __init__(self, sink: CallSink, guard: HookGuard, thread: ThreadState, device: DeviceTimes) -> None:
+        self._device = device
         self._sink = sink
         self._guard = guard
         self._thread = thread
@@ -125,13 +138,19 @@ class BackwardWaits:
     def _computed(self, calls: list[Call]) -> None:
         try:
             self._thread.backward = None
+            before = self._device.mark() if calls[0].flags & FLAG_DEVICE_TIMED else None
             start = _monotonic()
-            self._queue_callback(lambda: self._over(calls, start))
+            self._queue_callback(lambda: self._over(calls, start, before))
         except Exception as error:  # noqa: BLE001 - the one guard
             self._guard.disable("backward", error)
 
-    def _over(self, calls: list[Call], start_ns: int) -> None:
+    def _over(self, calls: list[Call], start_ns: int, before: Any) -> None:
         try:
+            if calls[0].flags & FLAG_DEVICE_TIMED:
+                # The stream waits for all buckets in one go, until the last is over: how the wait divides into them is
+                # not known.
+                self._device.waited(calls[-1], before)
+                return
             end_ns = _monotonic()
             for call in calls:
                 if call.blocked_ns >= 0:
