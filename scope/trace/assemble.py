@@ -11,6 +11,7 @@ import polars as pl
 
 from scope.trace.collectives import CallSources, collective_calls
 from scope.trace.deviceevents import HostSide, device_events
+from scope.trace.eager import is_true, not_negative
 from scope.trace.instants import LARGEST_NS
 from scope.trace.launches import LAUNCHING_KINDS, launch_kind
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
@@ -84,11 +85,11 @@ class Texts:
 
     def name_column(self, codes: pl.Series, column: Column) -> pl.Series:
         """Return names for codes."""
-        return self._names.gather(codes).alias(column)
+        return self._names[codes].alias(column)
 
     def text_column(self, codes: pl.Series, column: Column) -> pl.Series:
         """Return texts for codes."""
-        return self._texts.gather(codes).alias(column)
+        return self._texts[codes].alias(column)
 
     def of_names(self, codes: pl.Series, compute: Callable[[str], Any], dtype: Any) -> pl.Series:
         """Return what `compute` makes of each name, computed once a name."""
@@ -105,7 +106,7 @@ def _mapped(codes: pl.Series, compute: Callable[[int], Any], dtype: Any) -> pl.S
     if len(present):
         values = values.extend_constant(None, int(present[-1]) + 1)
         values = values.scatter(present, pl.Series([compute(code) for code in present.to_list()], dtype=dtype))
-    return values.gather(codes)
+    return values[codes]
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ def _optional_text(value: Any) -> str | None:
 
 
 def _ends(frame: pl.DataFrame) -> pl.Series:
-    return frame[RawSpans.start_ns] + frame[RawSpans.duration_ns].clip(lower_bound=0)
+    return frame[RawSpans.start_ns] + not_negative(frame[RawSpans.duration_ns])
 
 
 def _sorted_spans(frame: pl.DataFrame, tie: str) -> pl.DataFrame:
@@ -427,10 +428,8 @@ def _step_of(starts: pl.Series, steps: pl.DataFrame) -> pl.Series:
     ordered = steps.sort(Steps.start_ns)
     places = ordered[Steps.start_ns].search_sorted(starts, side="right").cast(pl.Int64) - 1
     places = pl.select(pl.when(places >= 0).then(places).otherwise(None)).to_series()
-    inside = (starts < ordered[Steps.end_ns].gather(places)).fill_null(value=False)
-    return (
-        pl.select(pl.when(inside).then(ordered[Steps.step_id].gather(places)).otherwise(None)).to_series().cast(_NO_ROW)
-    )
+    inside = is_true(starts < ordered[Steps.end_ns][places])
+    return pl.select(pl.when(inside).then(ordered[Steps.step_id][places]).otherwise(None)).to_series().cast(_NO_ROW)
 
 
 def _forward_ops(raw: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:
@@ -474,7 +473,10 @@ def _flow_pairs(raw: pl.DataFrame, flows: pl.DataFrame) -> dict[int, int]:
 
 
 def _memory(read: ReadTrace, ops: _LinkedOps, base_ns: int) -> pl.DataFrame:
-    raw = read.collected.frame(RawMemory).sort(RawMemory.time_ns, maintain_order=True)
+    raw = read.collected.frame(RawMemory)
+    if raw.height == 0:
+        return Memory.empty()
+    raw = raw.sort(RawMemory.time_ns, maintain_order=True)
     op_ids = ops.around(raw.select(RawMemory.thread, pl.col(RawMemory.time_ns) + base_ns))
     return pl.DataFrame(
         [
@@ -497,6 +499,8 @@ def _sync_kind(name: str) -> str:
 
 
 def _syncs(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
+    if raw.height == 0:
+        return Syncs.empty()
     raw = _sorted_spans(raw, RawSyncs.correlation)
 
     def known(column: Column) -> pl.Series:
@@ -518,6 +522,8 @@ def _syncs(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
 
 
 def _python_calls(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
+    if raw.height == 0:
+        return PythonCalls.empty()
     raw = _sorted_spans(raw, RawPython.python_id).filter(pl.col(RawPython.python_id).is_not_null())
     return pl.DataFrame(
         [

@@ -147,8 +147,8 @@ def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
     chosen = events.filter(pl.col(DeviceEvents.category) == "communication")
     launch_ids = chosen[DeviceEvents.launch_id]
     chosen = chosen.select(*_EVENT_COLUMNS, FILE_ROW).with_columns(
-        sources.launches[Launches.thread].gather(launch_ids),
-        sources.launches[Launches.start_ns].gather(launch_ids).alias(_LAUNCHED),
+        sources.launches[Launches.thread][launch_ids],
+        sources.launches[Launches.start_ns][launch_ids].alias(_LAUNCHED),
     )
     context = _Context(sources)
     is_hip = bool(sources.launches[Launches.name].cast(pl.String).str.starts_with("hip").any())

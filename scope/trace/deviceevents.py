@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.trace import classes
+from scope.trace.eager import is_true, not_negative
 from scope.trace.raw import RawDevice, RawFlows, RawSpans
 from scope.trace.schema import (
     CATEGORIES,
@@ -57,9 +58,9 @@ def device_events(
     raw = raw.with_columns(pl.col(RawDevice.device).fill_null(-1), pl.col(RawDevice.stream).fill_null(-1))
     raw = raw.sort(RawSpans.start_ns, RawDevice.device, RawDevice.stream, RawSpans.duration_ns, maintain_order=True)
     lengths = raw[RawSpans.duration_ns]
-    ends = raw[RawSpans.start_ns] + lengths.clip(lower_bound=0)
+    ends = raw[RawSpans.start_ns] + not_negative(lengths)
     launch_ids = _launch_ids(raw, launches, host.flows, base_ns)
-    op_ids = launches[Launches.op_id].gather(launch_ids)
+    op_ids = launches[Launches.op_id][launch_ids]
     if op_ids.null_count() and ops.height:
         from scope.trace.assemble import rows_by_external_id, usable_external_ids
 
@@ -67,7 +68,7 @@ def device_events(
         op_ids = op_ids.fill_null(rows_by_external_id(ids, ops))
     kinds, kernel_classes, copy_kinds = _classified(raw, texts, op_ids, ops, patterns)
     next_start = raw.select(pl.col(RawSpans.start_ns).shift(-1).over(RawDevice.device, RawDevice.stream)).to_series()
-    is_graph = (launches[Launches.kind] == "graph").gather(launch_ids).fill_null(value=False)
+    is_graph = is_true((launches[Launches.kind] == "graph")[launch_ids])
     categories = kernel_classes.cast(pl.String).replace_strict(
         {"communication": "communication", "memory": "memory"}, default="compute", return_dtype=pl.String
     )
@@ -86,7 +87,7 @@ def device_events(
             raw[RawDevice.correlation].alias(DeviceEvents.correlation),
             launch_ids.alias(DeviceEvents.launch_id),
             op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id),
-            launches[Launches.step_id].gather(launch_ids).alias(DeviceEvents.step_id),
+            launches[Launches.step_id][launch_ids].alias(DeviceEvents.step_id),
             (is_graph | (raw[RawDevice.graph_id] > 0).fill_null(value=False)).alias(DeviceEvents.in_graph),
             copy_kinds.alias(DeviceEvents.copy_kind),
             _copied_bytes(raw, kinds).alias(DeviceEvents.copy_bytes),
@@ -152,7 +153,7 @@ def _last_before(raw: pl.DataFrame, launching: pl.DataFrame, launches: pl.DataFr
 
     Numbers come again where files were merged, and where they wrap around.
     """
-    calls = launching.with_columns(launches[Launches.start_ns].gather(launching[Launches.launch_id]))
+    calls = launching.with_columns(launches[Launches.start_ns][launching[Launches.launch_id]])
     wanted = raw.select(
         pl.col(RawDevice.correlation).alias(Launches.correlation),
         (pl.col(RawSpans.start_ns) + base_ns).alias(Launches.start_ns),
@@ -244,10 +245,10 @@ def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
     known = names.replace_strict(distinct.to_physical(), by_name, return_dtype=pl.Enum(KERNEL_CLASSES))
     parents = ops[Ops.parent_id]
     places = op_ids
-    found = known.gather(places)
+    found = known[places]
     is_open = found.is_null() & places.is_not_null()
     while is_open.any():
-        places = places.zip_with(~is_open, parents.gather(places))
-        found = known.gather(places)
+        places = places.zip_with(~is_open, parents[places])
+        found = known[places]
         is_open = found.is_null() & places.is_not_null()
     return found

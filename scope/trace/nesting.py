@@ -7,6 +7,8 @@ from typing import Final
 
 import polars as pl
 
+from scope.trace.eager import is_true
+
 _THREAD: Final = "thread"
 _TIME: Final = "time"
 _OP: Final = "op"
@@ -72,8 +74,8 @@ def innermost(points: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
     found = order.join_asof(begun, on=_TIME, by=_THREAD, strategy="backward", check_sortedness=False).sort(_ROW)
     places, times = found[_OP], found[_TIME]
     # From the operator that began last, climb to one that still runs; each turn settles all points of one more level.
-    has_ended = (end.gather(places) <= times).fill_null(value=False)
+    has_ended = is_true(end[places] <= times)
     while has_ended.any():
-        places = places.zip_with(~has_ended, parent.gather(places))
-        has_ended = (end.gather(places) <= times).fill_null(value=False)
+        places = places.zip_with(~has_ended, parent[places])
+        has_ended = is_true(end[places] <= times)
     return places

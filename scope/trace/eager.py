@@ -1,0 +1,24 @@
+"""Steps of linking that cost nothing when there is nothing to do.
+
+A method of a series that polars runs as an expression takes a sixth of a millisecond however short the series is, and
+a job may have a thousand small files. So a row is taken by `series[rows]` (null where the row is null), not by
+`gather`, and these stand for `fill_null` and `clip`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def is_true(mask: pl.Series) -> pl.Series:
+    """Return a mask in which null counts as false."""
+    return mask.fill_null(value=False) if mask.null_count() else mask
+
+
+def not_negative(lengths: pl.Series) -> pl.Series:
+    """Return lengths of which those below 0 are 0."""
+    shortest: Any = lengths.min()
+    return lengths.clip(lower_bound=0) if shortest is not None and shortest < 0 else lengths
