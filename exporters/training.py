@@ -302,13 +302,15 @@ class TrainingCollector:
 
 
 def read_start_ticks(pid: int) -> int | None:
-    """Return when a process began, in the kernel's ticks since boot; None when there is no such process."""
+    """Return when a process began, in ticks since boot; None when it is gone, or dead and not yet reaped."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The name, in brackets, may hold anything.
-    return int(text.rpartition(")")[2].split()[19])
+    fields = text.rpartition(")")[2].split()
+    # A rank that was killed and that nobody has waited for yet is still listed.
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _changed_ns(folder: Path) -> int:

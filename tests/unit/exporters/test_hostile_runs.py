@@ -175,15 +175,18 @@ def test_a_huge_sparse_file_costs_no_memory(spoilt: Spoilt) -> None:
 
 def test_evidence_that_is_no_amount(spoilt: Spoilt) -> None:
     """A verdict with an absurd or negative wait is shown, its wait is not."""
-    with (spoilt.folder / "verdicts.jsonl").open("w") as stream:
+    with (spoilt.folder / paths.VERDICTS_FILE).open("w") as stream:
         for rank, wait in ((0, 10**400), (1, -5)):
             verdict = {
-                "kind": "straggler", "severity": "warning", "attempt": 0, "ranks": [rank], "time_ns": NOW,
-                "first_ns": NOW, "text": "t", "evidence": {"imposed_wait_ns": wait},
+                "time_ns": NOW, "kind": "straggler" * 100, "severity": "warning", "ranks": [rank], "summary": "s",
+                "evidence": {"imposed_wait_ns": wait},
             }  # fmt: skip
             stream.write(json.dumps(verdict) + "\n")
     series = spoilt.read()
-    assert series.get(t.IMPOSED_WAIT, (short_hash("job"), "0")) is None
+    shown = [labels for metric, samples in series if metric == t.VERDICT for labels in samples]
+    assert [labels[1] for labels in shown] == ["0", "1"]
+    for rank in ("0", "1"):
+        assert series.get(t.IMPOSED_WAIT, (short_hash("job"), rank)) is None
 
 
 def test_a_run_that_breaks_its_reader_costs_itself_alone(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch) -> None:
