@@ -6,10 +6,6 @@ stays quiet before, resolves after, and its texts hold no template that failed.
 
 from __future__ import annotations
 
-import http.server
-import json
-import subprocess
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +17,7 @@ from dashboards.alerts.settings import SETTINGS
 from scope.testing.fake_nvml.nodes import make_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from scope.testing.fake_nvml.build import Script
@@ -132,73 +128,11 @@ def plant_busy_wait(script: Script) -> None:
     script.field(6, 185, 120_000, value_type=1)
 
 
-class Webhook:
-    """Takes Alertmanager's messages."""
-
-    def __init__(self) -> None:
-        received: list[dict[str, Any]] = []
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers["Content-Length"])
-                received.extend(json.loads(self.rfile.read(length))["alerts"])
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                del format, args
-
-        self.received = received
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def names(self, status: str) -> set[str]:
-        """Return the alerts that were told as firing or resolved."""
-        return {alert["labels"]["alertname"] for alert in list(self.received) if alert["status"] == status}
-
-    def close(self) -> None:
-        """Stop."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
-def webhook() -> Iterator[Webhook]:
-    """A receiver on loopback."""
-    made = Webhook()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def start_alertmanager(tmp_path: Path, webhook: Webhook) -> Iterator[Callable[[int], None]]:
-    """Starts Alertmanager at a port, telling everything to the webhook."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(port: int) -> None:
-        config = tmp_path / "alertmanager.yml"
-        config.write_text(
-            "route: {receiver: hook, group_by: [alertname], group_wait: 100ms, group_interval: 500ms}\n"
-            f"receivers: [{{name: hook, webhook_configs: [{{url: 'http://127.0.0.1:{webhook.port}/'}}]}}]\n"
-        )
-        command = ["prometheus-alertmanager", f"--config.file={config}", f"--storage.path={tmp_path}/am"]
-        addresses = [f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address="]
-        with (tmp_path / "am.log").open("wb") as log:
-            processes.append(subprocess.Popen([*command, *addresses], stdout=log, stderr=log))
-
-    yield start
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait(10)
-
-
 def test_every_fault_of_a_node_pages_and_resolves(
     start_exporter: Callable[..., Any],
     start_prometheus: Callable[..., Any],
     start_alertmanager: Callable[[int], None],
-    webhook: Webhook,
+    webhook: Any,
     free_port: Callable[[], int],
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,7 @@ documentation and by nothing of the exporter's own.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,7 +69,7 @@ def expect_gpu(gpu: int) -> dict[Key, float]:
     }  # fmt: skip
     for name, metric in percents.items():
         found[key(f"scope_gpu_{name}_ratio", **own, mig="")] = (10 + metric + gpu / 10) / 100
-    # 74 and 76 are the older times of power and thermal policy, 269 to 271 those of software heat, hardware heat and brake.
+    # 74 and 76 are times of policies, power and sync boost; 269 to 271 those of software heat, hardware heat and brake.
     for reason, number in {
         "sw_power_cap": 74, "sync_boost": 76, "sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271
     }.items():  # fmt: skip
@@ -160,7 +161,7 @@ def plant_nic(root: Path, nic: int) -> dict[Key, float]:
 
 
 def plant_nfs(root: Path) -> dict[Key, float]:
-    """Write a mount with two connections and return what it says: milliseconds, bytes 5 and 6 are those over the wire."""
+    """Write a mount of two connections and return what it says: milliseconds; bytes 5 and 6 go over the wire."""
     path = root / "proc/self/mountstats"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -203,7 +204,7 @@ def test_every_series_of_a_node(start_exporter: Callable[..., Any], tmp_path: Pa
     exporter = start_exporter(script, *options)
     # GPM needs two samples.
     while exporter.value("scope_exporter_samples_total") < 3:
-        pass
+        time.sleep(0.05)
     samples = exporter.samples()
     # What names things, and XIDs that have not happened, are other tests' business.
     others = ("scope_gpu_info", "scope_gpu_xid_", "scope_gpu_nic_", "scope_rdma_link_info")
