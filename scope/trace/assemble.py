@@ -11,7 +11,7 @@ import polars as pl
 
 from scope.trace.collectives import CallSources, collective_calls
 from scope.trace.deviceevents import HostSide, device_events
-from scope.trace.eager import is_true, not_negative
+from scope.trace.eager import is_true, not_negative, taken
 from scope.trace.instants import LARGEST_NS
 from scope.trace.launches import LAUNCHING_KINDS, launch_kind
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
@@ -85,11 +85,11 @@ class Texts:
 
     def name_column(self, codes: pl.Series, column: Column) -> pl.Series:
         """Return names for codes."""
-        return self._names[codes].alias(column)
+        return taken(self._names, codes).alias(column)
 
     def text_column(self, codes: pl.Series, column: Column) -> pl.Series:
         """Return texts for codes."""
-        return self._texts[codes].alias(column)
+        return taken(self._texts, codes).alias(column)
 
     def of_names(self, codes: pl.Series, compute: Callable[[str], Any], dtype: Any) -> pl.Series:
         """Return what `compute` makes of each name, computed once a name."""
@@ -106,7 +106,7 @@ def _mapped(codes: pl.Series, compute: Callable[[int], Any], dtype: Any) -> pl.S
     if len(present):
         values = values.extend_constant(None, int(present[-1]) + 1)
         values = values.scatter(present, pl.Series([compute(code) for code in present.to_list()], dtype=dtype))
-    return values[codes]
+    return taken(values, codes)
 
 
 @dataclass(frozen=True)
@@ -428,8 +428,10 @@ def _step_of(starts: pl.Series, steps: pl.DataFrame) -> pl.Series:
     ordered = steps.sort(Steps.start_ns)
     places = ordered[Steps.start_ns].search_sorted(starts, side="right").cast(pl.Int64) - 1
     places = pl.select(pl.when(places >= 0).then(places).otherwise(None)).to_series()
-    inside = is_true(starts < ordered[Steps.end_ns][places])
-    return pl.select(pl.when(inside).then(ordered[Steps.step_id][places]).otherwise(None)).to_series().cast(_NO_ROW)
+    inside = is_true(starts < taken(ordered[Steps.end_ns], places))
+    return (
+        pl.select(pl.when(inside).then(taken(ordered[Steps.step_id], places)).otherwise(None)).to_series().cast(_NO_ROW)
+    )
 
 
 def _forward_ops(raw: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:

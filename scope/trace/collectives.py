@@ -12,6 +12,7 @@ import polars as pl
 
 from scope.trace import calls
 from scope.trace.classes import communication_library
+from scope.trace.eager import taken
 from scope.trace.events import NO_TEXT, CollectiveArgs
 from scope.trace.raw import FILE_ROW
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
@@ -147,8 +148,8 @@ def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
     chosen = events.filter(pl.col(DeviceEvents.category) == "communication")
     launch_ids = chosen[DeviceEvents.launch_id]
     chosen = chosen.select(*_EVENT_COLUMNS, FILE_ROW).with_columns(
-        sources.launches[Launches.thread][launch_ids],
-        sources.launches[Launches.start_ns][launch_ids].alias(_LAUNCHED),
+        taken(sources.launches[Launches.thread], launch_ids),
+        taken(sources.launches[Launches.start_ns], launch_ids).alias(_LAUNCHED),
     )
     context = _Context(sources)
     is_hip = bool(sources.launches[Launches.name].cast(pl.String).str.starts_with("hip").any())

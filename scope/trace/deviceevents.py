@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.trace import classes
-from scope.trace.eager import is_true, not_negative
+from scope.trace.eager import is_true, not_negative, taken
 from scope.trace.raw import RawDevice, RawFlows, RawSpans
 from scope.trace.schema import (
     CATEGORIES,
@@ -60,7 +60,7 @@ def device_events(
     lengths = raw[RawSpans.duration_ns]
     ends = raw[RawSpans.start_ns] + not_negative(lengths)
     launch_ids = _launch_ids(raw, launches, host.flows, base_ns)
-    op_ids = launches[Launches.op_id][launch_ids]
+    op_ids = taken(launches[Launches.op_id], launch_ids)
     if op_ids.null_count() and ops.height:
         from scope.trace.assemble import rows_by_external_id, usable_external_ids
 
@@ -68,7 +68,7 @@ def device_events(
         op_ids = op_ids.fill_null(rows_by_external_id(ids, ops))
     kinds, kernel_classes, copy_kinds = _classified(raw, texts, op_ids, ops, patterns)
     next_start = raw.select(pl.col(RawSpans.start_ns).shift(-1).over(RawDevice.device, RawDevice.stream)).to_series()
-    is_graph = is_true((launches[Launches.kind] == "graph")[launch_ids])
+    is_graph = is_true(taken(launches[Launches.kind] == "graph", launch_ids))
     categories = kernel_classes.cast(pl.String).replace_strict(
         {"communication": "communication", "memory": "memory"}, default="compute", return_dtype=pl.String
     )
@@ -87,7 +87,7 @@ def device_events(
             raw[RawDevice.correlation].alias(DeviceEvents.correlation),
             launch_ids.alias(DeviceEvents.launch_id),
             op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id),
-            launches[Launches.step_id][launch_ids].alias(DeviceEvents.step_id),
+            taken(launches[Launches.step_id], launch_ids).alias(DeviceEvents.step_id),
             (is_graph | (raw[RawDevice.graph_id] > 0).fill_null(value=False)).alias(DeviceEvents.in_graph),
             copy_kinds.alias(DeviceEvents.copy_kind),
             _copied_bytes(raw, kinds).alias(DeviceEvents.copy_bytes),
@@ -153,7 +153,7 @@ def _last_before(raw: pl.DataFrame, launching: pl.DataFrame, launches: pl.DataFr
 
     Numbers come again where files were merged, and where they wrap around.
     """
-    calls = launching.with_columns(launches[Launches.start_ns][launching[Launches.launch_id]])
+    calls = launching.with_columns(taken(launches[Launches.start_ns], launching[Launches.launch_id]))
     wanted = raw.select(
         pl.col(RawDevice.correlation).alias(Launches.correlation),
         (pl.col(RawSpans.start_ns) + base_ns).alias(Launches.start_ns),
@@ -245,10 +245,10 @@ def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
     known = names.replace_strict(distinct.to_physical(), by_name, return_dtype=pl.Enum(KERNEL_CLASSES))
     parents = ops[Ops.parent_id]
     places = op_ids
-    found = known[places]
+    found = taken(known, places)
     is_open = found.is_null() & places.is_not_null()
     while is_open.any():
-        places = places.zip_with(~is_open, parents[places])
-        found = known[places]
+        places = places.zip_with(~is_open, taken(parents, places))
+        found = taken(known, places)
         is_open = found.is_null() & places.is_not_null()
     return found

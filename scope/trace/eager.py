@@ -1,16 +1,19 @@
 """Steps of linking that cost nothing when there is nothing to do.
 
 A method of a series that polars runs as an expression takes a sixth of a millisecond however short the series is, and
-a job may have a thousand small files. So a row is taken by `series[rows]` (null where the row is null), not by
-`gather`, and these stand for `fill_null` and `clip`.
+a job may have a thousand small files. These stand for `gather`, `fill_null` and `clip`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import polars as pl
+import polars as pl
+
+
+def taken(values: pl.Series, rows: pl.Series) -> pl.Series:
+    """Return the values at rows, null where the row is null."""
+    return values[rows.cast(pl.UInt32)]
 
 
 def is_true(mask: pl.Series) -> pl.Series:

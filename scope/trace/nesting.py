@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from scope.trace.eager import is_true
+from scope.trace.eager import is_true, taken
 
 _THREAD: Final = "thread"
 _TIME: Final = "time"
@@ -74,8 +74,8 @@ def innermost(points: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
     found = order.join_asof(begun, on=_TIME, by=_THREAD, strategy="backward", check_sortedness=False).sort(_ROW)
     places, times = found[_OP], found[_TIME]
     # From the operator that began last, climb to one that still runs; each turn settles all points of one more level.
-    has_ended = is_true(end[places] <= times)
+    has_ended = is_true(taken(end, places) <= times)
     while has_ended.any():
-        places = places.zip_with(~has_ended, parent[places])
-        has_ended = is_true(end[places] <= times)
+        places = places.zip_with(~has_ended, taken(parent, places))
+        has_ended = is_true(taken(end, places) <= times)
     return places
