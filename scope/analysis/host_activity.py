@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.spans import Spans, union
+from scope.analysis.spans import Spans, in_order, union
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Annotations, DeviceEvents, Launches, Ops, PythonCalls
 
@@ -62,7 +62,7 @@ def find_launched(events: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
         pl.col(Launches.thread).alias(Launched.thread),
         pl.col(Launches.start_ns).alias(Launched.call_ns),
     )
-    return (
+    found = (
         events.lazy()
         .filter(pl.col(DeviceEvents.launch_id).is_not_null())
         .group_by(DeviceEvents.launch_id, DeviceEvents.device)
@@ -72,10 +72,10 @@ def find_launched(events: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
             pl.col(DeviceEvents.copy_kind).is_in(["H2D", "D2H"]).any().alias(Launched.touches_host),
         )
         .join(called.lazy(), on=Launched.launch_id)
-        .sort(Launched.launch_id, Launched.device)
         .select(Launched.columns())
         .collect()
     )
+    return in_order(found, Launched.launch_id, Launched.device)
 
 
 def find_blocking_calls(launches: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:

@@ -118,7 +118,8 @@ def find_idle_spans(timeline: Timeline) -> pl.DataFrame:
     )
     waits = _split_host(late.with_columns(pl.col(_HOST_END).alias(IdleSpans.end_ns)), timeline.host_spans)
     found = [gaps.drop_nulls(IdleSpans.cause), latency, waits]
-    return pl.concat(part.select(IdleSpans.columns()) for part in found).sort(IdleSpans.device, IdleSpans.start_ns)
+    spread = pl.concat(part.select(IdleSpans.columns()) for part in found)
+    return spans.in_order(spread, IdleSpans.device, IdleSpans.start_ns)
 
 
 def compute_part_idle_causes(timeline: Timeline, idle: pl.DataFrame) -> dict[int, IdleCauses]:
@@ -143,13 +144,12 @@ def _find_gaps(timeline: Timeline) -> pl.DataFrame:
     )
     reach = pl.col(DeviceEvents.end_ns).cum_max().over(DeviceEvents.device)
     before = reach.shift(1).over(DeviceEvents.device)
+    events = timeline.events.select(
+        DeviceEvents.device, DeviceEvents.start_ns, DeviceEvents.end_ns, DeviceEvents.event_id, Launches.launch_id
+    ).join(calls, on=Launches.launch_id, how="left")
     return (
-        timeline.events.lazy()
-        .select(
-            DeviceEvents.device, DeviceEvents.start_ns, DeviceEvents.end_ns, DeviceEvents.event_id, Launches.launch_id
-        )
-        .join(calls.lazy(), on=Launches.launch_id, how="left")
-        .sort(DeviceEvents.device, DeviceEvents.start_ns, _CALL_NS, DeviceEvents.event_id, nulls_last=True)
+        spans.in_order(events, DeviceEvents.device, DeviceEvents.start_ns, _CALL_NS, DeviceEvents.event_id)
+        .lazy()
         .with_columns(before.alias(IdleSpans.start_ns), pl.col(DeviceEvents.start_ns).alias(IdleSpans.end_ns))
         .filter(spans.SPAN_NS > 0)
         .select(IdleSpans.device, IdleSpans.start_ns, IdleSpans.end_ns, IdleSpans.event_id, IdleSpans.thread, _CALL_NS)

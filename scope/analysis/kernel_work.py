@@ -80,6 +80,8 @@ class _Costs(Table):
 
 def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
     """Return the table `KernelWork` of one rank."""
+    names = trace.device_events[DeviceEvents.name].unique()
+    helpers = names.filter(names.cast(pl.String).str.contains(_HELPERS))
     kernels = trace.device_events.filter(
         pl.col(DeviceEvents.category) == "compute", pl.col(DeviceEvents.kind) == "kernel"
     ).select(
@@ -95,7 +97,7 @@ def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
         DeviceEvents.op_id,
         (
             pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES))
-            & ~pl.col(DeviceEvents.name).cast(pl.String).str.contains(_HELPERS)
+            & ~pl.col(DeviceEvents.name).is_in(helpers.implode())
         ).alias(_IS_MATRIX_KERNEL),
     )
     kernels = _with_costs(_with_owners(kernels, trace.ops), trace.ops)

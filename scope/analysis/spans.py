@@ -35,6 +35,16 @@ _LEFT: Final = "left"
 _RIGHT: Final = "right"
 
 
+def in_order(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Return the rows sorted by several columns, nulls last.
+
+    A stable sort for each column, the last column first, takes a fraction of the time of one sort by all of them.
+    """
+    for column in reversed(columns):
+        frame = frame.sort(column, nulls_last=True, maintain_order=True)
+    return frame
+
+
 def sweep(spans: pl.DataFrame, *, layers: Mapping[str, pl.Expr], by: str | None = None) -> pl.DataFrame:
     """Cut the line of time wherever a span begins or ends, and count the spans of each layer over each piece.
 
@@ -59,7 +69,7 @@ def sweep(spans: pl.DataFrame, *, layers: Mapping[str, pl.Expr], by: str | None 
     is_last = pl.any_horizontal(pl.col(key) != pl.col(key).shift(-1) for key in (*keys, _BOUNDARY)).fill_null(
         value=True
     )
-    piece = pl.concat(boundaries).sort(*keys, _BOUNDARY)
+    piece = in_order(pl.concat(boundaries).collect(), *keys, _BOUNDARY).lazy()
     # Each span adds and takes away its count on its own line of time, so one running sum serves all lines.
     piece = piece.with_columns(pl.col(name).cum_sum() for name in layers)
     # Of several boundaries at one instant the last has the count that holds from there on.
@@ -90,11 +100,10 @@ def union(spans: pl.DataFrame, *, by: str | None = None) -> pl.DataFrame:
     reach = pl.col(Spans.end_ns).cum_max()
     reach = reach if by is None else reach.over(by)
     past = reach.shift(1) if by is None else reach.shift(1).over(by)
+    solid = spans.select(*keys, Spans.start_ns, Spans.end_ns).filter(SPAN_NS > 0)
     return (
-        spans.lazy()
-        .select(*keys, Spans.start_ns, Spans.end_ns)
-        .filter(SPAN_NS > 0)
-        .sort(*keys, Spans.start_ns)
+        in_order(solid, *keys, Spans.start_ns)
+        .lazy()
         .with_columns(reach, (pl.col(Spans.start_ns) > past).fill_null(value=True).alias(_OPENS))
         .select(
             *(pl.col(key).filter(pl.col(_OPENS)) for key in keys),

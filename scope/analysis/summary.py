@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING, Final
 
 from scope.analysis.breakdown import sum_breakdowns
@@ -91,7 +90,7 @@ def _summarize_step(number: int, parts: list[tuple[str, PartAnalysis]]) -> StepS
         idle=sum_idle_causes(idle) if idle else None,
         queue=sum_queues(queues) if queues else None,
         min_window_ns=min(lengths),
-        median_window_ns=statistics.median_low(lengths),
+        median_window_ns=sorted(lengths)[(len(lengths) - 1) // 2],
         max_window_ns=max(lengths),
         slowest=parts[slowest][0],
         absent={} if idle else {"idle": _NO_LAUNCHES, "queue": _NO_LAUNCHES},

@@ -41,6 +41,7 @@ def scope(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
             main()
         except SystemExit as exit_:
             code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        gc.unfreeze()
         gc.enable()
         sys.stdout.flush()
         out, err = capfd.readouterr()
