@@ -70,7 +70,9 @@ def run(
     if not result.num_ranks:
         _say("nothing was recorded: no rank of this command imported torch in an interpreter that can see scope")
     elif result.unpublished:
-        _say(f"not all of it could be published; the rest is in {result.unpublished}")
+        for problem in result.problems:
+            _say(problem)
+        _say(f"not all of it could be published (yet); the rest is in {result.unpublished}")
     else:
         _say(f"{result.num_ranks} ranks were recorded: scope show {result.run_dir}")
     _end_like(result.returncode)

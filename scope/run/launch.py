@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
+from scope.run.windows import read_capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ _PASSED_ON: Final = (
 _FROM_KERNEL: Final = 0x80
 """si_code of a signal that the terminal sent to the whole process group."""
 _PUBLISH_END_S: Final = 20.0
+_MAX_PROBLEMS: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +69,27 @@ class LaunchResult:
         run_dir: The run directory.
         num_ranks: Ranks that were recorded on this node, in the attempt that had most.
         unpublished: Spool that could not be published whole, or `None`.
+        problems: What could not be published, and why.
     """
 
     returncode: int
     run_dir: Path
     num_ranks: int
     unpublished: Path | None
+    problems: tuple[str, ...] = ()
 
 
 def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     """Run the command, and return when it has ended.
 
     Raises:
-        UsageError: There is no command, or the run id cannot be the name of a folder.
+        UsageError: There is no command, the run id cannot be the name of a folder, or windows are asked for wrongly.
         RunError: The spool cannot be made, or the command cannot be started.
     """
     if not plan.command:
         message = "there is no command; write it after two dashes: scope run -- torchrun train.py"
         raise UsageError(message)
+    read_capture({**environment, **plan.variables})
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
     spool = (plan.spool or paths.default_spool(dict(environment))) / f"{run_id}-{os.getpid()}"
@@ -104,6 +109,7 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
         run_dir=run_dir,
         num_ranks=num_ranks,
         unpublished=None if published else spool,
+        problems=tuple(publisher.problems),
     )
 
 
@@ -157,22 +163,10 @@ class _Publisher:
     """The publishing process; closing its standard input asks it for a last round."""
 
     def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int) -> None:
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "scope.run.publish",
-                "--spool",
-                str(spool),
-                "--run-dir",
-                str(run_dir),
-                "--max-run-bytes",
-                str(max_run_bytes),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._command = [sys.executable, "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
+        self._command += ["--max-run-bytes", str(max_run_bytes)]
+        self.problems: list[str] = []
+        self._process = self._start()
 
     def __enter__(self) -> _Publisher:
         return self
@@ -183,9 +177,18 @@ class _Publisher:
 
     def finish(self) -> bool:
         """Wait for the last round; return whether everything was published. A process that hangs is left behind."""
+        if self._process.poll() is not None:
+            # Somebody killed it; what it left is published now.
+            self._process = self._start()
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            return self._process.wait(timeout=_PUBLISH_END_S) == 0
+            ended = self._process.wait(timeout=_PUBLISH_END_S) == 0
         except subprocess.TimeoutExpired:
             return False
+        if self._process.stderr is not None:
+            self.problems = self._process.stderr.read().decode(errors="replace").splitlines()[:_MAX_PROBLEMS]
+        return ended
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)

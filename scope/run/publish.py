@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         publisher.remove_spool()
         return 0
     for path, problem in list(publisher.problems.items())[:5]:
-        sys.stderr.write(f"scope: not published: {path}: {problem}\n")
+        sys.stderr.write(f"not published: {path}: {problem}\n")
     return 1
 
 

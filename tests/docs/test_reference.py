@@ -52,6 +52,17 @@ def test_the_readme_names_the_variables_that_reading_obeys() -> None:
     assert asked <= documented
 
 
+def test_the_readme_names_the_variables_that_recording_obeys() -> None:
+    """Every SCOPE_ variable that a user may set for a recording is documented, and none that nothing asks for."""
+    folders = ("run", "record", "record/launcher", "trace", "cli")
+    source = "\n".join(path.read_text() for folder in folders for path in (ROOT / "scope" / folder).glob("*.py"))
+    asked = set(re.findall(r'"(SCOPE_[A-Z_]+)"', source))
+    # What `scope run` and ranks tell each other.
+    private = {"RUN_DIR", "SPOOL_RUN", "FIRST_ATTEMPT", "PARENT_PID", "RECORDING_PID", "SPAWN_ATTEMPT"}
+    documented = set(re.findall(r"^\| `(SCOPE_[A-Z_]+)` \|", README, flags=re.MULTILINE))
+    assert asked - {f"SCOPE_{name}" for name in private} == documented
+
+
 def test_links_lead_to_files_that_are_there() -> None:
     """Relative links of the documents exist."""
     for document in ("README.md", "CONTRIBUTING.md"):

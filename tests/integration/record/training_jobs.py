@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -173,5 +175,74 @@ def restarts() -> None:
         sys.exit(3)
 
 
+class SlowFile(io.FileIO):
+    """A file whose writing takes 300 ms longer."""
+
+    slept = False
+
+    def write(self, content: Any) -> int:
+        """Pause before the first write."""
+        if not self.slept:
+            self.slept = True
+            time.sleep(0.3)
+        return super().write(content)
+
+
+def checkpoints() -> None:
+    """DDP with two micro-batches a step: `dcp.save` after step 2, `dcp.async_save` after 4, `torch.save` after 6.
+
+    Rank 1 is slow to save. Step 40 takes 20 times as long as the others. Then the process group is destroyed, a new one
+    is made, and three more steps are trained in it.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    rank, folder = int(os.environ["RANK"]), Path(os.environ["JOB_FOLDER"])
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(Model(forward_s=0.005))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    state = {f"shard{rank}": torch.zeros(250_000)}
+    for step in range(44):
+        with model.no_sync():
+            model(torch.ones(2, WIDTH)).sum().backward()
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 2:
+            dcp.save(state, checkpoint_id=folder / "blocking")
+        if step == 4:
+            dcp.async_save(state, checkpoint_id=str(folder / "asynchronous")).result()
+        if step == 6:
+            with (SlowFile if rank else io.FileIO)(folder / f"plain-{rank}.pt", "w") as file:
+                torch.save(torch.zeros(250_000), file)
+        if step == 40:
+            time.sleep(0.4)
+    dist.destroy_process_group()
+    # A store of its own: gloo would find the first group's addresses in the launcher's.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/second", rank=rank, world_size=2)
+    model = DistributedDataParallel(model.module)
+    for _ in range(3):
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+def spawned_rank(rank: int, address: str) -> None:
+    """Five steps of DDP in a process that `spawns` made."""
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    model = DistributedDataParallel(Model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(5):
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+def spawns() -> None:
+    """Two ranks without a launcher: `torch.multiprocessing.spawn`."""
+    address = f"file://{os.environ['JOB_FOLDER']}/rendezvous"
+    torch.multiprocessing.spawn(spawned_rank, args=(address,), nprocs=2)
+
+
 if __name__ == "__main__":
-    {"truth": truth, "endless": endless, "alone": alone, "restarts": restarts, "identical": identical}[sys.argv[1]]()
+    jobs = (truth, endless, alone, restarts, identical, checkpoints, spawns)
+    {job.__name__: job for job in jobs}[sys.argv[1]]()
