@@ -30,6 +30,10 @@ PlantKind = Literal["compute", "input", "memory", "host"]
 
 START_NS: Final = 1_790_000_000 * NS_PER_S
 """When synthetic jobs begin: in September 2026."""
+_PRODUCT_FLOP_PER_NS: Final = 550_000
+"""550 TFLOP/s, as large BF16 matrix products reach on an H100 (peak 989)."""
+_PRODUCT_EDGE: Final = 4_096
+_COLUMNS_MULTIPLE: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +124,7 @@ class TrainingJob:
                 *self._forward(rank, extra.get("compute", 0)),
                 *self._backward(rank),
                 *self._reduce_gradients(rank),
-                Compute(length_ns=self.work.optimizer_ns, rows=256, inner=256, columns=256),
+                matrix_product(self.work.optimizer_ns),
                 EndStep(),
             ]
         return found
@@ -128,14 +132,14 @@ class TrainingJob:
     def _forward(self, rank: int, extra_ns: int) -> list[Instruction]:
         found: list[Instruction] = [*self._exchange(rank, -1, is_send=False)]
         for layer in range(self.work.num_layers):
-            found.append(Compute(length_ns=self.work.forward_ns + (extra_ns if layer == 0 else 0)))
+            found.append(matrix_product(self.work.forward_ns, extra_ns=extra_ns if layer == 0 else 0))
             found += self._layer_calls(rank)
         return [*found, *self._exchange(rank, 1, is_send=True)]
 
     def _backward(self, rank: int) -> list[Instruction]:
         found: list[Instruction] = [*self._exchange(rank, 1, is_send=False)]
         for _ in range(self.work.num_layers):
-            found.append(Compute(length_ns=2 * self.work.forward_ns))
+            found.append(matrix_product(2 * self.work.forward_ns))
             found += self._layer_calls(rank)
         return [*found, *self._exchange(rank, -1, is_send=True)]
 
@@ -179,6 +183,23 @@ class TrainingJob:
             out_elements=part if operation == "reduce_scatter" else elements,
             transfer_ns=self.transfer_ns(group, operation, 2 * elements),
         )
+
+
+def matrix_product(length_ns: int, *, extra_ns: int = 0) -> Compute:
+    """Return a matrix product of shapes that an H100 computes in about `length_ns`.
+
+    Args:
+        length_ns: Time of a product that nothing delays; it decides the shapes.
+        extra_ns: How much longer this one takes with the same shapes.
+    """
+    flops_per_column = 2 * _PRODUCT_EDGE * _PRODUCT_EDGE
+    num_blocks = length_ns * _PRODUCT_FLOP_PER_NS // (flops_per_column * _COLUMNS_MULTIPLE)
+    return Compute(
+        length_ns=length_ns + extra_ns,
+        rows=_PRODUCT_EDGE,
+        inner=_PRODUCT_EDGE,
+        columns=max(1, num_blocks) * _COLUMNS_MULTIPLE,
+    )
 
 
 def straggling_job(layout: Layout, *, rank: int, kind: PlantKind, extra_ns: int = 5 * NS_PER_MS) -> TrainingJob:
