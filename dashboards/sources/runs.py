@@ -16,6 +16,7 @@ from scope.analysis.recorded import (
     StepSummary,
     bin_rank_steps,
     compute_rank_excess,
+    peer_sets,
     summarize_collectives,
     summarize_run,
     summarize_steps,
@@ -156,8 +157,14 @@ class LiveRun:
         return self._kept("by_step", lambda: summarize_steps(self.steps.lazy()))
 
     def excess(self) -> pl.DataFrame:
-        """Return the table `RankExcess` of the last attempt."""
-        return self._kept("excess", lambda: compute_rank_excess(self.of_attempt))
+        """Return the table `RankExcess` of the last attempt, each rank against its peers."""
+        return self._kept("excess", lambda: compute_rank_excess(self.of_attempt, peers=self.peers()))
+
+    def peers(self) -> dict[int, int]:
+        """Return the set of peers of each rank in the last attempt; empty when no data parallel axis is known."""
+        return self._kept(
+            "peers", lambda: peer_sets(info for info in self.run.rank_infos if info.attempt == self.attempt)
+        )
 
     def heat(self) -> pl.DataFrame:
         """Return the busy time by rank and step, in bins that a screen can show."""

@@ -135,11 +135,12 @@ def draw_blame(run: LiveRun) -> None:
         return
     slow = excess.filter(pl.col(RankExcess.excess_ratio) > NOTABLE_EXCESS).head(WORST_RANKS)
     if slow.is_empty():
-        st.success("No rank works notably longer than the others.", icon=":material/check_circle:")
+        st.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
+    others = "of its peers" if run.peers() else "rank"
     for row in slow.iter_rows(named=True):
         st.warning(
             f"**Rank {row[RankExcess.rank]}** works {format_duration(row[RankExcess.excess_ns])} a step longer than "
-            f"the median rank ({format_ratio(row[RankExcess.excess_ratio])}), most of it in "
+            f"the median {others} ({format_ratio(row[RankExcess.excess_ratio])}), most of it in "
             f"{markdown_text(row[RankExcess.phase])}.",
             icon=":material/person_alert:",
         )

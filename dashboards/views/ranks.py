@@ -81,7 +81,7 @@ def median_of(cells: pl.DataFrame) -> float | None:
 
 
 def draw_excess(run: LiveRun) -> None:
-    """Draw by how much each rank exceeds the median rank, and in which phase."""
+    """Draw by how much each rank exceeds the median of its peers, and in which phase."""
     excess = run.excess()
     if excess.is_empty():
         st.info("No wait in communication was seen, so a slow rank cannot be told from its victims.")
@@ -91,11 +91,15 @@ def draw_excess(run: LiveRun) -> None:
     bars = StackedTimes(
         labels=[str(rank) for rank in worst[RankExcess.rank]],
         parts={
-            "as the median rank": usual.to_list(),
+            "as the median peer": usual.to_list(),
             "excess": worst[RankExcess.excess_ns].clip(lower_bound=0).to_list(),
         },
     )
-    show_figure(rank_excess(bars), excess, key="excess over the median rank")
+    show_figure(rank_excess(bars), excess, key="excess over the median peer")
+    if run.peers():
+        st.caption("Peers of a rank: the ranks that differ from it along data parallel axes alone.")
+    else:
+        st.caption("All ranks are taken for peers: no rank names a data parallel axis of its device mesh.")
     if excess.height > MAX_BARS:
         st.caption(f"The {MAX_BARS} slowest of {excess.height:,} ranks; the table has all.")
 

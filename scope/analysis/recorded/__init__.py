@@ -2,7 +2,7 @@
 
 from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
-from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, summarize_excess_by_group
+from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, peer_sets, summarize_excess_by_group
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress, find_absentees
 from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
@@ -27,6 +27,7 @@ __all__ = [
     "compute_waste",
     "find_absentees",
     "mesh_axes",
+    "peer_sets",
     "summarize_collectives",
     "summarize_excess_by_group",
     "summarize_run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from scope.run.schema import RankInfo
+
+
+_DATA_PARALLEL: Final = frozenset(
+    {"dp", "data", "data_parallel", "ddp", "fsdp", "replicate", "shard", "dp_replicate", "dp_shard"}
+)
 
 
 class MeshRanks(Table):
@@ -50,6 +55,37 @@ def mesh_axes(infos: Iterable[RankInfo]) -> dict[str, pl.DataFrame]:
         for axis, of_rank in sorted(rows.items())
         if len(set(of_rank.values())) > 1
     }
+
+
+def peer_sets(infos: Iterable[RankInfo]) -> dict[int, int]:
+    """Return, by rank, the lowest of its peers: the ranks equal to it on every axis of the mesh but data parallel ones.
+
+    Such ranks are joined by the groups of the data parallel axes, replicated and sharded ones together. The result is
+    empty when no rank names a data parallel axis: then nobody knows who does the same work.
+
+    Args:
+        infos: `rank.json` of the ranks of one attempt.
+    """
+    lowest: dict[int, int] = {}
+
+    def root(rank: int) -> int:
+        while lowest.setdefault(rank, rank) != rank:
+            rank = lowest[rank]
+        return rank
+
+    for info in infos:
+        for group in info.groups:
+            if group.mesh_axis is None or not _is_data_parallel(group.mesh_axis):
+                continue
+            for rank in group.ranks:
+                first, second = sorted((root(info.rank), root(rank)))
+                lowest[second] = first
+    return {rank: root(rank) for rank in sorted(lowest)}
+
+
+def _is_data_parallel(axis: str) -> bool:
+    """Return whether an axis, or each of those that were flattened into it, is a data parallel one."""
+    return all(part.lower() in _DATA_PARALLEL for part in axis.split("+"))
 
 
 def summarize_excess_by_group(excess: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.trace.columns import Column, Table
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 RANK_BIN: Final = "rank_bin"
 STEP_BIN: Final = "step_bin"
 BUSY_NS: Final = "busy_ns"
+_PEERS: Final = "peers"
 _CAUSES: Final = {
     RankSteps.input_ns: "input",
     RankSteps.host_to_device_ns: "host_to_device",
@@ -31,22 +35,24 @@ class RankExcess(Table):
     rank = Column("rank", pl.Int32, "global rank")
     num_steps = Column("num_steps", pl.UInt32, "steps that it rests on")
     busy_ns = Column("busy_ns", pl.Int64, "median of the step's length less the wait in communication")
-    peers_busy_ns = Column("peers_busy_ns", pl.Int64, "median of that over the ranks")
+    peers_busy_ns = Column("peers_busy_ns", pl.Int64, "median of that over its peers, itself counted")
     excess_ns = Column("excess_ns", pl.Int64, "busy less peers' busy; negative for a fast rank")
     excess_ratio = Column("excess_ratio", pl.Float64, "excess / peers' busy")
     phase = Column("phase", pl.String, "phase that exceeds the peers' median most, wait not counted")
     phase_excess_ns = Column("phase_excess_ns", pl.Int64, "by how much")
 
 
-def compute_rank_excess(steps: pl.LazyFrame) -> pl.DataFrame:
-    """Return how much longer than the others each rank works (table `RankExcess`).
+def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None) -> pl.DataFrame:
+    """Return how much longer than its peers each rank works (table `RankExcess`).
 
     The wait in communication is taken out of the step's length: a rank that waits is a victim. The phase named is the
-    one whose median exceeds the median over ranks most; backward is compared without the wait, which lies in it.
+    one whose median exceeds the peers' median most; backward is compared without the wait, which lies in it.
 
     Args:
         steps: Table `RankSteps`; steps that were disturbed (captures, the FLOP count) and ones without a known wait are
             left out, so the table is empty when no wait is known.
+        peers: By rank, the number of the set of peers that it is compared with, as `peer_sets` gives it; ranks that are
+            not in it are each other's peers. None: all ranks are peers.
     """
     usable = steps.filter(
         pl.col(RankSteps.disturbed).is_null(),
@@ -67,21 +73,29 @@ def compute_rank_excess(steps: pl.LazyFrame) -> pl.DataFrame:
             *(_lower_median(column) for column in (BUSY_NS, *_CAUSES)),
         )
         .collect()
+        .with_columns(_set_of_rank(peers or {}).alias(_PEERS))
     )
-    excess = {column: pl.col(column) - _lower_median(column) for column in (BUSY_NS, *_CAUSES)}
+    usual = {column: _lower_median(column).over(_PEERS) for column in (BUSY_NS, *_CAUSES)}
+    excess = {column: pl.col(column) - middle for column, middle in usual.items()}
     worst = pl.max_horizontal(*(excess[column] for column in _CAUSES))
     cause = pl.coalesce(*(pl.when(excess[column] == worst).then(pl.lit(name)) for column, name in _CAUSES.items()))
     table = medians.select(
         RankExcess.rank,
         RankExcess.num_steps,
         RankExcess.busy_ns,
-        _lower_median(BUSY_NS).alias(RankExcess.peers_busy_ns),
+        usual[BUSY_NS].alias(RankExcess.peers_busy_ns),
         excess[BUSY_NS].alias(RankExcess.excess_ns),
-        (excess[BUSY_NS] / pl.max_horizontal(_lower_median(BUSY_NS), 1)).alias(RankExcess.excess_ratio),
+        (excess[BUSY_NS] / pl.max_horizontal(usual[BUSY_NS], 1)).alias(RankExcess.excess_ratio),
         cause.alias(RankExcess.phase),
         worst.alias(RankExcess.phase_excess_ns),
     ).sort(RankExcess.excess_ns, RankExcess.rank, descending=[True, False])
     return RankExcess.check(table.cast(RankExcess.schema()))
+
+
+def _set_of_rank(peers: Mapping[int, int]) -> pl.Expr:
+    """Return the number of each rank's set of peers, -1 for ranks without one."""
+    ranks = pl.col(RankSteps.rank)
+    return ranks.replace_strict(dict(peers), default=-1, return_dtype=pl.Int64) if peers else pl.lit(-1, pl.Int64)
 
 
 def bin_rank_steps(steps: pl.LazyFrame, *, max_ranks: int, max_steps: int) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import random
 import statistics
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -16,11 +17,13 @@ from scope.analysis.recorded import (
     bin_rank_steps,
     compute_phase_totals,
     compute_rank_excess,
+    peer_sets,
     summarize_collectives,
     summarize_run,
     summarize_steps,
 )
 from scope.frames.schema import PHASE_COLUMNS, CollectiveTotals, Ranks, RankSteps
+from scope.run.schema import GroupInfo, RankInfo
 
 MS = 1_000_000
 
@@ -110,6 +113,43 @@ def test_the_rank_that_does_not_wait_is_the_slow_one() -> None:
     assert (worst["rank"], worst["phase"], worst["phase_excess_ns"]) == (2, "forward", 30 * MS)
     assert (worst["busy_ns"], worst["peers_busy_ns"], worst["excess_ns"]) == (60 * MS, 30 * MS, 30 * MS)
     assert excess.filter(pl.col(RankExcess.rank) != 2)[RankExcess.excess_ns].to_list() == [0, 0, 0]
+
+
+def test_a_rank_is_measured_against_its_peers() -> None:
+    """Ranks 0 and 1 work 10 ms, 2 and 3 of the other stage 40 and 45 ms: rank 3 exceeds its stage's median by 5 ms."""
+    forward = (10, 10, 40, 45)
+    rows = [
+        step_row(rank, step, {"forward": forward[rank] * MS}, communication_wait_ns=0)
+        for rank in range(4)
+        for step in range(3)
+    ]
+    excess = compute_rank_excess(frame(RankSteps, rows).lazy(), peers={0: 0, 1: 0, 2: 2, 3: 2})
+    assert dict(excess.select("rank", "excess_ns").iter_rows()) == {0: 0, 1: 0, 2: 0, 3: 5 * MS}
+    assert dict(excess.select("rank", "peers_busy_ns").iter_rows()) == {0: 10 * MS, 1: 10 * MS, 2: 40 * MS, 3: 40 * MS}
+
+
+def test_peers_differ_along_data_parallel_axes_alone() -> None:
+    """2 replicas x 2 shards x 2 tensor parallel: peers are the four ranks of equal tensor parallel place."""
+    axes = {"dp_replicate": 4, "dp_shard": 2, "tp": 1}
+    infos = [
+        RankInfo(
+            schema="1.0",
+            run_id="mesh",
+            attempt=0,
+            rank=rank,
+            started_ns=1,
+            host="a",
+            pid=1,
+            groups=tuple(
+                GroupInfo(group=place, name=axis, ranks=(rank & ~stride, rank | stride), mesh_axis=axis)
+                for place, (axis, stride) in enumerate(axes.items())
+            ),
+        )
+        for rank in range(8)
+    ]
+    assert peer_sets(infos) == {rank: rank % 2 for rank in range(8)}
+    flattened = GroupInfo(group=0, name="0", ranks=(0, 1), mesh_axis="dp_shard+cp")
+    assert peer_sets([msgspec.structs.replace(infos[0], groups=(flattened,))]) == {}
 
 
 def test_no_rank_is_named_when_no_wait_is_known() -> None:
