@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import streamlit as st
 
+from dashboards.numbers import number_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, by_id, find_sources
 from dashboards.state import PageState, read_state, write_state
@@ -15,7 +16,6 @@ from dashboards.users import Gate
 from scope.errors import ScopeError
 from scope.report.inert import csv_text, markdown_text, visible
 from scope.report.rows import to_csv
-from scope.report.table import format_cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -293,24 +293,23 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
 
 def show_report_table(table: ReportTable, *, key: str) -> None:
     """Show a table of a report: the meaning of each column is its help, notes and reasons stand below."""
-    columns = {
-        column.heading: st.column_config.Column(column.heading, help=markdown_text(column.meaning))
-        for column in table.columns
-    }
-    rows = [
-        {
-            column.heading: csv_text(format_cell(cell, column.unit))
-            for column, cell in zip(table.columns, row, strict=True)
-        }
-        for row in table.limited(_MAX_TABLE_ROWS).rows
-    ]
-    if not rows:
+    cells, numbers = number_columns(table.limited(_MAX_TABLE_ROWS))
+    columns: dict[str, Any] = {}
+    for column in table.columns:
+        meaning = markdown_text(column.meaning)
+        number = numbers.get(column.key)
+        columns[column.key] = (
+            st.column_config.TextColumn(column.heading, help=meaning)
+            if number is None
+            else st.column_config.NumberColumn(number.label, help=meaning, format=number.format)
+        )
+    if cells.is_empty():
         st.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
     else:
-        st.dataframe(rows, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
+        st.dataframe(cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
     for note in (*table.notes, *table.reasons()):
         st.caption(markdown_text(note))
-    if not rows:
+    if cells.is_empty():
         return
     st.download_button(
         "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
