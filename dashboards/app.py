@@ -13,6 +13,7 @@ PAGES_FOLDER = Path(__file__).parent / "views"
 # A named icon would be fetched from another server for the browser's tab.
 ICON = Path(__file__).parent / "icon.svg"
 
+FIRST = "overview"
 SECTIONS = {
     "Run": (
         ("overview", "Overview", ":material/speed:"),
@@ -41,11 +42,19 @@ def main() -> None:
     st.set_page_config(page_title="Scope", page_icon=str(ICON), layout="wide")
     pages = {
         section: [
-            st.Page(PAGES_FOLDER / f"{name}.py", title=title, icon=icon, url_path=name, default=name == "overview")
+            st.Page(
+                PAGES_FOLDER / f"{name}.py",
+                title=title,
+                icon=icon,
+                url_path=name if name != FIRST else "start",
+                default=name == FIRST,
+            )
             for name, title, icon in entries
         ]
         for section, entries in SECTIONS.items()
     }
+    # The first page lies at `/`; links to it by its name, like those to all others, are as good.
+    pages["Run"].append(st.Page(PAGES_FOLDER / f"{FIRST}.py", title="Overview", url_path=FIRST, visibility="hidden"))
     # Before the question for the password, so that the page that the address names is shown after it.
     chosen = st.navigation(pages, position="sidebar" if is_signed_in() else "hidden")
     require_sign_in()

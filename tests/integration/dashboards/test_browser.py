@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system("chromium")
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
-PAGES = ("", "steps", "ranks", "memory", "post_mortem", "collectives", "links", "kernels", "timeline", "compare")
+PAGES = ("overview", "steps", "ranks", "memory", "post_mortem", "collectives", "links", "kernels", "timeline", "compare")
 PAGES = (*PAGES, "quality")
 DRAWN_MS = 60_000
 HOSTILE = "[x](javascript:alert(1)) <img src=x onerror=alert(2)> :smile: $x^2$"
