@@ -71,6 +71,7 @@ def tag(run: Path, tags: tuple[str, ...]) -> None:
 
     Example: scope runs tag runs/first model=7b note=
     """
+    from scope.report.inert import visible
     from scope.run.identity import read_tags
     from scope.run.listing import tag_run
 

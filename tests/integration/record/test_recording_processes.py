@@ -71,13 +71,13 @@ def test_planted_pauses_stand_in_their_phase_and_rank(truth: Path) -> None:
     assert [len(each) for each in steps] == [12, 12]
     for each in steps:
         assert all(sum(step.phases.values()) == step.end_ns - step.start_ns for step in each)
-    assert 20 <= median_ms(steps[0], "input") < 60
-    assert median_ms(steps[1], "input") < 15
-    assert 50 <= median_ms(steps[1], "forward") < 100
-    assert median_ms(steps[0], "forward") < 40
-    assert 30 <= median_ms(steps[1], "optimizer") < 70
-    assert median_ms(steps[0], "optimizer") < 20
-    assert 70 <= median_ms(steps[1], "backward") < 140
+    # At least what was planted, and more than the other rank's by most of it: a busy machine delays both alike.
+    for phase, rank, planted_ms in (("input", 0, 20), ("forward", 1, 50), ("optimizer", 1, 30), ("backward", 1, 70)):
+        assert median_ms(steps[rank], phase) >= planted_ms
+        if phase != "backward":  # rank 0's holds its wait for rank 1
+            assert median_ms(steps[rank], phase) - median_ms(steps[1 - rank], phase) > 0.6 * planted_ms
+    blamed = [sum(median_ms(each, phase) for phase in ("forward", "optimizer")) for each in steps]
+    assert blamed[1] - blamed[0] > 0.6 * 80
 
 
 def test_the_other_rank_waits(truth: Path) -> None:

@@ -208,9 +208,9 @@ def checkpoints() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if step == 2:
-            dcp.save(state, checkpoint_id=folder / "blocking")
+            dcp.save(state, checkpoint_id=folder / "blocking")  # pyright: ignore[reportPrivateImportUsage]
         if step == 4:
-            dcp.async_save(state, checkpoint_id=str(folder / "asynchronous")).result()
+            dcp.async_save(state, checkpoint_id=str(folder / "asynchronous")).result()  # pyright: ignore
         if step == 6:
             with (SlowFile if rank else io.FileIO)(folder / f"plain-{rank}.pt", "w") as file:
                 torch.save(torch.zeros(250_000), file)
@@ -240,7 +240,9 @@ def spawned_rank(rank: int, address: str) -> None:
 def spawns() -> None:
     """Two ranks without a launcher: `torch.multiprocessing.spawn`."""
     address = f"file://{os.environ['JOB_FOLDER']}/rendezvous"
-    torch.multiprocessing.spawn(spawned_rank, args=(address,), nprocs=2)
+    torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
+        spawned_rank, args=(address,), nprocs=2
+    )
 
 
 if __name__ == "__main__":
