@@ -30,8 +30,8 @@ def _counter(name: str, text: str, *labels: str) -> Metric:
 
 
 INFO: Final = Metric(
-    "scope_train_info", "info", "Which run, attempt and device a rank is; join on run and rank.",
-    (*RANK, "run_id", "attempt", "world_size", "local_rank", "uuid", "device"),
+    "scope_train_info", "info", "Which run, attempt and device a rank is; peers: place on all axes but data parallel.",
+    (*RANK, "run_id", "attempt", "world_size", "local_rank", "uuid", "device", "peers"),
 )  # fmt: skip
 ACTIVE: Final = _gauge("active", "1 while the rank runs, 0 for 15 minutes after its end.")
 STEPS: Final = _counter("steps", "Steps finished in this attempt.")
@@ -128,6 +128,7 @@ def _add_info(series: SeriesSet, view: RankView) -> None:
         "" if info.local_rank is None else str(info.local_rank),
         clip(device.uuid or "") if device else "",
         clip(device.name or device.kind) if device else "",
+        clip(name_peers(info)),
     )
     series.add(INFO, (*view.labels, *described), 1)
     series.add(ACTIVE, view.labels, int(view.ended_ns is None))
@@ -207,6 +208,19 @@ def name_axes(groups: Iterable[GroupInfo], world_size: int | None) -> dict[int, 
     # The first ones and not the first by name: groups come one after the other, and no sum may change its label.
     kept = list(dict.fromkeys(axes.values()))[:MAX_AXES]
     return {group: axis if axis in kept else "other" for group, axis in axes.items()}
+
+
+def name_peers(info: RankInfo) -> str:
+    """Return a rank's place on every mesh axis but data parallel, such as `pp1 tp3`; ranks with the same one are peers.
+
+    Flattened axes (`dp_shard+cp`) repeat others and are left out.
+    """
+    places: dict[str, int] = {}
+    for group in info.groups:
+        axis = group.mesh_axis
+        if axis and "+" not in axis and not axis.startswith("dp") and info.rank in group.ranks:
+            places.setdefault(axis, group.ranks.index(info.rank))
+    return " ".join(f"{axis}{place}" for axis, place in sorted(places.items()))
 
 
 def clip(text: str) -> str:

@@ -193,12 +193,16 @@ LINK_ALERTS: Final = (
     Alert(
         "ScopeNvlinkSlow",
         "scope-links",
-        "scope_nvlink_speed_bytes_per_second < on (instance, gpu, uuid) group_left () "
-        "max by (instance, gpu, uuid) (scope_nvlink_speed_bytes_per_second)",
+        "(scope_nvlink_speed_bytes_per_second < on (instance, gpu, uuid) group_left () "
+        "max by (instance, gpu, uuid) (scope_nvlink_speed_bytes_per_second)) or "
+        "(scope_nvlink_speed_bytes_per_second < $nvlink4_speed "
+        'and on (instance, uuid, link) scope_nvlink_info{version="4.0"}) or '
+        "(scope_nvlink_speed_bytes_per_second < $nvlink5_speed "
+        'and on (instance, uuid, link) scope_nvlink_info{version="5.0"})',
         "5m",
         "warning",
         "NVLink {{ $labels.link }} of GPU {{ $labels.gpu }} of {{ $labels.instance }} is slow",
-        "It runs at {{ $value | humanize }}B/s, the GPU's other links faster.",
+        "It runs at {{ $value | humanize }}B/s, less than its version of NVLink does or the GPU's other links do.",
         "The link trained at a lower speed.",
         "Reset the GPU; if it comes back, reseat.",
     ),

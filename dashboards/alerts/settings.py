@@ -13,6 +13,8 @@ SETTINGS: Final = (
     Setting("remapped_rows", 512, "rows", "Uncorrectable remaps from which NVIDIA replaces a board (DCGM's limit)."),
     Setting("nvlink_crc_rate", 100, "errors/s", "CRC errors a second that a link may have (DCGM's limit)."),
     Setting("nvlink_asymmetry", 0.5, "ratio", "Slowest link's traffic over the GPU's mean, below which it is suspect."),
+    Setting("nvlink4_speed", 2.6562e10, "bytes/s", "Raw speed of an NVLink 4 link (H100: 18 x 26562 MB/s)."),
+    Setting("nvlink5_speed", 5.3125e10, "bytes/s", "Raw speed of an NVLink 5 link (GB200: 18 x 53125 MB/s)."),
     Setting("nvlink_busy", 1e9, "bytes/s", "Mean traffic of a GPU's links from which they are compared."),
     Setting("pcie_busy", 0.3, "ratio", "Utilization from which a lowered PCIe generation is a fault, not idling."),
     Setting(
@@ -35,7 +37,7 @@ SETTINGS: Final = (
     Setting("stall_factor", 10, "steps", "Median steps without a step that mean a stall."),
     Setting("stall_seconds", 300, "seconds", "The least time without a step that means a stall."),
     Setting("regression", 1.2, "ratio", "Step time over that of the last hour."),
-    Setting("straggler", 1.15, "ratio", "A rank's own time over the median of its run."),
+    Setting("straggler", 1.15, "ratio", "A rank's own time over the median of its peers."),
     Setting("imposed_wait", 0.05, "ratio", "Share of the step that one rank makes all others wait."),
     Setting("wait_power", 0.4, "ratio", "Power over its limit below which a busy GPU only waits."),
     Setting("idle_sm", 0.05, "ratio", "Multiprocessor activity below which an allocated GPU is idle."),

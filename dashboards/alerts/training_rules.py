@@ -94,13 +94,14 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeStragglerRank",
         "scope-training",
-        "scope:train_own_time:ratio > on (run) group_left () "
-        "$straggler * quantile by (run) (0.5, scope:train_own_time:ratio)",
+        "scope:train_own_time:ratio > on (run, peers) group_left () "
+        "$straggler * quantile by (run, peers) (0.5, scope:train_own_time:ratio)",
         "10m",
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} works longer than the others",
-        "It is busy {{ $value | humanizePercentage }} of the time without waiting, well above the run's median.",
-        "All ranks share the step's length, so the slow one is the one that waits least for the others.",
+        "It is busy {{ $value | humanizePercentage }} of the time without waiting, well above the median of its peers.",
+        "All ranks share the step's length, so the slow one is the one that waits least for the others. Its peers are "
+        "the ranks at the same place of every axis but data parallel (label peers); pipeline stages are not compared.",
         "Compare its phases with a peer's on the Ranks page: forward and backward mean the GPU, input means data.",
     ),
     Alert(
@@ -177,7 +178,8 @@ RECORDINGS: Final = (
     Recording(
         "scope:train_own_time:ratio",
         "(rate(scope_train_step_seconds_total[5m]) - rate(scope_train_communication_wait_seconds_total[5m])) "
-        "/ (rate(scope_train_step_seconds_total[5m]) > 0)",
+        "/ (rate(scope_train_step_seconds_total[5m]) > 0) "
+        "* on (instance, run, rank) group_left (peers) scope_train_info",
         "Share of a rank's step time that it does not wait for others.",
     ),
     Recording(

@@ -38,6 +38,7 @@ class GpmReader:
         self._spare: Any = None
         self._previous_ns = 0
         self._request: Any = None
+        self._last: dict[str, float] = {}
 
     def is_supported(self) -> bool:
         """Ask whether this GPU has GPM at all."""
@@ -53,8 +54,9 @@ class GpmReader:
     def read(self, now_ns: int) -> dict[str, float]:
         """Take a sample and return the activities since the one before, 0 to 1.
 
-        The first reading, and one whose window is too short or too long, gives nothing. A metric that the GPU refuses,
-        or answers with NaN or beyond 100 %, is left out.
+        The first reading, and one whose window is too long, gives nothing. One whose window is too short (a sample came
+        late and the next one in time) repeats the reading before. A metric that the GPU refuses, or answers with NaN or
+        beyond 100 %, is left out.
 
         Args:
             now_ns: A monotonic clock.
@@ -66,12 +68,13 @@ class GpmReader:
         window_ns = now_ns - self._previous_ns
         if self._previous is not None and window_ns < MIN_WINDOW_NS:
             self._spare = sample
-            return {}
+            return self._last
         previous, self._previous, self._previous_ns = self._previous, sample, now_ns
         self._spare = previous
-        if previous is None or window_ns > MAX_WINDOW_NS:
-            return {}
-        return self._compare(previous, sample)
+        self._last = {}
+        if previous is not None and window_ns <= MAX_WINDOW_NS:
+            self._last = self._compare(previous, sample)
+        return self._last
 
     def close(self) -> None:
         """Free both samples."""

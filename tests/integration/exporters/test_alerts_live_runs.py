@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import pytest
@@ -36,6 +36,10 @@ EXPECTED: Final = {
     "ScopeImposedWait", "ScopeVerdict", "ScopeDataloaderBound", "ScopeIdleAllocated", "ScopeGpuMissing",
     "ScopeExporterStale", "ScopeExporterDown", "ScopeGpuLost",
 }  # fmt: skip
+VERDICTS: Final[tuple[tuple[str, Literal["critical", "warning"], int], ...]] = (
+    ("hang", "critical", 1),
+    ("straggler", "warning", 2),
+)
 NEVER_CLEAR: Final = {"ScopeExporterDown", "ScopeGpuLost"}
 """The exporter stays away, and the GPU that hung stays set aside for a minute."""
 
@@ -154,7 +158,7 @@ class Run:
         """Write what a diagnosis over all ranks found, or that it is over."""
         now_ns = time.time_ns()
         with (self.folder / paths.VERDICTS_FILE).open("ab") as stream:
-            for kind, severity, rank in (("hang", "critical", 1), ("straggler", "warning", 2)):
+            for kind, severity, rank in VERDICTS:
                 verdict = Verdict(
                     time_ns=now_ns, kind=kind, severity=severity, attempt=0, ranks=(rank,), summary="planted",
                     evidence={"imposed_wait_ratio": 0.2}, resolved_ns=now_ns if resolved else None,
@@ -204,11 +208,12 @@ def test_faults_of_network_storage_runs_and_exporters(
         main = start_exporter(script, *fast, "--root", str(node.root), "--runs", f"{tmp_path}/runs/*")
         hanging = make_node(tmp_path / "hanging.txt", num_gpus=2)
         quiet = ("--disable", "rdma,net,nfs,host,training,jobs")
-        blind = start_exporter(hanging, *fast, "--deadline", "15s", *quiet)
+        blind = start_exporter(hanging, *fast, "--deadline", "20s", *quiet)
         ending = start_exporter(make_node(tmp_path / "ending.txt", num_gpus=1), *fast, *quiet)
         port = free_port()
         start_alertmanager(port)
-        (tmp_path / "rules.yml").write_text(render_rules(choose_values(SETTINGS, [], scale=60)))
+        # A new sampling process takes a second or two, which scaled times would take for minutes.
+        (tmp_path / "rules.yml").write_text(render_rules(choose_values(SETTINGS, ["stale_after=600"], scale=60)))
         targets = ", ".join(f"'127.0.0.1:{one.port}'" for one in (main, blind, ending))
         prometheus = start_prometheus(
             "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"

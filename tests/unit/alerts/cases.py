@@ -50,6 +50,14 @@ def jump(size: float, *, after: int) -> str:
 Series = dict[str, str]
 
 
+def link_speeds(version: str, *speeds: float) -> Series:
+    """Links of one GPU with their version and speeds."""
+    return {
+        **{f'scope_nvlink_speed_bytes_per_second{{{GPU},link="{k}"}}': hold(speed) for k, speed in enumerate(speeds)},
+        **{f'scope_nvlink_info{{{GPU},link="{k}",version="{version}"}}': hold(1) for k in range(len(speeds))},
+    }
+
+
 @dataclass(frozen=True)
 class Case:
     """What one alert is tested with.
@@ -238,16 +246,19 @@ HARDWARE = [
     Case(
         "ScopeNvlinkSlow",
         {
-            f'scope_nvlink_speed_bytes_per_second{{{GPU},link="0"}}': hold(26_562_000_000),
-            f'scope_nvlink_speed_bytes_per_second{{{GPU},link="1"}}': hold(20_000_000_000),
+            **link_speeds("4.0", 26_562_000_000, 20_000_000_000),
+            # All links of another GPU are equally slow for what they are.
+            f'scope_nvlink_speed_bytes_per_second{{{GPU1},link="0"}}': hold(26_562_000_000),
+            f'scope_nvlink_info{{{GPU1},link="0",version="5.0"}}': hold(1),
         },
         8,
         [
-            {
-                f'scope_nvlink_speed_bytes_per_second{{{GPU},link="0"}}': hold(26_562_000_000),
-                f'scope_nvlink_speed_bytes_per_second{{{GPU},link="1"}}': hold(26_562_000_000),
-            }
+            link_speeds("4.0", 26_562_000_000, 26_562_000_000),
+            link_speeds("5.0", 53_125_000_000, 53_125_000_000),
+            # A version whose speed is not known is compared within the GPU alone.
+            link_speeds("3.0", 20_000_000_000, 20_000_000_000),
         ],
+        count=2,
     ),
     Case(
         "ScopeNvlinkAsymmetry",
@@ -527,6 +538,14 @@ def ranks(name: str, *values: str) -> Series:
     return {f"{name}{{{labels}}}": value for labels, value in zip((RANK, RANK1, RANK2), values, strict=False)}
 
 
+def peers(*places: str) -> Series:
+    """What each rank is, with its place on the axes that are not data parallel."""
+    return {
+        f'scope_train_info{{{labels},attempt="0",peers="{place}"}}': hold(1)
+        for labels, place in zip((RANK, RANK1, RANK2), places, strict=False)
+    }
+
+
 TRAINING = [
     Case(
         "ScopeStepStalled",
@@ -582,17 +601,26 @@ TRAINING = [
         {
             **ranks("scope_train_step_seconds_total", grow(1), grow(1), grow(1)),
             **ranks("scope_train_communication_wait_seconds_total", grow(0.5), grow(0.5), grow(0.1)),
+            **peers("", "", ""),
         },
         20,
         [
             {
                 **ranks("scope_train_step_seconds_total", grow(1), grow(1), grow(1)),
                 **ranks("scope_train_communication_wait_seconds_total", grow(0.5), grow(0.48), grow(0.46)),
-            }
+                **peers("", "", ""),
+            },
+            # The last stage of a pipeline works longer than the first; that is its model, not its fault.
+            {
+                **ranks("scope_train_step_seconds_total", grow(1), grow(1), grow(1)),
+                **ranks("scope_train_communication_wait_seconds_total", grow(0.5), grow(0.5), grow(0.1)),
+                **peers("pp0", "pp0", "pp1"),
+            },
         ],
         {
             **ranks("scope_train_step_seconds_total", *[f"0+15x200 0+15x{LENGTH}"] * 3),
             **ranks("scope_train_communication_wait_seconds_total", *[f"0+7.5x200 0+7.5x{LENGTH}"] * 3),
+            **peers("", "", ""),
         },
     ),
     Case(

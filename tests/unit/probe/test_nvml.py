@@ -107,6 +107,21 @@ def test_gpm_percent_becomes_a_ratio_over_the_window(open_node: Open) -> None:
     assert not {"tensor", "sm", "sm_occupancy"} & activity.keys()
 
 
+def test_a_sample_right_after_another_repeats_the_activity(open_node: Open) -> None:
+    """A window too short to measure in leaves no gap in the series, and does not become a window's beginning."""
+    now = [10**12]
+    _, probe = open_node("hopper", clock_ns=lambda: now[0])
+    problems = Problems("gpu")
+    probe.read(problems)
+    now[0] += 10**9
+    measured = probe.read(problems)[0].activity_ratio
+    assert measured["dram"] == pytest.approx(0.20)
+    now[0] += 10**6
+    assert probe.read(problems)[0].activity_ratio == measured
+    now[0] += 200 * 10**9
+    assert probe.read(problems)[0].activity_ratio == {}
+
+
 def test_older_memory_call_when_the_newer_is_missing(open_node: Open) -> None:
     """Without memory info v2, `used` includes the reserve, and the reserve is absent."""
     script, probe = open_node("volta")
