@@ -76,7 +76,7 @@ def tag(run: Path, tags: tuple[str, ...]) -> None:
     from scope.run.listing import tag_run
 
     info = tag_run(run, read_tags(",".join(tags)))
-    click.echo(" ".join(f"{name}={value}" for name, value in info.tags.items()))
+    click.echo(" ".join(f"{visible(name)}={visible(value)}" for name, value in info.tags.items()))
 
 
 @runs.command("delete")

@@ -52,24 +52,15 @@ def test_a_killed_launcher_leaves_job_and_record_running(recording: Recording) -
     recording.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}/exe") for pid in publishers))  # noqa: PTH110
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_publisher_that_dies_or_hangs(recording: Recording, fault: signal.Signals) -> None:
-    """A publisher that is killed is replaced at the end; one that hangs, as on a stalled mount, costs no step."""
+def test_a_publisher_that_dies_is_replaced(recording: Recording) -> None:
+    """A publisher that is killed costs no step, and what it left is published at the end."""
     process = recording.start(*recording.alone, JOB_PAUSE="0.02")
     with recording.end_afterwards(process):
         recording.wait_until(lambda: recording.spooled("blackbox.bin"))
         (publisher,) = recording.find_children(process.pid, "scope.run.publish")
-        os.kill(publisher, fault)
+        os.kill(publisher, signal.SIGKILL)
         output, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert float(output)
-    if fault == signal.SIGKILL:
-        assert len(read_steps(recording.rank())) == 30
-        assert list(recording.spools.iterdir()) == []
-        return
-    assert "not all of it could be published" in said
-    (steps,) = recording.spooled("steps.jsonl")
-    assert len(read_steps(steps.parent)) == 30
-    os.kill(publisher, signal.SIGCONT)
-    recording.wait_until(lambda: not list(recording.spools.iterdir()))
     assert len(read_steps(recording.rank())) == 30
+    assert list(recording.spools.iterdir()) == []
