@@ -140,8 +140,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeIdleAllocated",
         "scope-training",
-        "max by (instance, gpu, uuid) (scope_gpu_sm_active_ratio) < $idle_sm "
-        "and on (instance, uuid) scope_gpu_job_info",
+        "max by (instance, gpu, uuid) (max_over_time(scope_gpu_sm_active_ratio[5m])) < $idle_sm "
+        "and on (instance, uuid) last_over_time(scope_gpu_job_info[5m])",
         "30m",
         "info",
         "GPU {{ $labels.gpu }} of {{ $labels.instance }} is allocated and idle",

@@ -216,7 +216,7 @@ def test_faults_of_network_storage_runs_and_exporters(
         (tmp_path / "rules.yml").write_text(render_rules(choose_values(SETTINGS, ["stale_after=600"], scale=60)))
         targets = ", ".join(f"'127.0.0.1:{one.port}'" for one in (main, blind, ending))
         prometheus = start_prometheus(
-            "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"
+            "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 500ms}\n"
             f"rule_files: ['{tmp_path}/rules.yml']\n"
             f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]}}\n"
             f"scrape_configs:\n- job_name: scope\n  static_configs: [{{targets: [{targets}]}}]\n"
