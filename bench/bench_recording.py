@@ -26,7 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scope.record import Recorder
 from scope.record.collectives.recorder import CollectiveRecorder
+from scope.record.settings import CaptureSettings
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.calls import CallLog
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RANKS = 4
+# 0 leaves DDP out.
 DDP_PAIRS = int(os.environ.get("SCOPE_BENCH_PAIRS", "400"))
 
 
@@ -45,13 +48,15 @@ class _PassThrough(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def recording(folder: Path, **options: Any) -> Iterator[CallLog]:
-    """Record collectives with a black box."""
+def recording(folder: Path, *, active: bool = True, **options: Any) -> Iterator[CallLog]:
+    """Record collectives with a black box; if not `active`, let them pass through the hooks unrecorded."""
     who = BlackBoxIdentity(rank=0, attempt=0, world_size=RANKS, pid=1, process_start_ticks=1, wall_offset_ns=0)
     box = BlackBox(folder / f"box-{os.getpid()}", who)
     log = CallLog(box)
     recorder = CollectiveRecorder(log, **options)
     recorder.attach()
+    recorder.tracker.active = active
+    log.cost_factor = recorder.cost_factor
     try:
         yield log
     finally:
@@ -91,9 +96,18 @@ def per_collective(folder: Path) -> list[dict[str, Any]]:
         for _ in range(100):
             dist.all_reduce(tensor)
 
+    told: list[float] = []
+
+    @contextlib.contextmanager
+    def told_recording() -> Iterator[None]:
+        with recording(folder) as log:
+            yield
+            told.append(log.estimate_cost() / sum(log.num_calls(0)) / 1000)
+
     variants: dict[str, Any] = {
         "none": contextlib.nullcontext,
-        "scope": lambda: recording(folder),
+        "scope": told_recording,
+        "kernel": lambda: recording(folder, active=False),
         "methods": lambda: recording(folder, route="methods"),
         "profiler": lambda: profiling(folder),
         "mode": _PassThrough,
@@ -102,6 +116,8 @@ def per_collective(folder: Path) -> list[dict[str, Any]]:
     return [
         row("all_reduce on the fake backend, without", cost["base"], "us"),
         row("... + Scope (dispatcher, with its record)", cost["scope"], "us", limit=12.0),
+        row("...... of which the way through the kernel alone", cost["kernel"], "us"),
+        row("...... what the recorder says of itself", statistics.median(told), "us wall"),
         row("... + Scope (patched methods)", cost["methods"], "us"),
         row("... + torch.profiler", cost["profiler"], "us"),
         row("... + a dispatch mode that does nothing", cost["mode"], "us"),
@@ -117,8 +133,30 @@ def per_step(folder: Path) -> list[dict[str, Any]]:
         for _ in range(300):
             dist.all_reduce(tensor)
 
-    variants = {"none": contextlib.nullcontext, "scope": lambda: recording(folder)}
+    recorders: list[Recorder] = []
+
+    @contextlib.contextmanager
+    def whole() -> Iterator[None]:
+        run = Path(tempfile.mkdtemp(dir=folder))
+        with Recorder(run_dir=run, run_id="bench", capture=CaptureSettings(reasons=frozenset())) as recorder:
+            recorders.append(recorder)
+            # One of the first steps is counted for its FLOPs; what is measured is the steps after.
+            for _ in range(12):
+                many_with_spans()
+            yield
+            recorders.clear()
+
+    def many_with_spans() -> None:
+        for span in range(40):
+            with recorders[0].phase(f"part {span % 4}") if recorders else contextlib.nullcontext():
+                for _ in range(8 if span % 2 else 7):
+                    dist.all_reduce(tensor)
+        if recorders:
+            recorders[0].end_step()
+
+    variants: dict[str, Any] = {"none": contextlib.nullcontext, "scope": lambda: recording(folder)}
     cost = compare(many, variants, rounds=25, repeat=2)
+    spans = compare(many_with_spans, {"none": contextlib.nullcontext, "scope": whole}, rounds=15, repeat=8)
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
     # DDP's reducer needs a result that the fake backend does not give: the gradients are reduced one by one.
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -134,7 +172,8 @@ def per_step(folder: Path) -> list[dict[str, Any]]:
 
     small = compare(train, variants, rounds=25, repeat=4)
     return [
-        row("300 collectives of a step", cost["scope"] / 1000, "ms", limit=4.0),
+        row("300 collectives of a step", cost["scope"] / 1000, "ms"),
+        row("300 collectives and 40 spans of a step, all of the recorder", spans["scope"] / 1000, "ms", limit=4.0),
         row("step of a small transformer with 24 all-reduces, without", small["base"] / 1000, "ms CPU"),
         row("... + Scope's collectives", small["scope"] / 1000, "ms CPU"),
     ]
@@ -214,7 +253,7 @@ def main() -> None:
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
         folder = Path(name)
-        rows = with_ddp(folder)
+        rows = with_ddp(folder) if DDP_PAIRS else []
         dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
         rows += per_collective(folder) + per_step(folder)
         dist.destroy_process_group()

@@ -123,6 +123,7 @@ class Session:
             except Exception as error:  # noqa: BLE001 - the guard: a torch that is not as expected is trained unrecorded
                 self.guard.disable(name, error)
         gc.callbacks.append(self._on_gc)
+        self.writer.calls.cost_factor = self.collectives.cost_factor
         absent = {**self.writer.info.absent}
         if self.collectives.route is None:
             absent["collectives_route"] = self.guard.reasons.get("collectives", "nothing is attached")

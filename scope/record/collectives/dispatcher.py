@@ -49,10 +49,12 @@ class DispatcherRoute:
 
     Attributes:
         operators: Names of the operators that have a kernel.
+        cost_factor: See `scope.run.calls.CallLog`; from bench/bench_recording.py.
     """
 
     name = "dispatcher"
     blind_to = ()
+    cost_factor = 3.2
 
     def __init__(self, tracker: CallTracker, guard: HookGuard) -> None:
         self.operators: list[str] = []

@@ -31,6 +31,7 @@ class CollectiveRecorder:
         route: `hooks`, `dispatcher`, `methods`, or None when nothing is attached.
         flight_recorder: What the Flight Recorder counted, from `attach` on.
         blind_to: What the route cannot see, in words; empty if it sees everything.
+        cost_factor: See `scope.run.calls.CallLog`; that of the route attached last.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class CollectiveRecorder:
         self.flight_recorder: FlightRecorderPoll | None = None
         self.route: str | None = None
         self.blind_to: tuple[str, ...] = ()
+        self.cost_factor = 1.0
         self._undo: list[Callable[[], None]] = []
 
     def attach(self) -> None:
@@ -78,6 +80,7 @@ class CollectiveRecorder:
             self._undo.append(restore_meshes)
         self.route = route.name
         self.blind_to = tuple(route.blind_to)
+        self.cost_factor = route.cost_factor
         _stop_in_children(self.tracker)
 
     def close(self) -> None:

@@ -1,0 +1,68 @@
+"""What a recorded run says of its own recording: the route, what was covered, and what it cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+from scope.record import Recorder  # noqa: E402
+from scope.record.settings import CaptureSettings  # noqa: E402
+from scope.run.reader import RankReader, read_steps  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NUM_CALLS = 600
+NUM_STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def world() -> Iterator[None]:
+    """A fake world of four ranks."""
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+def step_cpu_ns(tensor: torch.Tensor) -> int:
+    """Return the CPU time of one step of collectives."""
+    begin = time.thread_time_ns()
+    for _ in range(NUM_CALLS):
+        dist.all_reduce(tensor)
+    return time.thread_time_ns() - begin
+
+
+def test_a_run_tells_route_coverage_and_its_own_cost(tmp_path: Path) -> None:
+    """The route and the coverage are told, and the cost is of the size that a clock around the loop shows.
+
+    The clock of the test measures with and without the recorder; what the recorder says of itself may differ from it by
+    what else the machine does, but not by the factor of 3 that the way through torch's dispatcher makes.
+    """
+    tensor = torch.ones(64)
+    step_cpu_ns(tensor)
+    without = statistics.median(step_cpu_ns(tensor) for _ in range(NUM_STEPS))
+    recorded: list[int] = []
+    with Recorder(run_dir=tmp_path, run_id="r", capture=CaptureSettings(reasons=frozenset())) as recorder:
+        for _ in range(2 * NUM_STEPS):
+            recorded.append(step_cpu_ns(tensor))
+            recorder.end_step()
+        folder = recorder.folder
+    assert folder is not None
+    reader = RankReader(folder)
+    steps, events = read_steps(folder), reader.new_events()
+    assert reader.info().collectives_route in {"hooks", "dispatcher"}
+    (covered,) = [event for event in events if event.kind == "coverage" and "seen" in event.detail]
+    assert covered.detail["seen"] == len(recorded) * NUM_CALLS
+    assert "unknown" in covered.message, "no Flight Recorder counts the fake backend: that is no 100 %"
+    told = statistics.median(step.recorder_ns for step in steps[-NUM_STEPS:])
+    measured = statistics.median(recorded[-NUM_STEPS:]) - without
+    assert 0.5 < told / measured < 3
