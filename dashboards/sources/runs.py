@@ -15,7 +15,9 @@ from scope.analysis.recorded import (
     RunSummary,
     StepSummary,
     bin_rank_steps,
+    compute_group_progress,
     compute_rank_excess,
+    find_absentees,
     peer_sets,
     summarize_collectives,
     summarize_run,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from scope.run.schema import RunInfo, Verdict
 
 _LIVE_S: Final = 30.0
+_STILL_S: Final = 10.0
 _MAX_OPEN_RUNS: Final = 8
 _MAX_HEAT_RANKS: Final = 256
 _MAX_HEAT_STEPS: Final = 600
@@ -119,6 +122,21 @@ class LiveRun:
         if self.info.synthetic or not self.ranks[Ranks.ended_ns].null_count() or self.last_ns is None:
             return False
         return time.time() - self.last_ns / 1e9 < max(_LIVE_S, 10 * self.refresh_s)
+
+    def stands_still(self, *, usual_ns: int | None) -> bool:
+        """Return whether ranks that have not ended finish no step any more, whether they hang or were killed.
+
+        Args:
+            usual_ns: Usual length of a step; ten of them, and ten seconds, must have passed.
+        """
+        if self.info.synthetic or not self.ranks[Ranks.ended_ns].null_count() or self.last_ns is None:
+            return False
+        return time.time() - self.last_ns / 1e9 > max(_STILL_S, 10 * (usual_ns or 0) / 1e9)
+
+    def absentees(self) -> list[int]:
+        """Return the ranks that are behind the others of a process group, as the black boxes say."""
+        infos = [info for info in self.run.rank_infos if info.attempt == self.attempt]
+        return list(find_absentees(compute_group_progress(infos, self.black_boxes())))
 
     @property
     def of_attempt(self) -> pl.LazyFrame:

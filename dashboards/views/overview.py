@@ -19,6 +19,7 @@ from dashboards.shell import (
     show_report_table,
     show_table,
     sources,
+    utc,
 )
 from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
@@ -53,7 +54,7 @@ def draw_run(run: LiveRun, source: Source) -> None:
     with left:
         draw_time(summary)
     with right:
-        draw_blame(run)
+        draw_blame(run, summary)
         draw_alerts()
         draw_windows(source)
     say_problems(run)
@@ -125,16 +126,31 @@ def draw_time(summary: RunSummary) -> None:
     show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
 
 
-def draw_blame(run: LiveRun) -> None:
-    """Say which ranks are slower than their peers, and in which phase."""
+def draw_standstill(run: LiveRun) -> None:
+    """Say since when no step has ended, and for whom the others wait."""
+    since = "" if run.last_ns is None else f" since {utc(run.last_ns)}"
+    absent = ", ".join(map(str, run.absentees()))
+    blame = f"Behind the others: **rank {absent}**" if absent else "The black boxes show no rank behind the others"
+    st.error(
+        f"No step has ended{since}, though the run has not ended. {blame}; see Post-mortem.",
+        icon=":material/person_off:",
+    )
+
+
+def draw_blame(run: LiveRun, summary: RunSummary) -> None:
+    """Say who holds the run up: a rank that does not arrive, else those slower than their peers, and in which phase."""
     st.subheader("Who is to blame")
     draw_verdicts(run.verdicts())
+    step_time = summary.speed.step_time
+    stands_still = run.stands_still(usual_ns=step_time and step_time.median_ns)
+    if stands_still:
+        draw_standstill(run)
     excess = run.excess()
     if excess.is_empty():
         st.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
         return
     slow = excess.filter(pl.col(RankExcess.excess_ratio) > NOTABLE_EXCESS).head(WORST_RANKS)
-    if slow.is_empty():
+    if slow.is_empty() and not stands_still:
         st.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
     others = "of its peers" if run.peers() else "rank"
     for row in slow.iter_rows(named=True):

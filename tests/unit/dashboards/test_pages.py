@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dashboards.sources.runs import LiveRun
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -108,3 +110,22 @@ def test_a_torn_file_is_named_and_hides_no_rank(open_app: Callable[..., AppTest]
     assert not app.exception
     assert any("00001" in each.value for each in app.error)
     assert {metric.label: metric.value for metric in app.metric}["Ranks recorded"] == "3 of 4"
+
+
+@pytest.mark.parametrize("behind", [[], [3]])
+def test_a_run_that_stands_still_names_who_is_behind(
+    open_app: Callable[..., AppTest], run_folder: Path, monkeypatch: pytest.MonkeyPatch, behind: list[int]
+) -> None:
+    """Ranks that never ended and finish no step since September: an error says since when, and who is behind."""
+    for file in run_folder.rglob("rank.json"):
+        info = json.loads(file.read_text())
+        del info["ended_ns"]
+        file.write_text(json.dumps(info))
+    if behind:
+        monkeypatch.setattr(LiveRun, "absentees", lambda _: behind)
+    app = open_app("overview", run_folder)
+    assert not app.exception
+    (error,) = app.error
+    # 1,790,000,000 s is 2026-09-21 14:13:20 UTC; thirty steps of 100 ms end 3 s later.
+    assert "No step has ended since 2026-09-21 14:13:23 UTC" in error.value
+    assert ("rank 3" if behind else "no rank behind") in error.value
