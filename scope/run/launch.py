@@ -191,4 +191,10 @@ class _Publisher:
         return ended
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # not ours: one that hangs would hold the other end of the caller's pipe
+            start_new_session=True,
+        )
