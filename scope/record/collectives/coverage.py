@@ -4,8 +4,9 @@ The recorder's status holds, per group, the sequence numbers of the last collect
 is read without its ring, in microseconds; the ring is read only when a group appears that the status numbers and the
 hooks do not know by that number. Where nothing is recorded (torch 2.6 to 2.9 of gloo's calls) the coverage is unknown.
 
-gloo counts sends and recvs among its collectives, and a call that it carries out as two (a reduce-scatter of lists) as
-two: its coverage is of all kinds together and "at least". NCCL counts them apart.
+gloo counts sends and recvs among its collectives, and tells of them with the next collective; a reduce-scatter of lists
+it carries out, and counts, as one all-reduce for each rank. Its coverage is of all kinds together and "at least". NCCL
+counts them apart.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Coverage:
         seen: Calls that the hooks saw.
         flight_recorder: Calls that the Flight Recorder counted since the hooks were attached, absent where unknown.
         reason: Why it is unknown.
-        at_least: The backend counts some calls twice, so that the ratio is a lower bound.
+        at_least: The backend counts some calls several times, so that the ratio is a lower bound.
     """
 
     group: int

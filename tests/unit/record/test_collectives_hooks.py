@@ -152,6 +152,29 @@ def test_groups_are_released_and_numbered_anew(recorder: CollectiveRecorder) -> 
     assert second.destroyed_ns is None
 
 
+def test_a_group_that_is_destroyed_leaves_its_calls_open(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Of a call that is under way when its group is destroyed nothing is made up, and the next group starts at 1."""
+    group = dist.new_group([0, 1])
+    work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+    dist.destroy_process_group(group)  # type: ignore[arg-type]
+    del group, work
+    gc.collect()
+    dist.all_reduce(torch.ones(2), group=dist.new_group([0, 2]))
+    open_call, after = log.next_step(0).seen
+    assert not open_call.flags & FLAG_WAIT_SEEN
+    assert (open_call.shape.group, open_call.sequence) == (0, 1)
+    assert (after.shape.group, after.sequence) == (1, 1)
+    assert recorder.guard.reasons == {}
+
+
+def test_a_dropped_work_is_forgotten_when_others_come(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Works that nobody waits for do not pile up: of 10,000 at most the newest few thousand entries are kept."""
+    for _ in range(10_000):
+        dist.all_reduce(torch.ones(2), async_op=True)
+    assert len(recorder.tracker.works) <= 4096
+    assert not any(call.flags & FLAG_WAIT_SEEN for call in log.next_step(0).seen)
+
+
 def test_a_forked_child_passes_through(log: CallLog, recorder: CollectiveRecorder) -> None:
     """After a fork the child records nothing, and its collectives still work."""
     reading, writing = os.pipe()
