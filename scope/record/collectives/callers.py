@@ -38,6 +38,8 @@ _FUNCTIONAL_FILES: Final = (
     "torch/_library/autograd.py",
     "torch/distributed/_functional_collectives.py",
 )
+_MODE_WRAPPERS: Final = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")
+"""What torch puts around `__torch_dispatch__` of a mode."""
 _COMPILED_PARTS: Final = ("torchinductor", "torch/_inductor/", "torch/_functorch/", "torch/_dynamo/", "torch/fx/")
 
 
@@ -69,6 +71,19 @@ class CallerTable:
         self._alive.append(code)
         self.kinds[id(code)] = kind
         return kind
+
+    def above_modes(self, frame: FrameType | None) -> tuple[FrameType | None, int]:
+        """Return the frame and kind of who issued a call that seems to come from an operator of `torch.ops`.
+
+        A dispatch mode (a FLOP counter, for one) calls the operator of c10d anew; who issued it stands above the mode.
+        """
+        while frame is not None and getattr(frame.f_locals.get("self"), "namespace", None) == "c10d":
+            while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+                frame = frame.f_back
+            frame = None if frame is None else frame.f_back
+            while frame is not None and frame.f_code.co_filename.endswith(_MODE_WRAPPERS):
+                frame = frame.f_back
+        return frame, ENGINE if frame is None else self.kind(frame.f_code)
 
     def is_gradient_hook(self, frame: FrameType | None) -> bool:
         """Return whether a communication hook of DDP stands above a frame."""

@@ -54,7 +54,7 @@ class DispatcherRoute:
 
     name = "dispatcher"
     blind_to = ()
-    cost_factor = 3.2
+    cost_factor = 3.9
 
     def __init__(self, tracker: CallTracker, guard: HookGuard) -> None:
         self.operators: list[str] = []

@@ -61,7 +61,7 @@ class MethodsRoute:
         "functional collectives",
         "compiled graphs",
     )
-    cost_factor = 3.6
+    cost_factor = 5.0
 
     def __init__(self, tracker: CallTracker, groups: GroupTable, guard: HookGuard) -> None:
         self._tracker = tracker

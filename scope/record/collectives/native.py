@@ -62,7 +62,7 @@ class NativeRoute:
 
     name = "hooks"
     blind_to = ("split sizes of a functional all_to_all whose totals are equal",)
-    cost_factor = 4.4
+    cost_factor = 6.0
 
     def __init__(self, tracker: CallTracker, groups: GroupTable, guard: HookGuard) -> None:
         self._tracker = tracker

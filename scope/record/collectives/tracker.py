@@ -139,6 +139,8 @@ class CallTracker:
             except ValueError:
                 # A thread of the autograd engine has no Python frame.
                 frame, kind = None, ENGINE
+            if kind == FUNCTIONAL:
+                frame, kind = table.above_modes(frame)
             shape = shapes.plain
             flags = 0
             # Trailing arguments that have their default value are not passed: asynchronous is the default.

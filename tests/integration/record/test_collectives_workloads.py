@@ -352,7 +352,7 @@ def test_a_new_default_group_is_another_group(ranks: list[dict[str, Any]]) -> No
 
 
 def test_coverage_is_whole_where_the_flight_recorder_counts(ranks: list[dict[str, Any]]) -> None:
-    """Every call was seen; gloo counts the one reduce-scatter of a list as four all-reduces, which is three too many."""
+    """Every call was seen; gloo counts the one reduce-scatter of a list as four all-reduces, three too many."""
     for rank in ranks:
         first, *others = [item for item in rank["coverage"] if item["flight_recorder"]]
         assert first["group"] == 0

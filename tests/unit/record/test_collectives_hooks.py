@@ -12,12 +12,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed import _functional_collectives as funcol  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from scope.record.collectives import callers  # noqa: E402
 from scope.record.collectives.coverage import FlightRecorderPoll  # noqa: E402
 from scope.record.collectives.described import measure_described  # noqa: E402
-from scope.record.collectives.operations import SPECS  # noqa: E402
+from scope.record.collectives.operations import FUNCTIONAL, PLAIN, SPECS  # noqa: E402
 from scope.record.collectives.recorder import CollectiveRecorder  # noqa: E402
 from scope.run.calls import CallLog  # noqa: E402
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPLETED, FLAG_WAIT_SEEN  # noqa: E402
@@ -165,6 +167,23 @@ def test_a_group_that_is_destroyed_leaves_its_calls_open(log: CallLog, recorder:
     assert (open_call.shape.group, open_call.sequence) == (0, 1)
     assert (after.shape.group, after.sequence) == (1, 1)
     assert recorder.guard.reasons == {}
+
+
+def test_a_dispatch_mode_does_not_make_calls_functional(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Under a mode that calls each operator anew, as a FLOP counter does, calls keep the variant of who issued them."""
+
+    class PassThrough(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    with PassThrough(), PassThrough():
+        dist.all_reduce(torch.ones(2))
+        funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+    plain, functional = log.next_step(0).seen
+    assert (plain.shape.variant, functional.shape.variant) == (PLAIN, FUNCTIONAL)
+    assert plain.flags & FLAG_WAIT_SEEN
+    assert not plain.flags & FLAG_ASYNCHRONOUS
+    assert functional.flags & FLAG_ASYNCHRONOUS
 
 
 def test_a_dropped_work_is_forgotten_when_others_come(log: CallLog, recorder: CollectiveRecorder) -> None:
