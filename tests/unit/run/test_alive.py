@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_rank(spool: Path, *, attempt: int = 0, rank: int = 0, **facts: object) -> None:
+def write_rank(spool: Path, *, attempt: int = 0, rank: int = 0, **facts: Any) -> None:
     """Write the `rank.json` of a rank."""
     known = {"schema": SCHEMA_VERSION, "run_id": "r", "attempt": attempt, "rank": rank, "started_ns": 1, "host": "h"}
     folder = paths.rank_folder(spool, attempt, rank)
@@ -44,7 +44,7 @@ def write_process(proc: Path, *, state: str = "S", ticks: int = 77) -> None:
         pytest.param("S", 77, {"process_start_ticks": None}, False, id="start-unknown"),
     ],
 )
-def test_a_rank_lives(tmp_path: Path, state: str, ticks: int, facts: dict[str, object], lives: bool) -> None:
+def test_a_rank_lives(tmp_path: Path, state: str, ticks: int, facts: dict[str, Any], lives: bool) -> None:
     """A rank lives while the process with its pid and start is there and has not closed its recording."""
     write_process(tmp_path / "proc", state=state, ticks=ticks)
     write_rank(tmp_path / "spool", **facts)
