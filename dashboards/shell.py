@@ -278,13 +278,12 @@ def _fold(table: pl.DataFrame, key: str) -> None:
 
 def show_table(table: pl.DataFrame, *, key: str) -> None:
     """Show the first rows of a table, and offer all of them as CSV."""
-    shown = _inert(table)
-    st.dataframe(shown.head(_MAX_TABLE_ROWS), width="stretch", hide_index=True, key=f"{key} table")
-    if shown.height > _MAX_TABLE_ROWS:
-        st.caption(f"The first {_MAX_TABLE_ROWS:,} of {shown.height:,} rows; the download has all.")
+    st.dataframe(_inert(table.head(_MAX_TABLE_ROWS)), width="stretch", hide_index=True, key=f"{key} table")
+    if table.height > _MAX_TABLE_ROWS:
+        st.caption(f"The first {_MAX_TABLE_ROWS:,} of {table.height:,} rows; the download has all.")
     st.download_button(
         "Download CSV",
-        shown.write_csv,
+        lambda: _inert(table).write_csv(),
         file_name=f"{key}.csv".replace(" ", "-"),
         key=f"{key} download",
         mime="text/csv",
