@@ -42,8 +42,8 @@ VERDICTS: Final[tuple[tuple[str, Literal["critical", "warning"], int], ...]] = (
     ("hang", "critical", 1),
     ("straggler", "warning", 2),
 )
-NEVER_CLEAR: Final = {"ScopeExporterDown", "ScopeGpuLost"}
-"""The exporter stays away, and the GPU that hung stays set aside for a minute."""
+NEVER_CLEAR: Final = {"ScopeExporterDown", "ScopeGpuLost", "ScopeRdmaPortFlaps"}
+"""The exporter stays away, the GPU that hung stays set aside for a minute, and flaps count for three (scaled) hours."""
 
 
 class Node:
