@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _DISTRIBUTED: Final = "torch.distributed.checkpoint"
 _SAVER: Final = "torch.distributed.checkpoint.state_dict_saver"
 _HOOK: Final = "checkpoint"
+
+
+class _Begun(NamedTuple):
+    """What is known when a checkpoint begins; an asynchronous one ends in a later step."""
+
+    time_ns: int
+    step: int | None
 
 
 class CheckpointHooks:
@@ -99,36 +106,40 @@ class CheckpointHooks:
 
         return async_save
 
-    def _begin(self) -> int:
-        """Begin the phase; return the instant, 0 when a checkpoint is open already or the hook is off."""
+    def _begin(self) -> _Begun | None:
+        """Begin the phase; return what is known then, None when a checkpoint is open already or the hook is off."""
         if _HOOK in self._session.guard.reasons or not self._session.writer.enabled:
-            return 0
+            return None
         try:
-            return time.monotonic_ns() if self._session.clock.push("checkpoint") else 0
+            opened = self._session.clock.push("checkpoint")
+            return _Begun(time_ns=time.monotonic_ns(), step=self._session.step) if opened else None
         except Exception as error:  # noqa: BLE001 - the guard
             self._session.guard.disable(_HOOK, error)
+            return None
+
+    def _leave(self, begun: _Begun | None) -> int:
+        if begun is None:
             return 0
+        self._session.clock.pop("checkpoint")
+        return time.monotonic_ns() - begun.time_ns
 
-    def _leave(self, begun: int) -> int:
-        if begun:
-            self._session.clock.pop("checkpoint")
-        return time.monotonic_ns() - begun
-
-    def _end(self, begun: int, count: Callable[[], int | None], *, path: str | None, asynchronous: bool) -> None:
+    def _end(
+        self, begun: _Begun | None, count: Callable[[], int | None], *, path: str | None, asynchronous: bool
+    ) -> None:
         if begun:
             self._tell(begun, count, self._leave(begun), path=path, asynchronous=asynchronous)
 
     def _tell(
-        self, begun: int, count: Callable[[], int | None], blocked: int, *, path: str | None, asynchronous: bool
+        self, begun: _Begun, count: Callable[[], int | None], blocked: int, *, path: str | None, asynchronous: bool
     ) -> None:
         try:
-            duration = time.monotonic_ns() - begun
+            duration = time.monotonic_ns() - begun.time_ns
             written = count()
             self._session.writer.add_event(
                 "checkpoint",
                 "a checkpoint was written" if written is not None else "a checkpoint was written, its size is unknown",
-                time_ns=begun,
-                step=self._session.step,
+                time_ns=begun.time_ns,
+                step=begun.step,
                 phase="checkpoint",
                 duration_ns=duration,
                 bytes=written,
