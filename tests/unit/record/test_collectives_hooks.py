@@ -178,7 +178,7 @@ def test_a_dispatch_mode_does_not_make_calls_functional(log: CallLog, recorder: 
 
     with PassThrough(), PassThrough():
         dist.all_reduce(torch.ones(2))
-        funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+        funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD)  # pyright: ignore[reportArgumentType]
     plain, functional = log.next_step(0).seen
     assert (plain.shape.variant, functional.shape.variant) == (PLAIN, FUNCTIONAL)
     assert plain.flags & FLAG_WAIT_SEEN

@@ -228,7 +228,7 @@ def test_a_functional_wait_is_timed_on_the_stream(
     recorder.attach()
     try:
         device.script_ms = [5, 6, 9]
-        result = funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+        result = funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD)  # pyright: ignore[reportArgumentType]
         torch.ops._c10d_functional.wait_tensor(result)
         recorder.tracker.release()
     finally:
@@ -245,7 +245,7 @@ def test_the_wait_of_a_backward_is_that_of_its_last_bucket(
     """The stream waits for three buckets in one go, 4 ms: known in sum, unknown for the first two."""
     queued: list[Any] = []
     waits = BackwardWaits(log, SimpleNamespace(disable=None), SimpleNamespace(backward=None), times)  # type: ignore[arg-type]
-    waits._queue_callback = queued.append
+    waits._queue_callback = queued.append  # pyright: ignore[reportAttributeAccessIssue]
     calls = [log.issue(CallShape(0, 0, 0, 1, 8, 8, word=1), FLAG_DEVICE_TIMED, number) for number in (1, 2, 3)]
     for call in calls:
         waits.watch(call)
@@ -291,7 +291,7 @@ def test_the_anchor_says_how_good_it_is(log: CallLog, device: FakeDevice, monkey
 def test_a_real_device_times_a_call_on_nccl(tmp_path: Any, log: CallLog) -> None:
     """On one GPU: a kernel before the call delays its arrival, and the host's return is not its completion."""
     torch.cuda.set_device(0)
-    store = dist.FileStore(str(tmp_path / "store"), 1)
+    store = dist.FileStore(str(tmp_path / "store"), 1)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("nccl", rank=0, world_size=1, store=store)
     recorder = CollectiveRecorder(log)
     try:

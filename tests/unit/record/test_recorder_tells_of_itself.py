@@ -33,7 +33,7 @@ def world() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def step_cpu_ns(tensor: torch.Tensor) -> int:
+def step_cpu_ns(tensor: torch.Tensor) -> int:  # pyright: ignore[reportInvalidTypeForm]
     """Return the CPU time of one step of collectives."""
     begin = time.thread_time_ns()
     for _ in range(NUM_CALLS):
