@@ -86,7 +86,7 @@ def match_gpu(facts: DeviceFacts, catalogue: Mapping[str, Gpu] | None = None) ->
     narrowed = [gpu for gpu in family if _fits(gpu, facts)]
     if len(narrowed) == 1 and facts.num_sms is not None and facts.total_memory_bytes is not None:
         return _matched(facts, narrowed[0])
-    return _ambiguous(facts, narrowed or family)
+    return _ambiguous(facts, narrowed) if narrowed else _contradicted(facts, family)
 
 
 def agreed(candidates: Sequence[Gpu]) -> Gpu:
@@ -125,7 +125,7 @@ def _decide(facts: DeviceFacts, named: list[Gpu]) -> GpuMatch:
     best = _longest(named, facts.name)
     if len(best) == 1 and _is_part_of(best[0], facts):
         return _matched(facts, _partition(best[0], facts))
-    return _ambiguous(facts, best)
+    return _contradicted(facts, best)
 
 
 def _mig(facts: DeviceFacts, best: list[Gpu]) -> GpuMatch:
@@ -197,11 +197,20 @@ def _unknown(facts: DeviceFacts, why: str) -> GpuMatch:
 
 
 def _ambiguous(facts: DeviceFacts, candidates: Sequence[Gpu]) -> GpuMatch:
-    ids = ", ".join(gpu.gpu_id for gpu in candidates)
-    how = "its memory or SM count is not that of" if len(candidates) == 1 else "it may be any of"
-    reason = f"{facts}: {how} {ids}; choose with --gpu"
-    # A single candidate that the device's own properties contradict is no candidate: nothing of it may be used.
-    return GpuMatch(facts=facts, gpu=None, candidates=tuple(candidates) if len(candidates) > 1 else (), reason=reason)
+    if len(candidates) == 1:
+        return _contradicted(facts, candidates)
+    reason = f"{facts}: it may be any of {_ids(candidates)}; choose with --gpu"
+    return GpuMatch(facts=facts, gpu=None, candidates=tuple(candidates), reason=reason)
+
+
+def _contradicted(facts: DeviceFacts, named: Sequence[Gpu]) -> GpuMatch:
+    """A name of the catalogue on a device whose own properties are others': nothing of those GPUs may be used."""
+    reason = f"{facts}: its memory or SM count is not that of {_ids(named)}; choose with --gpu"
+    return GpuMatch(facts=facts, gpu=None, reason=reason)
+
+
+def _ids(gpus: Sequence[Gpu]) -> str:
+    return ", ".join(gpu.gpu_id for gpu in gpus)
 
 
 def _fits(gpu: Gpu, facts: DeviceFacts) -> bool:

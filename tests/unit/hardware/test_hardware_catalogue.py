@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import scope.hardware
 from scope.errors import ConfigError, UsageError
 from scope.hardware import (
     NETWORK_BITS_PER_S,
@@ -21,9 +23,6 @@ from scope.hardware import (
     pcie_bytes_per_s,
     pcie_payload_bytes_per_s,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -73,6 +72,40 @@ def test_dense_and_not_sparse() -> None:
             assert peaks["float8"] == pytest.approx(2 * peaks["bfloat16"], rel=0.03), gpu.gpu_id
         if {"bfloat16", "tf32"} <= peaks.keys():
             assert peaks["tf32"] == pytest.approx(peaks["bfloat16"] / 2, rel=0.03), gpu.gpu_id
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "dtype", "sparse_tflops"),
+    [
+        # What the vendors' sheets print with sparsity: the dense peak is half of it.
+        ("h100-sxm", "bfloat16", 1979), ("h100-sxm", "float8", 3958), ("h100-nvl", "bfloat16", 1671),
+        ("h100-nvl", "float8", 3341), ("h200-sxm", "bfloat16", 1979), ("h200-nvl", "float8", 3341),
+        ("b200-hgx", "float4", 18_000), ("b200-hgx", "float8", 9_000), ("b200-hgx", "bfloat16", 4_500),
+        ("gb200", "float4", 20_000), ("gb200", "float8", 10_000), ("gb200", "bfloat16", 5_000),
+        ("gb200", "tf32", 2_500),
+        ("gb300", "float8", 10_000), ("l4", "float8", 485), ("a100-sxm4-80gb", "bfloat16", 624),
+        ("mi325x", "float8", 5_229.8),
+    ],
+)  # fmt: skip
+def test_the_dense_peak_is_half_of_what_sheets_print_with_sparsity(
+    gpu_id: str, dtype: str, sparse_tflops: float
+) -> None:
+    """No sparse figure stands for a dense one."""
+    peak = choose_gpu(gpu_id).matrix_flop_per_s[dtype].value
+    assert peak == pytest.approx(sparse_tflops * 1e12 / 2, rel=0.002)
+
+
+def test_blackwell_ultras_fp4_has_its_own_ratio() -> None:
+    """NVIDIA gives 15 PFLOP/s dense and 20 sparse for a GB300's NVFP4: three times FP8, not twice."""
+    peaks = choose_gpu("gb300").matrix_flop_per_s
+    assert (peaks["float4"].value, peaks["float8"].value) == (15e15, 5e15)
+
+
+def test_every_source_is_used() -> None:
+    """A source that no figure names is a leftover."""
+    text = (Path(scope.hardware.__file__).parent / "gpus.toml").read_text(encoding="utf-8")
+    sources = tomllib.loads(text)["sources"]
+    assert [name for name in sources if f'"{name}"]' not in text] == []
 
 
 def test_float32_runs_on_vector_units_where_matrix_units_do_not_take_it() -> None:

@@ -42,6 +42,29 @@ GIB = 2**30
         ("NVIDIA B200", 192_265_846_784, 148, (10, 0), "b200-hgx"),
         ("NVIDIA GB200", 197 * 10**9, 152, (10, 0), "gb200"),
         ("NVIDIA B300 SXM6 AC", 288_400_000_000, 148, (10, 3), "b300-hgx"),
+        ("NVIDIA B200", None, None, None, "b200-hgx"),
+        ("NVIDIA GB300", 298 * 10**9, 152, (10, 3), "gb300"),
+        ("NVIDIA H800 PCIe", 85_018_279_936, 114, (9, 0), "h800-pcie"),
+        ("NVIDIA H800", None, None, None, "h800-sxm"),
+        ("NVIDIA H100 80GB HBM2e", 85_018_279_936, 114, (9, 0), "h100-pcie"),
+        ("NVIDIA A800-SXM4-80GB", 84_974_239_744, 108, (8, 0), "a800-sxm4-80gb"),
+        ("NVIDIA A800-SXM4-40GB", 42_297_524_224, 108, (8, 0), "a800-sxm4-40gb"),
+        ("NVIDIA A800-SXM4-40GB", None, None, None, "a800-sxm4-40gb"),
+        ("NVIDIA A800 80GB PCIe", 84_974_239_744, 108, (8, 0), "a800-pcie-80gb"),
+        ("NVIDIA A30", 25_300_000_000, 56, (8, 0), "a30"),
+        ("NVIDIA A40", 47_600_000_000, 84, (8, 6), "a40"),
+        ("Tesla P100-PCIE-12GB", 12_790_000_000, 56, (6, 0), "p100-pcie-12gb"),
+        ("Tesla P100-PCIE-16GB", 17_071_734_784, 56, (6, 0), "p100-pcie-16gb"),
+        ("Tesla P100-SXM2-16GB", 17_071_734_784, 56, (6, 0), "p100-sxm2"),
+        ("Tesla V100-PCIE-16GB", 16_945_512_448, 80, (7, 0), "v100-pcie-16gb"),
+        ("Tesla T4", 15_843_721_216, 40, (7, 5), "t4"),
+        ("NVIDIA GeForce RTX 4090", 25_386_352_640, 128, (8, 9), "rtx-4090"),
+        ("NVIDIA GeForce RTX 5090", 33_700_000_000, 170, (12, 0), "rtx-5090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 101_970_000_000, 188, (12, 0), "rtx-pro-6000"),
+        ("AMD Instinct MI300A", 137_400_000_000, 228, (9, 4), "mi300a"),
+        ("AMD Instinct MI325X", 274_877_906_944, 304, (9, 4), "mi325x"),
+        ("AMD Instinct MI350X", 309_220_868_096, 256, (9, 5), "mi350x"),
+        ("AMD Instinct MI355X", 309_220_868_096, 256, (9, 5), "mi355x"),
         ("AMD Instinct MI300X", 206_141_652_992, 304, (9, 4), "mi300x"),
         ("AMD Instinct MI300X VF", 205_571_227_648, 304, (9, 4), "mi300x"),
         ("AMD Instinct MI210", 68_702_699_520, 104, (9, 0), "mi210"),
@@ -73,6 +96,9 @@ def test_a_real_name_is_one_gpu(
         (DeviceFacts(name="", total_memory_bytes=85_018_279_936, num_sms=132, compute_capability=(9, 0)),
          {"h100-sxm", "h800-sxm"}),
         (DeviceFacts(name="NVIDIA GH200"), {"gh200-96gb", "gh200-144gb"}),
+        (DeviceFacts(name="NVIDIA A800-SXM4"), {"a800-sxm4-40gb", "a800-sxm4-80gb"}),
+        (DeviceFacts(name="AMD Instinct", total_memory_bytes=309_220_868_096, num_sms=256, compute_capability=(9, 5)),
+         {"mi350x", "mi355x"}),
     ],
 )  # fmt: skip
 def test_an_ambiguous_device_names_its_candidates(facts: DeviceFacts, candidates: set[str]) -> None:
@@ -108,6 +134,24 @@ def test_a_device_that_contradicts_its_name_is_not_that_gpu() -> None:
     assert match.gpu is None
     assert match.usable is None
     assert "h100-sxm" in match.reason
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        # Made for one site: 64 GB and 124 SMs, where the A100s of the catalogue have 40 or 80 GB and 108.
+        DeviceFacts(name="NVIDIA A100-SXM-64GB", total_memory_bytes=68 * 10**9, num_sms=124),
+        DeviceFacts(name="NVIDIA H100 64GB HBM2", total_memory_bytes=68 * 10**9, num_sms=132),
+        DeviceFacts(name="NVIDIA A800 40GB Active", total_memory_bytes=42_297_524_224, num_sms=108),
+    ],
+)
+def test_a_special_edition_takes_no_figure_of_its_family(facts: DeviceFacts) -> None:
+    """Where memory or SM count rule out every GPU of the name, none is a candidate and none lends its peak."""
+    match = match_gpu(facts)
+    assert match.gpu is None
+    assert match.candidates == ()
+    assert match.usable is None
+    assert "memory or SM count" in match.reason
 
 
 def test_candidates_share_what_they_agree_on() -> None:
