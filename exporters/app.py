@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import logging
 import signal
@@ -16,6 +17,7 @@ from exporters.discovery import expand_hosts, render_targets
 from exporters.jobs import JobSource
 from exporters.node import NodeState
 from exporters.options import DEFAULT_PORT, Options, parse_options
+from exporters.publishing import SpoolKeeper
 from exporters.scrape import Scraper, Source
 from exporters.server import Content, ExporterServer
 from exporters.supervisor import Supervisor
@@ -62,9 +64,11 @@ class Exporter:
             nvml_library=options.nvml_library,
         )
         self.supervisor = Supervisor(settings, self.node.observe, deadline_ns=options.deadline_ns)
+        self._training_stale_ns = _TRAINING_STALE_NS + 2 * options.training_interval_ns
         self.training: TrainingCollector | None = None
         if "training" in options.collectors:
             self.training = TrainingCollector(options.runs, self.node.add_problem)
+        self.keeper = SpoolKeeper(self.node.add_problem) if options.publish else None
         self.scraper = Scraper(self._sources(), self._add_own)
         content = Content(
             self.scraper.text, self._health, lambda: render_targets(hosts, self.server.port), "Scope exporter"
@@ -87,13 +91,17 @@ class Exporter:
             )
         self.supervisor.start()
         if self.training is not None:
-            self.training.start()
+            self.training.start(interval_s=self._options.training_interval_ns / NS_PER_S)
+        if self.keeper is not None:
+            self.keeper.start()
         scheme = "http" if self.server.config.tls is None else "https"
         host = f"[{self._options.host}]" if ":" in self._options.host else self._options.host
         log.info("serving %s://%s:%d/metrics", scheme, host, self.server.port)
         try:
             self.server.serve_forever(poll_interval=0.2)
         finally:
+            if self.keeper is not None:
+                self.keeper.stop()
             if self.training is not None:
                 self.training.stop()
             self.supervisor.stop()
@@ -117,7 +125,9 @@ class Exporter:
         self.node.add_own(series, self.supervisor)
         if self.training is not None:
             age_ns = self.training.age_ns
-            series.add(m.COLLECTOR_UP, ("training",), int(age_ns is not None and age_ns < _TRAINING_STALE_NS))
+            series.add(m.COLLECTOR_UP, ("training",), int(age_ns is not None and age_ns < self._training_stale_ns))
+        if self.keeper is not None:
+            series.add(m.PUBLISHED, (), self.keeper.num_spools)
 
     def _health(self) -> str | None:
         if self.supervisor.stuck:
@@ -189,6 +199,12 @@ def write_targets(arguments: list[str]) -> int:
         message = f"{path} exists; --force overwrites it"
         raise UsageError(message)
     fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        message = f"cannot write {path}: {error.strerror}; name another file with --output"
+        raise InputError(message) from error
     return 0

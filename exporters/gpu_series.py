@@ -12,7 +12,14 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from exporters.counters import Unwrapper, XidCounts
     from exporters.series import SeriesSet
-    from scope.probe.records import GpuIdentity, GpuReading, MigReading, NvlinkReading
+    from scope.probe.records import (
+        C2cReading,
+        FabricReading,
+        GpuIdentity,
+        GpuReading,
+        MigReading,
+        NvlinkReading,
+    )
 
 _PER_MILLI: Final = 1_000
 _UP_STATES: Final = frozenset({1, 2})
@@ -33,6 +40,8 @@ class GpuSeries:
         self._xids = xids
         self._identities: dict[int, GpuIdentity] = {}
         self._faulty_links: set[tuple[str, int, str]] = set()
+        # Bin 0 stands for what needed no repair and is told for the whole GPU only.
+        self._repairing_links: set[tuple[str, int, int]] = set()
 
     def observe(self, readings: list[GpuReading]) -> None:
         """Take in a sample: remember names, unwrap counters, note links that had errors.
@@ -51,6 +60,9 @@ class GpuSeries:
                 for kind, count in link.errors.items():
                     if count:
                         self._faulty_links.add((identity.uuid, link.link, kind))
+                for number, count in link.fec.items():
+                    if count and number:
+                        self._repairing_links.add((identity.uuid, link.link, number))
 
     def identity(self, reading: GpuReading) -> GpuIdentity:
         """Return the GPU's full identity, from an earlier sample where this one could not ask for it."""
@@ -76,7 +88,9 @@ class GpuSeries:
                 add_mig(series, instance, labels)
             for link in reading.nvlinks:
                 self._add_link(series, link, labels)
-            self._add_link_totals(series, reading.nvlinks, labels)
+            add_link_totals(series, reading.nvlinks, labels)
+            for c2c in reading.c2c:
+                add_c2c(series, c2c, labels)
 
     def _add_identity(self, series: SeriesSet, identity: GpuIdentity, labels: Labels) -> None:
         node = "" if identity.numa_node is None else str(identity.numa_node)
@@ -109,14 +123,9 @@ class GpuSeries:
         for kind, count in link.errors.items():
             if (labels[1], link.link, kind) in self._faulty_links:
                 series.add(m.NVLINK_ERRORS, (*key, kind), count)
-
-    def _add_link_totals(self, series: SeriesSet, links: list[NvlinkReading], labels: Labels) -> None:
-        totals: dict[str, int] = {}
-        for link in links:
-            for kind, count in link.errors.items():
-                totals[kind] = totals.get(kind, 0) + count
-        for kind, count in totals.items():
-            series.add(m.NVLINK_GPU_ERRORS, (*labels, kind), count)
+        for number, count in link.fec.items():
+            if (labels[1], link.link, number) in self._repairing_links:
+                series.add(m.NVLINK_FEC, (*key, str(number)), count)
 
 
 def add_basics(series: SeriesSet, reading: GpuReading, labels: Labels) -> None:
@@ -156,6 +165,41 @@ def add_health(series: SeriesSet, reading: GpuReading, labels: Labels) -> None:
             series.add(m.GPU_RECOVERY, (*labels, "other"), 1)
     if reading.mig_enabled is not None:
         series.add(m.GPU_MIG_ENABLED, labels, int(reading.mig_enabled))
+    if reading.fabric is not None:
+        add_fabric(series, reading.fabric, labels)
+
+
+def add_fabric(series: SeriesSet, fabric: FabricReading, labels: Labels) -> None:
+    """Add the GPU's place in the NVLink fabric, and what is wrong with it."""
+    series.add(m.GPU_FABRIC_INFO, (*labels, fabric.cluster, str(fabric.clique), fabric.configuration), 1)
+    series.add(m.GPU_FABRIC_STATE, labels, fabric.state)
+    for fault, there in fabric.faults.items():
+        series.add(m.GPU_FABRIC_FAULT, (*labels, fault), there)
+
+
+def add_link_totals(series: SeriesSet, links: list[NvlinkReading], labels: Labels) -> None:
+    """Add what all links of a GPU have together: errors by type, repairs by bin."""
+    errors: dict[str, int] = {}
+    repairs: dict[int, int] = {}
+    for link in links:
+        for kind, count in link.errors.items():
+            errors[kind] = errors.get(kind, 0) + count
+        for number, count in link.fec.items():
+            repairs[number] = repairs.get(number, 0) + count
+    for kind, count in errors.items():
+        series.add(m.NVLINK_GPU_ERRORS, (*labels, kind), count)
+    for number, count in repairs.items():
+        series.add(m.NVLINK_GPU_FEC, (*labels, str(number)), count)
+
+
+def add_c2c(series: SeriesSet, link: C2cReading, labels: Labels) -> None:
+    """Add one link between GPU and CPU."""
+    key = (*labels, str(link.link))
+    series.add(m.C2C_UP, key, link.up)
+    series.add(m.C2C_SPEED, key, link.speed_bytes_per_s)
+    series.add(m.C2C_LOW_POWER, key, link.low_power)
+    for kind, count in link.errors.items():
+        series.add(m.C2C_ERRORS, (*key, kind), count)
 
 
 def add_pcie(series: SeriesSet, reading: GpuReading, labels: Labels) -> None:

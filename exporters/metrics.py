@@ -47,6 +47,9 @@ SAMPLER_STUCK: Final = _gauge(
 QUARANTINED: Final = _gauge(
     "exporter_quarantined", "1 while a GPU or collector is set aside after a call that hung.", "subject", "call"
 )
+PUBLISHED: Final = _gauge(
+    "exporter_published_spools", "Spools of ranks that the exporter copies to their shared run directories now."
+)
 SERIES: Final = _gauge("exporter_series", "Series in this answer, without those about the exporter itself.")
 
 # GPUs
@@ -102,6 +105,20 @@ GPU_XID_LAST: Final = _gauge(
 GPU_RECOVERY: Final = _gauge(
     "gpu_recovery_action", "1 for the recovery that the driver asks for, 0 for the others.", *GPU, "action"
 )
+GPU_FABRIC_INFO: Final = _info(
+    "gpu_fabric",
+    "Where the GPU is in the NVLink fabric behind switches; configuration names what that lacks.",
+    *GPU,
+    "cluster",
+    "clique",
+    "configuration",
+)
+GPU_FABRIC_STATE: Final = _gauge(
+    "gpu_fabric_state", "1 not started, 2 joining, 3 joined the NVLink fabric; absent where there is none.", *GPU
+)
+GPU_FABRIC_FAULT: Final = _gauge(
+    "gpu_fabric_fault", "1 while this is wrong with the GPU's place in the NVLink fabric.", *GPU, "fault"
+)
 GPU_MIG_ENABLED: Final = _gauge("gpu_mig_enabled", "1 when the GPU is split into MIG instances.", *GPU)
 MIG_INFO: Final = _info("mig", "A MIG instance; join on mig.", *GPU, "mig", "mig_uuid", "profile", "num_slices")
 MIG_MEMORY_TOTAL: Final = _gauge("mig_memory_total_bytes", "Memory of a GPU instance.", *GPU, "mig")
@@ -135,6 +152,24 @@ NVLINK_UP: Final = _gauge("nvlink_up", "1 when the link is active or sleeping.",
 NVLINK_SPEED: Final = _gauge("nvlink_speed_bytes_per_second", "Raw rate of one direction of a link.", *LINK)
 NVLINK_SYMBOL_ERRORS: Final = _gauge("nvlink_symbol_error_ratio", "Symbol bit error ratio (NVLink 5).", *LINK)
 NVLINK_INFO: Final = _info("nvlink", "What a link is.", *LINK, "version", "remote_pci", "remote_type")
+NVLINK_FEC: Final = _counter(
+    "nvlink_fec_events",
+    "Repairs by a link's forward error correction, by bin of NVML's histogram; begins with the bin's first (NVLink 5).",
+    *LINK,
+    "bin",
+)
+NVLINK_GPU_FEC: Final = _counter(
+    "nvlink_gpu_fec_events",
+    "Forward error correction of all NVLinks of a GPU, by bin of NVML's histogram (NVLink 5).",
+    *GPU,
+    "bin",
+)
+C2C_UP: Final = _gauge("c2c_up", "1 when the link between GPU and CPU is active (Grace).", *LINK)
+C2C_SPEED: Final = _gauge(
+    "c2c_speed_bytes_per_second", "Largest rate of one direction of an active link between GPU and CPU.", *LINK
+)
+C2C_LOW_POWER: Final = _gauge("c2c_low_power", "1 while a link between GPU and CPU is in its low power state.", *LINK)
+C2C_ERRORS: Final = _counter("c2c_errors", "Errors of a link between GPU and CPU.", *LINK, "type")
 PCIE_TRANSMIT: Final = _counter("pcie_transmit_bytes", "Bytes that the GPU sent over PCIe.", *GPU)
 PCIE_RECEIVE: Final = _counter("pcie_receive_bytes", "Bytes that the GPU received over PCIe.", *GPU)
 PCIE_REPLAYS: Final = _counter("pcie_replays", "PCIe replays.", *GPU)

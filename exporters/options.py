@@ -45,10 +45,12 @@ class Options(NamedTuple):
         collectors: Those that are on.
         interval_ns: Time between samples.
         slow_interval_ns: Time between readings of what changes rarely.
+        training_interval_ns: Time between readings of the run directories.
         deadline_ns: How long one call may hang.
         web_config: File with TLS and users.
         compatibilities: Names of other exporters to give as well.
         runs: Globs of run directories.
+        publish: Copy spools that nobody publishes to their shared run directories.
         root: What /sys, /proc and /dev are taken from.
         nvml_library: Library to load instead of the system's.
         targets: Hosts for service discovery.
@@ -61,10 +63,12 @@ class Options(NamedTuple):
     collectors: frozenset[str]
     interval_ns: int
     slow_interval_ns: int
+    training_interval_ns: int
     deadline_ns: int
     web_config: Path | None
     compatibilities: frozenset[str]
     runs: tuple[str, ...]
+    publish: bool
     root: str
     nvml_library: str | None
     targets: str | None
@@ -95,10 +99,12 @@ def parse_options(arguments: list[str], *, program: str = "scope exporter") -> O
         collectors=_collectors(values.collectors, values.disable),
         interval_ns=_duration(values.interval, "--interval", smallest_ns=NS_PER_S // 20),
         slow_interval_ns=_duration(values.slow_interval, "--slow-interval", smallest_ns=NS_PER_S // 20),
+        training_interval_ns=_duration(values.training_interval, "--training-interval", smallest_ns=NS_PER_S // 20),
         deadline_ns=_duration(values.deadline, "--deadline", smallest_ns=NS_PER_S // 10),
         web_config=Path(values.web_config) if values.web_config else None,
         compatibilities=frozenset(values.compat or ()),
         runs=tuple(values.runs or ()),
+        publish=not values.no_publish,
         root=values.root,
         nvml_library=values.nvml_library,
         targets=values.targets,
@@ -121,10 +127,16 @@ def _parser(program: str) -> argparse.ArgumentParser:
         metavar="GLOB",
         help="run directories to read besides those that `scope run` registers",
     )
+    add(
+        "--no-publish",
+        action="store_true",
+        help="leave the spools of this user's ranks alone; those that no `scope run` publishes are copied otherwise",
+    )
     add("--collectors", metavar="LIST", help=f"only these, of {','.join(ALL_COLLECTORS)}")
     add("--disable", metavar="LIST", help="all but these")
     add("--interval", default="1s", help="time between samples (default 1s)")
     add("--slow-interval", default="10s", help="time between readings of what changes rarely (default 10s)")
+    add("--training-interval", default="2s", help="time between readings of run directories (default 2s)")
     add(
         "--deadline",
         default="10s",

@@ -145,6 +145,11 @@ class Sampler:
             self._nvml_error = str(error)
             problems.add("library", where="nvmlInit", message=str(error))
             return False
+        if not probe.identities:
+            # A driver that is still loading, perhaps: NVML looks for GPUs only when it is initialised.
+            self._nvml_error = "NVML finds no GPU"
+            probe.close()
+            return False
         self._nvml = probe
         return True
 

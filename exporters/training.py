@@ -31,6 +31,7 @@ MAX_RANKS: Final = 256
 MAX_RUNS: Final = 64
 _READ_BYTES: Final = 128 << 10
 _RESCAN_NS: Final = 5 * NS_PER_S
+_NEW_RANKS: Final = 1_024
 _SILENT_NS: Final = 300 * NS_PER_S
 
 Report = Callable[[str, str], None]
@@ -67,12 +68,17 @@ class _Rank:
         self.state: BlackBoxState | None = None
         self._restarts = 0
 
-    def read(self, report: Report) -> None:
-        """Take in what is new; a file that cannot be read costs itself alone."""
+    def read_info(self, report: Report) -> RankInfo | None:
+        """Read who the rank is; None when that cannot be told."""
         try:
             self.info = self.reader.info()
         except (RunError, OSError) as error:
             report("rank", str(error))
+        return self.info
+
+    def read(self, report: Report) -> None:
+        """Take in what is new; a file that cannot be read costs itself alone."""
+        self.read_info(report)
         try:
             # Small pieces: the memory of a large one would never be given back.
             while lines := self.reader.new_steps(max_bytes=_READ_BYTES):
@@ -120,8 +126,10 @@ class _Run:
         self.ranks: dict[int, _Rank] = {}
         self.verdicts: list[Verdict] = []
         self.earlier: dict[int, RankTotals] = {}
-        # Ranks of other nodes in a shared run directory; they are looked at once an attempt.
-        self._elsewhere: set[int] = set()
+        # Ranks whose rank.json is still to be read; those of other nodes are looked at once an attempt.
+        self._unseen: list[int] = []
+        self._listed: set[int] = set()
+        self._listed_ns = -1
 
     def read(self, report: Report, is_here: Callable[[RankInfo], bool]) -> None:
         """Take in what is new in the run and in its last attempt's ranks."""
@@ -133,22 +141,41 @@ class _Run:
         attempts = self.reader.attempts()
         if attempts and attempts[-1] != self.attempt:
             self._begin_attempt(attempts, report)
-        for reader in self.reader.ranks(self.attempt) if self.attempt >= 0 else []:
-            rank = int(reader.folder.name)
-            if rank not in self.ranks and rank not in self._elsewhere and len(self.ranks) < MAX_RANKS:
-                self.ranks[rank] = _Rank(reader, self._start_ticks)
-        for number, rank in list(self.ranks.items()):
+        if self.attempt >= 0:
+            self._find_ranks(report, is_here)
+        for rank in self.ranks.values():
             rank.read(report)
-            if rank.info is not None and not is_here(rank.info):
-                del self.ranks[number]
-                self._elsewhere.add(number)
+
+    def _find_ranks(self, report: Report, is_here: Callable[[RankInfo], bool]) -> None:
+        """Take in this node's new ranks, a bounded number of folders at a time: a shared run may hold ten thousand."""
+        folder = paths.attempt_folder(self.folder, self.attempt) / "ranks"
+        changed_ns = _changed_ns(folder)
+        if changed_ns != self._listed_ns:
+            self._listed_ns = changed_ns
+            found = paths.list_ranks(self.folder, self.attempt)
+            self._unseen += [rank for rank in found if rank not in self._listed]
+            self._listed.update(found)
+        now, self._unseen = self._unseen[:_NEW_RANKS], self._unseen[_NEW_RANKS:]
+        for number in now:
+            rank = _Rank(RankReader(paths.rank_folder(self.folder, self.attempt, number)), self._start_ticks)
+            info = rank.read_info(report)
+            if info is None:
+                # Not yet written, or torn: once more, after the others.
+                self._unseen.append(number)
+            elif is_here(info):
+                if len(self.ranks) < MAX_RANKS:
+                    self.ranks[number] = rank
+                else:
+                    report("too_many_ranks", f"{folder}: rank {number} is beyond the {MAX_RANKS} that are shown")
 
     def _begin_attempt(self, attempts: list[int], report: Report) -> None:
         """Start anew, with what earlier attempts kept; goodput counts them."""
         self.attempt = attempts[-1]
         self.ranks = {}
         self.earlier = {}
-        self._elsewhere = set()
+        self._unseen = []
+        self._listed = set()
+        self._listed_ns = -1
         for attempt in attempts[:-1]:
             for rank in paths.list_ranks(self.folder, attempt)[:MAX_RANKS]:
                 try:
@@ -166,10 +193,10 @@ class TrainingCollector:
     Args:
         globs: Run directories besides the registered ones.
         registry: Folder of the registry; None for the user's own.
-        interval_s: Time between two readings.
         report: Told of (collector, error, where) for everything that cannot be read.
-        now_ns: The wall clock.
+        now_ns: The wall clock, which ranks write their times by and which may be set.
         node: This node; ranks of others in a shared run directory are left to their own exporters.
+        clock_ns: A monotonic clock.
     """
 
     def __init__(
@@ -178,15 +205,16 @@ class TrainingCollector:
         report: Callable[[str, str, str], None],
         *,
         registry: Path | None = None,
-        interval_s: float = 2,
         now_ns: Callable[[], int] = time.time_ns,
         node: ThisNode | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._globs = globs
         self._report = report
         self._registry = registry
-        self._interval_s = interval_s
+        self._interval_s = 2.0
         self._now_ns = now_ns
+        self._clock_ns = clock_ns
         self._node = node or ThisNode(socket.gethostname(), _read_boot_id(), read_start_ticks)
         self._lock = threading.Lock()
         self._runs: dict[Path, _Run] = {}
@@ -197,8 +225,9 @@ class TrainingCollector:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
 
-    def start(self) -> None:
-        """Begin to read."""
+    def start(self, *, interval_s: float = 2) -> None:
+        """Begin to read, so many seconds after each reading."""
+        self._interval_s = interval_s
         self._thread.start()
 
     def stop(self) -> None:
@@ -218,7 +247,7 @@ class TrainingCollector:
     @property
     def age_ns(self) -> int | None:
         """How old the last reading is; None before the first."""
-        return self._now_ns() - self._read_ns if self._read_ns else None
+        return self._clock_ns() - self._read_ns if self._read_ns else None
 
     def find_ranks(self) -> list[tuple[str, RankInfo]]:
         """Return (run label, rank) of every rank that runs here now."""
@@ -232,9 +261,9 @@ class TrainingCollector:
 
     def read(self) -> None:
         """Read all runs once."""
-        now_ns = self._now_ns()
-        if now_ns >= self._next_scan_ns:
-            self._next_scan_ns = now_ns + _RESCAN_NS
+        now_ns, began_ns = self._now_ns(), self._clock_ns()
+        if began_ns >= self._next_scan_ns:
+            self._next_scan_ns = began_ns + _RESCAN_NS
             self._scan()
         series = SeriesSet()
         seen: set[tuple[str, int]] = set()
@@ -248,7 +277,7 @@ class TrainingCollector:
         with self._lock:
             self._series = series
             self._version += 1
-            self._read_ns = now_ns
+            self._read_ns = began_ns
 
     def _loop(self) -> None:
         while True:

@@ -64,6 +64,7 @@ class NvlinkReading(msgspec.Struct, array_like=True):
         symbol_error_ratio: Symbol bit error ratio (NVLink 5).
         remote_pci: Address of the far end in sysfs' form.
         remote_type: `gpu`, `nvswitch`, `npu` or None.
+        fec: What forward error correction repaired, by bin of its histogram (NVLink 5).
     """
 
     link: int
@@ -78,6 +79,43 @@ class NvlinkReading(msgspec.Struct, array_like=True):
     symbol_error_ratio: float | None = None
     remote_pci: str | None = None
     remote_type: str | None = None
+    fec: dict[int, int] = {}
+
+
+class C2cReading(msgspec.Struct, array_like=True):
+    """One C2C link between a GPU and the CPU of its board.
+
+    Attributes:
+        link: Link number.
+        up: 1 active, 0 inactive; None when not told.
+        speed_bytes_per_s: Largest rate of one direction of an active link.
+        low_power: 1 in the low power state, 0 at full power; None when not told.
+        errors: Cumulative errors by type.
+    """
+
+    link: int
+    up: int | None = None
+    speed_bytes_per_s: int | None = None
+    low_power: int | None = None
+    errors: dict[str, int] = {}
+
+
+class FabricReading(msgspec.Struct, array_like=True):
+    """A GPU's place in the NVLink fabric behind switches.
+
+    Attributes:
+        state: 1 not started, 2 joining, 3 completed.
+        cluster: UUID of the fabric's cluster; all zeros within one node.
+        clique: Number of the part of the fabric whose GPUs reach each other.
+        faults: 1 for what is wrong and 0 for what is not, by name; one that the GPU cannot tell is missing.
+        configuration: What the configuration lacks; empty for nothing.
+    """
+
+    state: int
+    cluster: str
+    clique: int
+    faults: dict[str, int] = {}
+    configuration: str = ""
 
 
 class EccCount(msgspec.Struct, array_like=True):
@@ -151,6 +189,8 @@ class GpuReading(msgspec.Struct, array_like=True):
         mig_enabled: MIG mode; None when the GPU has none.
         mig: MIG instances.
         pids: Processes that use the GPU, in the host's numbering.
+        c2c: One reading a C2C link.
+        fabric: Place in the NVLink fabric; None for a GPU that belongs to none.
     """
 
     identity: GpuIdentity
@@ -187,6 +227,8 @@ class GpuReading(msgspec.Struct, array_like=True):
     mig_enabled: bool | None = None
     mig: list[MigReading] = []
     pids: list[int] = []
+    c2c: list[C2cReading] = []
+    fabric: FabricReading | None = None
 
 
 class XidEvent(msgspec.Struct, frozen=True, array_like=True):

@@ -83,7 +83,6 @@ class KernelLog:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._descriptor: int | None = None
-        self._boot_time_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._pending = b""
 
     def open(self) -> None:
@@ -99,6 +98,8 @@ class KernelLog:
     def read(self, problems: Problems) -> list[XidEvent]:
         """Return the XIDs logged since the last call, without waiting."""
         events: list[XidEvent] = []
+        # Anew each time: the clock may have been set since the log was opened.
+        boot_time_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         while self._descriptor is not None:
             try:
                 record = os.read(self._descriptor, 8_192)
@@ -115,7 +116,7 @@ class KernelLog:
                 break
             *lines, self._pending = (self._pending + record).split(b"\n")
             self._pending = self._pending[-4_096:]
-            found = (parse_kernel_line(line, boot_time_ns=self._boot_time_ns) for line in lines)
+            found = (parse_kernel_line(line, boot_time_ns=boot_time_ns) for line in lines)
             events.extend(event for event in found if event is not None)
         return events
 

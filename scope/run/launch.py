@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
+from scope.run.alive import read_start_ticks
 from scope.run.windows import read_capture
 
 if TYPE_CHECKING:
@@ -98,7 +99,15 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     except OSError as error:
         message = f"{spool}: cannot be written ({error.strerror}); name another folder with --spool"
         raise RunError(message) from error
-    paths.register_spool(paths.Registration(run_id=run_id, spool=str(spool), run_dir=str(run_dir)))
+    paths.register_spool(
+        paths.Registration(
+            run_id=run_id,
+            spool=str(spool),
+            run_dir=str(run_dir),
+            launcher_pid=os.getpid(),
+            launcher_start_ticks=read_start_ticks(os.getpid()),
+        )
+    )
     with _Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
         child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
         returncode = _run_command(plan.command, child_environment)

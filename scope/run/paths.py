@@ -42,11 +42,15 @@ class Registration(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
         run_id: The run.
         spool: Folder with the layout of a run directory that the ranks of this node write to.
         run_dir: Run directory that it is published to; absent when the spool is the run directory.
+        launcher_pid: Process of the `scope run` that publishes it; absent where ranks record by the API alone.
+        launcher_start_ticks: When that process began, in clock ticks since boot.
     """
 
     run_id: str
     spool: str
     run_dir: str | None = None
+    launcher_pid: int | None = None
+    launcher_start_ticks: int | None = None
 
 
 def check_run_id(run_id: str) -> str:

@@ -1,7 +1,8 @@
 """Copies what ranks wrote into their node-local spool to the shared run directory, so that ranks never touch it.
 
 `scope run` starts it as a process of its own (`python -m scope.run.publish`): a file system that hangs then hangs this
-process alone. The node's exporter may call `Publisher.publish` as well.
+process alone. The node's exporter starts the same process for spools that no `scope run` looks after. A spool has one
+publisher at a time: the process holds a lock on it.
 
 Closed segments of call records stay as they are written (`.bin`): Parquet would need polars on every training node, the
 readers of `scope.run` and the exporter have none, and records of one size are read as fast. Their bytes are bounded by
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import select
 import shutil
@@ -28,7 +30,7 @@ from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, rep
 from scope.run.summaries import Summaries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 _GROWING: Final = (paths.STEPS_FILE, paths.EVENTS_FILE)
 _WHOLE: Final = (paths.RANK_FILE, paths.BLACK_BOX_FILE)
@@ -36,6 +38,9 @@ _MAX_WHOLE_BYTES: Final = 64 * 2**20
 _COPY_BYTES: Final = 2**20
 _PERIOD_S: Final = 1.0
 _LAST_SUMMARIES_S: Final = 15.0
+_LOCK_FILE: Final = ".publish.lock"
+EXIT_BUSY: Final = 75
+"""Exit status of a process that found another one publishing the spool."""
 
 
 @dataclass
@@ -182,6 +187,27 @@ def _append(source: int, target: Path, offset: int) -> int:
     return offset
 
 
+@contextlib.contextmanager
+def _own(spool: Path) -> Generator[bool]:
+    """Take the spool for this process and give whether nobody else has it.
+
+    A spool that cannot be written, or is gone, has no lock and needs none.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.open(spool / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+    except OSError:
+        yield True
+    else:
+        yield True
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Publish every second until the launcher and every rank have ended, then once more; exit 1 if something is left.
 
@@ -193,12 +219,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
     options = parser.parse_args(arguments)
+    with _own(options.spool) as is_ours:
+        if is_ours:
+            return _publish_all(options.spool, options.run_dir, options.max_run_bytes)
+    sys.stderr.write(f"{options.spool}: another process publishes it\n")
+    return EXIT_BUSY
+
+
+def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     summaries = Summaries()
-    publisher = Publisher(options.spool, options.run_dir, options.max_run_bytes, captured=summaries.add)
+    publisher = Publisher(spool, run_dir, max_run_bytes, captured=summaries.add)
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         publisher.publish()
         summaries.poll()
-    while has_living_rank(options.spool):
+    while has_living_rank(spool):
         publisher.publish()
         summaries.poll()
         time.sleep(_PERIOD_S)

@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from scope.probe.nvml.c2c import C2cReader
+from scope.probe.nvml.fabric import FabricReader
 from scope.probe.nvml.fields import FieldReader, Key
 from scope.probe.nvml.gpm import GpmReader
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, sysfs_address, text
+from scope.probe.nvml.library import (
+    GPU_NOT_FOUND,
+    INVALID_ARGUMENT,
+    NvmlFailure,
+    NvmlLibrary,
+    sysfs_address,
+    text,
+)
 from scope.probe.nvml.mig import MigReader
 from scope.probe.nvml.nvlink import NvlinkReader
 from scope.probe.nvml.tables import ECC_LOCATIONS, ECC_TOTALS, PCIE_ERRORS, THROTTLE_TIMES
@@ -96,6 +105,8 @@ class GpuReader:
         self._fast_fields = self._fields(_FAST_FIELDS)
         self._slow_fields = self._fields(_SLOW_FIELDS)
         self._nvlink = NvlinkReader(library, self._subject, handle)
+        self._c2c = C2cReader(library, self._subject, handle)
+        self._fabric = FabricReader(library, self._subject, handle)
         self._mig = MigReader(library, self._subject, handle)
 
     def read(self, problems: Problems, now_ns: int, *, slow: bool) -> GpuReading:
@@ -110,9 +121,7 @@ class GpuReader:
             NvmlFailure: The GPU is lost, or the driver is gone; other failures cost one figure each.
         """
         if slow:
-            self._slow = GpuReading(self.identity)
-            self._read_fields(self._slow, self._slow_fields, problems)
-            self._read_slow_calls(self._slow, problems)
+            self._read_slow(problems)
         reading = msgspec.structs.replace(self._slow, temperature_celsius={}, throttle_ns={})
         self._read_fields(reading, self._fast_fields, problems)
         self._read_fast_calls(reading, problems)
@@ -131,6 +140,22 @@ class GpuReader:
         self._absent.clear()
         self._fast_fields.probe_again()
         self._slow_fields.probe_again()
+        self._nvlink.probe_again()
+        self._c2c.probe_again()
+
+    def _read_slow(self, problems: Problems) -> None:
+        before = self._slow.mig_enabled
+        self._slow = GpuReading(self.identity)
+        self._read_fields(self._slow, self._slow_fields, problems)
+        self._read_slow_calls(self._slow, problems)
+        if self._with_nvlink:
+            report = self._reporter(problems)
+            self._slow.c2c = self._guarded("c2c", lambda: self._c2c.read(report), problems) or []
+            if "fabric" not in self._absent:
+                self._slow.fabric = self._guarded("fabric", self._fabric.read, problems)
+        if before is not None and before != self._slow.mig_enabled:
+            # What a GPU has depends on whether it is split: row remaps and NVLink come and go with the mode.
+            self.probe_again()
 
     def _fields(self, names: tuple[str, ...]) -> FieldReader:
         keys: list[Key] = [(name, 0) for name in names]
@@ -263,11 +288,24 @@ class GpuReader:
         except NvmlFailure as failure:
             if failure.lost or failure.driver_gone:
                 raise
+            if failure.code == INVALID_ARGUMENT:
+                self._check_handle()
             if failure.absent:
                 self._absent.add(key)
             else:
                 problems.add(failure.name, where=f"gpu {self.identity.index} {key}", message=str(failure))
             return None
+
+    def _check_handle(self) -> None:
+        """Tell an argument that the driver does not know from a handle that is none any more, after a reset, say.
+
+        Raises:
+            NvmlFailure: The GPU cannot even name itself.
+        """
+        try:
+            self._library.call(self._subject, "nvmlDeviceGetUUID", self._handle)
+        except NvmlFailure as failure:
+            raise failure if failure.driver_gone else NvmlFailure(GPU_NOT_FOUND) from None
 
 
 def read_identity(library: NvmlLibrary, index: int) -> tuple[GpuIdentity, Any]:

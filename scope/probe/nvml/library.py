@@ -15,7 +15,9 @@ from scope.errors import InputError, MissingExtraError
 Announce = Callable[[str, str], None]
 """Called with (GPU or "", call) before each call of NVML."""
 
-NOT_SUPPORTED: Final = 3
+UNINITIALIZED: Final = 1
+INVALID_ARGUMENT: Final = 2
+GPU_NOT_FOUND: Final = 28
 _ABSENT: Final = frozenset({2, 3, 6, 13, 25, 26})
 _LOST: Final = frozenset({15, 28})
 _DRIVER_GONE: Final = frozenset({1, 9, 18})

@@ -44,11 +44,12 @@ class MigReader:
         for slot in range(int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._handle))):
             try:
                 device = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, slot)
+                reading = self._read_instance(device)
             except NvmlFailure as failure:
+                # No instance in this slot, or it was destroyed just now.
                 if failure.absent:
                     continue
                 raise
-            reading = self._read_instance(device)
             if reading.gpu_instance not in seen:
                 seen.add(reading.gpu_instance)
                 self._read_shared(reading, device, now_ns, with_gpm=with_gpm)

@@ -9,6 +9,7 @@ from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, sysfs_address, te
 from scope.probe.nvml.tables import (
     NVLINK_BYTES,
     NVLINK_CALL_ERRORS,
+    NVLINK_FEC_BINS,
     NVLINK_REMOTE_TYPES,
     NVLINK_SCOPED_ERRORS,
     NVLINK_VERSIONS,
@@ -43,6 +44,7 @@ class NvlinkReader:
         self._speeds: dict[int, int] = {}
         self._versions: dict[int, str] = {}
         self._errors: dict[int, dict[str, int]] = {}
+        self._fec: dict[int, dict[int, int]] = {}
         self._symbol_error_ratios: dict[int, float] = {}
         self._remotes: dict[int, tuple[str | None, str | None]] = {}
         self._refused_calls: set[int] = set()
@@ -59,10 +61,10 @@ class NvlinkReader:
         """
         if self._links is None:
             self._find_links(report)
+        elif slow:
+            self._read_health(report)
         if not self._links or self._bytes is None:
             return []
-        if slow:
-            self._read_health(report)
         readings = {link: self._reading(link) for link in self._links}
         for (name, link), value in self._bytes.read(report).items():
             attribute, scale = NVLINK_BYTES[name]
@@ -73,12 +75,19 @@ class NvlinkReader:
                 report("implausible", f"{name}[{link}]")
         return list(readings.values())
 
+    def probe_again(self) -> None:
+        """Ask once more for all that was absent: a change of mode may have brought links, or taken them."""
+        self._links = None
+        self._refused_calls.clear()
+
     def _find_links(self, report: Report) -> None:
         count = FieldReader(self._library, self._gpu, self._handle, [("NVLINK_LINK_COUNT", 0)]).read(report)
         links = min(int(count.get(("NVLINK_LINK_COUNT", 0), 0)), MAX_LINKS)
         self._links = list(range(links))
         self._bytes = self._fields([*NVLINK_BYTES])
-        self._health = self._fields([*_STATE_FIELDS, *NVLINK_SCOPED_ERRORS])
+        self._health = self._fields([*_STATE_FIELDS, *NVLINK_SCOPED_ERRORS, *NVLINK_FEC_BINS])
+        # New readers have no older answers to fall back on.
+        self._read_health(report)
 
     def _fields(self, names: list[str]) -> FieldReader:
         keys: list[Key] = [(name, link) for name in names for link in self._links or []]
@@ -95,6 +104,7 @@ class NvlinkReader:
             symbol_error_ratio=self._symbol_error_ratios.get(link),
             remote_pci=remote_pci,
             remote_type=remote_type,
+            fec=self._fec.get(link, {}),
         )
 
     def _read_health(self, report: Report) -> None:
@@ -103,6 +113,7 @@ class NvlinkReader:
         self._states.clear()
         self._speeds.clear()
         self._errors = {link: {} for link in self._links or []}
+        self._fec = {link: {} for link in self._links or []}
         for (name, link), value in self._health.read(report).items():
             if not self._keep(name, link, value):
                 report("implausible", f"{name}[{link}]")
@@ -126,6 +137,9 @@ class NvlinkReader:
         elif name == "NVLINK_COUNT_SYMBOL_BER":
             good = True
             self._symbol_error_ratios[link] = decode_error_ratio(int(value))
+        elif name in NVLINK_FEC_BINS:
+            if good := is_plausible(value, "counter"):
+                self._fec[link][NVLINK_FEC_BINS[name]] = int(value)
         elif good := is_plausible(value, "counter"):
             self._errors[link][NVLINK_SCOPED_ERRORS[name]] = int(value)
         return good

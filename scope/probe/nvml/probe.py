@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from scope.probe.nvml.gpu import GpuReader, read_identity
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, text
+from scope.probe.nvml.library import UNINITIALIZED, NvmlFailure, NvmlLibrary, text
 from scope.probe.records import GpuIdentity, GpuReading, XidEvent
 from scope.units import NS_PER_S
 
@@ -88,6 +88,7 @@ class NvmlProbe:
             self._next_slow_ns = now_ns + self._slow_every_ns
         if now_ns >= self._next_reprobe_ns:
             self._next_reprobe_ns = now_ns + _REPROBE_NS
+            self._count_again()
             for reader in self._readers.values():
                 reader.probe_again()
         readings: list[GpuReading] = []
@@ -126,6 +127,17 @@ class NvmlProbe:
     def identities(self) -> list[GpuIdentity]:
         """The GPUs that were found, those that could not be asked with an empty UUID."""
         return list(self._known.values())
+
+    def _count_again(self) -> None:
+        """Notice GPUs that came or went: NVML finds them when it is initialised, so it must be opened anew."""
+        try:
+            count = int(self._library.call("", "nvmlDeviceGetCount"))
+        except NvmlFailure as failure:
+            if failure.driver_gone:
+                raise
+            return
+        if count != len(self._known):
+            raise NvmlFailure(UNINITIALIZED)
 
     def _find(self, index: int) -> GpuReader | None:
         try:

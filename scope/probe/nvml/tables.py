@@ -115,3 +115,39 @@ GPM_ACTIVITIES: Final = {
     13: "fp16",
 }
 """GPM metrics in percent (Hopper and later), by their number."""
+
+NVLINK_FEC_BINS: Final = {f"NVLINK_COUNT_FEC_HISTORY_{number}": number for number in range(16)}
+"""Histogram of what a link's forward error correction repaired (NVLink 5), by its bin."""
+
+C2C_ERRORS: Final = {
+    "C2C_LINK_ERROR_INTR": "interrupt",
+    "C2C_LINK_ERROR_REPLAY": "replay",
+    "C2C_LINK_ERROR_REPLAY_B2B": "replay_back_to_back",
+}
+"""Error counters of a C2C link, which is their scope as it is that of its status and speed."""
+
+FABRIC_FAULTS: Final = {
+    "degraded_bandwidth": (0, 1),
+    "route_recovery": (2, 1),
+    "route_unhealthy": (4, 1),
+    "access_timeout_recovery": (6, 1),
+    "no_partition": (12, 2),
+    "manager_disconnected": (14, 2),
+}
+"""Faults in the mask of `nvmlDeviceGetGpuFabricInfoV`: place of its two bits, and their value when it is there.
+
+The first four ask whether something bad is true (1), the last two whether something good is not (2).
+"""
+
+FABRIC_CONFIGURATIONS: Final = {
+    0: "",
+    1: "",
+    2: "incorrect_system_guid",
+    3: "incorrect_chassis_serial",
+    4: "no_partition",
+    5: "insufficient_nvlinks",
+    6: "incompatible_firmware",
+    7: "invalid_location",
+    8: "invalid_gpu_state",
+}
+"""What the fabric's configuration lacks, by the four bits of the same mask; 0 untold, 1 nothing."""

@@ -8,11 +8,12 @@
  *
  * KEY is device.function[.argument ...] or device.field.ID.SCOPE (then the first value is NVML's value type). A missing
  * key answers NOT_SUPPORTED. "DEVICE.all CODE" answers every call of that device (15: the GPU is lost). CODE "hang"
- * never returns while it stands in the file. A value "+BASE:RATE@T0" or "+BASE:RATE@T0%WRAP" grows with the clock.
+ * never returns while it stands in the file, and CODE "0:700" answers after 700 ms. A value "+BASE:RATE@T0" or "+BASE:RATE@T0%WRAP" grows with the clock.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_VALUES 6
+#define MAX_VALUES 8
 #define TABLE_SIZE 65536
 #define MAX_DEVICES 256
 #define SUCCESS 0
@@ -29,11 +30,13 @@
 #define INSUFFICIENT_SIZE 7
 #define NOT_FOUND 6
 #define TIMEOUT 10
+#define VERSION_MISMATCH 25
 #define HANG (-1)
 
 typedef struct {
   char *key;
   int code;
+  int delay_ms;
   int count;
   char *values[MAX_VALUES];
 } answer_t;
@@ -79,6 +82,8 @@ static void add_line(char *line) {
   answer_t *answer = calloc(1, sizeof *answer);
   answer->key = strdup(key);
   answer->code = strcmp(code, "hang") ? atoi(code) : HANG;
+  const char *delay = strchr(code, ':');
+  answer->delay_ms = delay ? atoi(delay + 1) : 0;
   for (char *value; answer->count < MAX_VALUES && (value = strtok_r(NULL, " \t\n", &rest));) {
     for (char *c = value; *c; c++)
 
@@ -128,6 +133,7 @@ static answer_t *find(const char *device, const char *format, ...) {
     answer_t *answer = find_loaded(all);
     if (!answer) answer = find_loaded(key);
     pthread_mutex_unlock(&lock);
+    if (answer && answer->delay_ms) usleep((useconds_t)answer->delay_ms * 1000);
     if (!answer || answer->code != HANG) return answer;
     usleep(20000);
   }
@@ -410,6 +416,29 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, pci_info_t 
 int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, unsigned *to) {
   ANSWER(device, "nvmlDeviceGetNvLinkRemoteDeviceType.%u", link);
   *to = (unsigned)integer(answer, 0);
+  return SUCCESS;
+}
+
+typedef struct {
+  unsigned version;
+  unsigned char cluster[16];
+  unsigned status, clique, state, health; /* form 2 ends here */
+  unsigned char summary;
+} fabric_t;
+
+int nvmlDeviceGetGpuFabricInfoV(void *device, fabric_t *to) {
+  /* The newest form that the driver has, then state, status, clique, health mask, summary, last byte of the cluster. */
+  ANSWER(device, "nvmlDeviceGetGpuFabricInfoV");
+  unsigned form = to->version >> 24, size = to->version & 0xFFFFFF;
+  if (form > integer(answer, 0) || size != (form == 2 ? offsetof(fabric_t, summary) : sizeof(fabric_t)))
+    return VERSION_MISMATCH;
+  memset(to->cluster, 0, sizeof to->cluster);
+  to->cluster[15] = (unsigned char)integer(answer, 6);
+  to->state = (unsigned)integer(answer, 1);
+  to->status = (unsigned)integer(answer, 2);
+  to->clique = (unsigned)integer(answer, 3);
+  to->health = (unsigned)integer(answer, 4);
+  if (form > 2) to->summary = (unsigned char)integer(answer, 5);
   return SUCCESS;
 }
 

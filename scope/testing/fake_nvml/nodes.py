@@ -27,6 +27,8 @@ class Generation(NamedTuple):
         byte_fields: Has NVLink 5's byte counters.
         throttle_times: Has the newer throttle time fields.
         pcie_generation: PCIe generation.
+        fabric_form: Newest form of the fabric's record that the driver has; 0 for GPUs without a fabric.
+        num_c2c: Links to the CPU of the board.
     """
 
     name: str
@@ -40,13 +42,16 @@ class Generation(NamedTuple):
     byte_fields: bool
     throttle_times: bool
     pcie_generation: int
+    fabric_form: int = 0
+    num_c2c: int = 0
 
 
 GENERATIONS: Final = {
     "volta": Generation("Tesla V100-SXM2-32GB", 32 << 30, 6, 25_781, 2, False, False, False, False, False, 3),
     "ampere": Generation("NVIDIA A100-SXM4-80GB", 80 << 30, 12, 26_562, 4, False, True, True, False, False, 4),
-    "hopper": Generation("NVIDIA H100 80GB HBM3", 80 << 30, 18, 26_562, 6, True, True, True, False, True, 5),
-    "blackwell": Generation("NVIDIA B200", 180 << 30, 18, 53_125, 7, True, True, False, True, True, 5),
+    "hopper": Generation("NVIDIA H100 80GB HBM3", 80 << 30, 18, 26_562, 6, True, True, True, False, True, 5, 2),
+    "blackwell": Generation("NVIDIA B200", 180 << 30, 18, 53_125, 7, True, True, False, True, True, 5, 3),
+    "grace": Generation("NVIDIA GB200", 186 << 30, 18, 53_125, 7, True, True, False, True, True, 5, 3, 2),
 }
 
 
@@ -75,6 +80,7 @@ def make_node(path: Path, *, generation: str = "hopper", num_gpus: int = 8, link
         _add_basics(script, gpu, GENERATIONS[generation])
         _add_fields(script, gpu, GENERATIONS[generation])
         _add_links(script, gpu, GENERATIONS[generation], link_rate)
+        _add_neighbours(script, gpu, GENERATIONS[generation])
     script.write()
     return script
 
@@ -154,9 +160,28 @@ def _add_links(script: Script, gpu: int, kind: Generation, rate: float) -> None:
             for number in (206, 207, 208, 209, 210, 211, 212, 213, 214, 221):
                 script.field(gpu, number, 0, scope=link)
             script.field(gpu, 222, (15 << 8) | 12, scope=link)
+            # Most words needed no repair, some a little, none the most that can be repaired.
+            for place in range(16):
+                script.field(gpu, 235 + place, 10_000 * (gpu + 1) + 100 * link if place < 3 else 0, scope=link)
             continue
         for counter in range(5):
             script.set(f"g{gpu}.nvmlDeviceGetNvLinkErrorCounter.{link}.{counter}", 0)
         if kind.scoped_errors:
             for number in (161, 162, 163):
                 script.field(gpu, number, 0, scope=link)
+
+
+def _add_neighbours(script: Script, gpu: int, kind: Generation) -> None:
+    """Give the GPU its place in the fabric behind the switches, and its links to the CPU."""
+    if kind.fabric_form:
+        # Joined; bandwidth, routes and timeouts not bad (2 each), configuration without fault (1).
+        health = 0b1_10_10_10_10
+        script.set(f"g{gpu}.nvmlDeviceGetGpuFabricInfoV", kind.fabric_form, 3, 0, gpu % 2, health, 1, 7)
+    if kind.num_c2c:
+        script.field(gpu, 170, kind.num_c2c, value_type=1)
+    for link in range(kind.num_c2c):
+        script.field(gpu, 171, 1, scope=link, value_type=1)
+        script.field(gpu, 172, 45_000, scope=link, value_type=1)
+        for number in (231, 232, 233):
+            script.field(gpu, number, 100 * gpu + 10 * link + number - 231, scope=link)
+        script.field(gpu, 234, 0, scope=link, value_type=1)

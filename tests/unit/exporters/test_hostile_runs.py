@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,7 +50,7 @@ class Spoilt:
         folder.mkdir(parents=True)
         info = {
             "schema": SCHEMA_VERSION, "run_id": "job", "attempt": 0, "rank": rank, "started_ns": NOW - 90 * S,
-            "host": "node1", "pid": 1, "world_size": 2, **changes,
+            "host": "node1", "pid": 1, "process_start_ticks": 1, "world_size": 2, **changes,
         }  # fmt: skip
         (folder / paths.RANK_FILE).write_text(json.dumps(info))
         (folder / paths.STEPS_FILE).write_text(step(0) + lines + step(2))
@@ -199,3 +201,78 @@ def test_a_run_that_breaks_its_reader_costs_itself_alone(spoilt: Spoilt, monkeyp
     spoilt.collector.read()
     assert [error for error, _ in spoilt.problems] == ["invalid"]
     assert spoilt.collector.version() == 1
+
+
+def test_ten_thousand_ranks_of_other_nodes(spoilt: Spoilt) -> None:
+    """A shared run directory of a large job costs a bounded look each time, and this node's ranks are all found."""
+    ranks = spoilt.folder / "attempt-000" / "ranks"
+    info = (ranks / "00000" / paths.RANK_FILE).read_text()
+    for rank in range(1, 10_000):
+        host = "node1" if rank in {4_999, 9_999} else f"other{rank // 8}"
+        folder = ranks / f"{rank:05d}"
+        folder.mkdir()
+        changed = info.replace('"rank": 0', f'"rank": {rank}').replace('"node1"', f'"{host}"')
+        (folder / paths.RANK_FILE).write_text(changed)
+        (folder / paths.STEPS_FILE).symlink_to(ranks / "00000" / paths.STEPS_FILE)
+    for rank in (4_999, 9_999):
+        (ranks / f"{rank:05d}" / paths.STEPS_FILE).unlink()
+        (ranks / f"{rank:05d}" / paths.STEPS_FILE).write_text(step(0))
+    spent: list[float] = []
+    for _ in range(10):
+        began = time.process_time()
+        spoilt.read()
+        spent.append(time.process_time() - began)
+    series = spoilt.read()
+    assert {number: series.get(t.STEPS, (short_hash("job"), str(number))) for number in (1, 4_999, 9_999)} == {
+        1: None, 4_999: 1, 9_999: 1
+    }  # fmt: skip
+    # The steps of other nodes' ranks, which are links here, were not even looked at.
+    assert spoilt.problems == []
+    assert len(series) < 200
+    assert max(spent) < 1.5
+    began = time.process_time()
+    spoilt.read()
+    assert time.process_time() - began < 0.05
+
+
+def test_more_ranks_of_this_node_than_are_shown(spoilt: Spoilt) -> None:
+    """Beyond the cap each is counted, and those that are shown stay."""
+    for rank in range(1, 300):
+        folder = paths.rank_folder(spoilt.folder, 0, rank)
+        folder.mkdir(parents=True)
+        (folder / paths.RANK_FILE).write_text(
+            (paths.rank_folder(spoilt.folder, 0, 0) / paths.RANK_FILE)
+            .read_text()
+            .replace('"rank": 0', f'"rank": {rank}')
+        )
+    spoilt.read()
+    series = spoilt.read()
+    assert count_of(255, series) > 0
+    assert count_of(256, series) == 0
+    assert [error for error, _ in spoilt.problems] == ["too_many_ranks"] * 44
+
+
+@pytest.mark.parametrize("jump_s", [-86_400, -60, 60, 86_400], ids=str)
+def test_a_clock_that_is_set(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
+    """Forwards or backwards: counters stay, ages are never negative, new runs are found, the collector stays up."""
+    now = [NOW]
+    clock = [10**12]
+    monkeypatch.setattr(spoilt.collector, "_now_ns", lambda: now[0])
+    monkeypatch.setattr(spoilt.collector, "_clock_ns", lambda: clock[0])
+    before = spoilt.read()
+    now[0] += jump_s * S
+    clock[0] += 6 * S
+    other = spoilt.folder.parent / "other"
+    shutil.copytree(spoilt.folder, other)
+    for path in (other / paths.RUN_FILE, paths.rank_folder(other, 0, 0) / paths.RANK_FILE):
+        path.write_text(path.read_text().replace('"job"', '"other"'))
+    after = spoilt.read()
+    assert after.get(t.STEPS, (short_hash("other"), "0")) == 2
+    for metric, samples in before:
+        for labels, value in samples.items():
+            if metric.kind == "counter":
+                assert after.get(metric, labels) == value
+    for metric, samples in after:
+        if metric.name.endswith(("_age_seconds", "_phase_seconds", "_ratio")):
+            assert all(value >= 0 for value in samples.values()), metric.name
+    assert spoilt.collector.age_ns == 0

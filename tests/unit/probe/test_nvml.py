@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scope.probe.nvml.library import sysfs_address
+from scope.probe.nvml.library import NvmlFailure, sysfs_address
 from scope.probe.nvml.nvlink import decode_error_ratio
 from scope.probe.nvml.probe import NvmlProbe
 from scope.probe.plausible import is_plausible
@@ -309,3 +309,171 @@ def test_blanks_are_implausible_gauges(blank: int) -> None:
     """No blank value of a driver passes as memory or power."""
     assert not is_plausible(blank, "power_mw")
     assert not is_plausible(blank, "memory_bytes")
+
+
+def test_place_in_the_fabric(open_node: Open) -> None:
+    """State, cluster and clique by hand; 1 of a pair of bits is a fault, 2 is none, 0 is not told."""
+    script, probe = open_node("blackwell")
+    fabric = probe.read(Problems("gpu"))[1].fabric
+    assert fabric is not None
+    assert (fabric.state, fabric.clique, fabric.configuration) == (3, 1, "")
+    assert fabric.cluster == "00000000-0000-0000-0000-000000000007"
+    assert fabric.faults == {
+        "degraded_bandwidth": 0, "route_recovery": 0, "route_unhealthy": 0, "access_timeout_recovery": 0,
+        "misconfigured": 0, "registration_failed": 0,
+    }  # fmt: skip
+    # Bandwidth degraded (1), route recovery untold (0), route well (2); too few NVLinks (5); manager away (2).
+    script.set("g1.nvmlDeviceGetGpuFabricInfoV", 3, 2, 0, 9, (2 << 14) | (5 << 8) | (2 << 4) | 1, 2, 7)
+    change(script)
+    fabric = probe.read(Problems("gpu"))[1].fabric
+    assert fabric is not None
+    assert (fabric.state, fabric.clique, fabric.configuration) == (2, 9, "insufficient_nvlinks")
+    assert fabric.faults == {
+        "degraded_bandwidth": 1, "route_unhealthy": 0, "manager_disconnected": 1, "misconfigured": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "state"), [((2, 3, 999, 0, 0), 3), ((3, 1, 0, 0, 0), 1), ((3, 0, 0, 0, 0), None)])
+def test_forms_and_states_of_the_fabric(open_node: Open, answer: tuple[int, ...], state: int | None) -> None:
+    """A driver that has the older form alone is asked for that; state 0 is a GPU without fabric, and no error."""
+    script, probe = open_node("hopper", num_gpus=1)
+    script.set("g0.nvmlDeviceGetGpuFabricInfoV", *answer)
+    change(script)
+    problems = Problems("gpu")
+    fabric = probe.read(problems)[0].fabric
+    assert (fabric.state if fabric else None) == state
+    if state == 3:
+        assert fabric is not None
+        assert fabric.faults == {"registration_failed": 1}
+    assert problems.found == []
+
+
+def test_links_to_the_cpu(open_node: Open) -> None:
+    """Fields 170 to 172 and 231 to 234, each link with its own counters; MB/s become bytes a second."""
+    _, probe = open_node("grace")
+    links = probe.read(Problems("gpu"))[1].c2c
+    assert [(link.up, link.speed_bytes_per_s, link.low_power) for link in links] == [(1, 45_000_000_000, 0)] * 2
+    assert links[1].errors == {"interrupt": 110, "replay": 111, "replay_back_to_back": 112}
+
+
+def test_links_to_the_cpu_that_fail(open_node: Open) -> None:
+    """Each figure fails by itself, and a value that cannot be is refused."""
+    script, probe = open_node("grace", num_gpus=1)
+    script.field(0, 171, 7, scope=0, value_type=1)
+    script.set("g0.field.232.1", code=999)
+    script.remove("g0.field.172.0")
+    change(script)
+    problems = Problems("gpu")
+    first, second = probe.read(problems)[0].c2c
+    assert (first.up, first.speed_bytes_per_s, second.up) == (None, None, 1)
+    assert second.errors == {"interrupt": 10, "replay_back_to_back": 12}
+    assert sorted(problem.error for problem in problems.found) == ["implausible", "unknown"]
+
+
+def test_repairs_of_a_link_by_bin(open_node: Open) -> None:
+    """Fields 235 to 250 are bins 0 to 15 of one link; generations before NVLink 5 have none."""
+    script, probe = open_node("blackwell")
+    script.field(1, 250, 77, scope=4)
+    change(script)
+    fec = probe.read(Problems("gpu"))[1].nvlinks[4].fec
+    assert fec == {**dict.fromkeys(range(16), 0), 0: 20_400, 1: 20_400, 2: 20_400, 15: 77}
+    _, older = open_node("hopper")
+    gpu = older.read(Problems("gpu"))[0]
+    assert (gpu.nvlinks[0].fec, gpu.c2c) == ({}, [])
+
+
+def test_a_handle_that_is_none_any_more(open_node: Open) -> None:
+    """After a reset every call with the old handle is an invalid argument: the GPU is lost, not up without figures."""
+    script, probe = open_node("hopper", num_gpus=2)
+    script.lose(1, code=2)
+    change(script)
+    problems = Problems("gpu")
+    assert [gpu.state for gpu in probe.read(problems)] == ["ok", "lost"]
+    assert {problem.error for problem in problems.found} == {"gpu_not_found"}
+    script.remove("g1.all")
+    change(script)
+    assert probe.read(problems)[1].power_mw == 350_001
+
+
+def test_an_argument_that_the_driver_does_not_know(open_node: Open) -> None:
+    """It is absent without an error, as long as the handle itself is good."""
+    script, probe = open_node("hopper", num_gpus=1)
+    script.set("g0.nvmlDeviceGetClockInfo.1", code=2)
+    change(script)
+    problems = Problems("gpu")
+    gpu = probe.read(problems)[0]
+    assert (gpu.state, gpu.sm_clock_hz, problems.found) == ("ok", None, [])
+    assert gpu.memory_clock_hz is not None
+
+
+def make_mig(script: Script, *, instances: int) -> None:
+    """Split GPU 0 and take away what a GPU in that mode does not have; none joins it again."""
+    script.set("g0.nvmlDeviceGetMigMode", int(bool(instances)))
+    script.set("g0.nvmlDeviceGetMaxMigDeviceCount", 7)
+    for slot in range(7):
+        for call, value in (("UUID", f"MIG-{slot}"), ("GpuInstanceId", slot + 1), ("ComputeInstanceId", 0)):
+            script.set(f"g0.m{slot}.nvmlDeviceGet{call}", value, code=0 if slot < instances else 6)
+    if instances:
+        script.remove("g0.nvmlDeviceGetUtilizationRates")
+        script.remove("g0.field.91.0")
+    else:
+        script.set("g0.nvmlDeviceGetUtilizationRates", 50, 0)
+        script.field(0, 91, 18, value_type=1)
+
+
+def test_a_gpu_that_is_split_and_joined_while_running(open_node: Open) -> None:
+    """What the mode takes away comes back with it at once, not only when everything is asked again."""
+    now = [10**12]
+    script, probe = open_node("hopper", num_gpus=1, clock_ns=lambda: now[0])
+    problems = Problems("gpu")
+
+    def read() -> tuple[int, int, float | None]:
+        now[0] += 10**9
+        probe.read(problems)
+        now[0] += 10**9
+        gpu = probe.read(problems)[0]
+        return len(gpu.mig), len(gpu.nvlinks), gpu.utilization_ratio
+
+    assert read() == (0, 18, 0.9)
+    make_mig(script, instances=3)
+    change(script)
+    assert read() == (3, 0, None)
+    make_mig(script, instances=0)
+    change(script)
+    assert read() == (0, 18, 0.5)
+    assert problems.found == []
+
+
+def test_an_instance_that_is_destroyed_while_it_is_read(open_node: Open) -> None:
+    """It is left out, and the other instances stay."""
+    script, probe = open_node("hopper", num_gpus=1)
+    make_mig(script, instances=3)
+    script.set("g0.m1.nvmlDeviceGetGpuInstanceId", code=6)
+    change(script)
+    assert [instance.uuid for instance in probe.read(Problems("gpu"))[0].mig] == ["MIG-0", "MIG-2"]
+
+
+@pytest.mark.parametrize("code", [1, 9, 18])
+def test_a_driver_that_is_reloaded(open_node: Open, code: int) -> None:
+    """Every way in which NVML says so ends this library: only a fresh one finds the GPUs again."""
+    script, probe = open_node("hopper")
+    script.lose(0, code=code)
+    script.lose(1, code=code)
+    change(script)
+    with pytest.raises(NvmlFailure) as caught:
+        probe.read(Problems("gpu"))
+    assert caught.value.driver_gone
+
+
+def test_gpus_that_come_or_go_are_noticed(open_node: Open) -> None:
+    """When NVML counts others than it found at its start, it is opened anew, ten minutes later at most."""
+    now = [10**12]
+    script, probe = open_node("hopper", clock_ns=lambda: now[0])
+    probe.read(Problems("gpu"))
+    script.set("sys.nvmlDeviceGetCount", 3)
+    change(script)
+    now[0] += 599 * 10**9
+    probe.read(Problems("gpu"))
+    now[0] += 2 * 10**9
+    with pytest.raises(NvmlFailure):
+        probe.read(Problems("gpu"))

@@ -1,0 +1,208 @@
+"""Spools that nobody publishes: copied to their shared run directories, each by a process of its own.
+
+`scope run` publishes what its ranks write. Ranks that record by the API beside a network file system, and spools whose
+`scope run` was killed, have only the node's exporter. A file system that hangs holds the copying process alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from scope.run import paths
+from scope.run.alive import has_living_rank, read_start_ticks
+from scope.run.publish import EXIT_BUSY
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("scope.exporter")
+
+MAX_SPOOLS: Final = 64
+_PERIOD_S: Final = 5
+_IDLE_NS: Final = 60 * NS_PER_S
+_RETRY_NS: Final = 60 * NS_PER_S
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Copier(Protocol):
+    """A process that copies one spool, as this module needs it."""
+
+    def finish(self) -> None:
+        """Ask for a last round once no rank of the spool lives."""
+
+    def poll(self) -> int | None:
+        """Return the exit status once it has ended, else None."""
+
+
+class _Work(NamedTuple):
+    """One spool under way.
+
+    Attributes:
+        copier: Its process.
+        alive_ns: When a rank of it was last seen alive, or it was taken on.
+    """
+
+    copier: Copier
+    alive_ns: int
+
+
+class SpoolKeeper:
+    """Looks for spools without a publisher and gives each one.
+
+    Only spools of this user are touched, out of a registry that nobody else can write: who could plant an entry would
+    choose what is copied where.
+
+    Args:
+        report: Told of (collector, error, where) for what cannot be published.
+        registry: Folder of the registry; None for the user's own.
+        launch: Starts the process that copies a spool (first argument) to a run directory (second).
+        clock_ns: A monotonic clock.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[str, str, str], None],
+        *,
+        registry: Path | None = None,
+        launch: Callable[[Path, Path], Copier] | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._report = report
+        self._registry = registry
+        self._launch = launch or _Process
+        self._clock_ns = clock_ns
+        self._work: dict[Path, _Work] = {}
+        self._not_before_ns: dict[Path, int] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="publishing", daemon=True)
+
+    @property
+    def num_spools(self) -> int:
+        """Spools that are being copied now."""
+        return len(self._work)
+
+    def start(self) -> None:
+        """Begin to look, every five seconds."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking; copying goes on without us for as long as a rank lives."""
+        self._stopping.set()
+        self._thread.join(1)
+        for work in self._work.values():
+            work.copier.finish()
+
+    def look(self) -> None:
+        """Look once at the registry and at the processes."""
+        now_ns = self._clock_ns()
+        for spool, work in list(self._work.items()):
+            self._follow(spool, work, now_ns)
+        folder = self._registry or paths.registry_folder()
+        wanted = [entry for entry in paths.read_registry(folder)[0] if _is_abandoned(entry)]
+        if wanted and not _is_private(folder):
+            self._note("not_ours", f"{folder}: belongs to or can be written by others; its spools are not published")
+            return
+        for entry in wanted:
+            self._take_on(Path(entry.spool), Path(entry.run_dir or ""), now_ns)
+
+    def _take_on(self, spool: Path, run_dir: Path, now_ns: int) -> None:
+        if spool in self._work or now_ns < self._not_before_ns.get(spool, now_ns) or len(self._work) >= MAX_SPOOLS:
+            return
+        # Whatever comes of it, the next try is not at once.
+        self._not_before_ns[spool] = now_ns + _RETRY_NS
+        if not _is_private(spool):
+            self._note("not_ours", f"{spool}: belongs to or can be written by others; it is not published")
+            return
+        if not has_living_rank(spool) and _is_written(spool):
+            # Ranks of another process namespace, perhaps: nobody could tell when they end.
+            self._note("unseen_ranks", f"{spool}: is written by processes that cannot be seen from here")
+            return
+        try:
+            copier = self._launch(spool, run_dir)
+        except OSError as error:
+            self._note("not_started", f"{spool}: {error}")
+            return
+        log.info("publishing %s to %s", spool, run_dir)
+        self._work[spool] = _Work(copier, now_ns)
+
+    def _follow(self, spool: Path, work: _Work, now_ns: int) -> None:
+        status = work.copier.poll()
+        if status is not None:
+            del self._work[spool]
+            self._not_before_ns[spool] = now_ns + _RETRY_NS
+            if status not in {0, EXIT_BUSY}:
+                self._note("incomplete", f"{spool}: not all of it could be published (status {status}); tried again")
+        elif has_living_rank(spool):
+            self._work[spool] = work._replace(alive_ns=now_ns)
+        elif now_ns - work.alive_ns > _IDLE_NS:
+            # Not at once: a launcher may be about to start the next attempt.
+            work.copier.finish()
+
+    def _note(self, error: str, where: str) -> None:
+        log.warning("publishing: %s", where)
+        self._report("publish", error, where)
+
+    def _loop(self) -> None:
+        while not self._stopping.wait(_PERIOD_S):
+            self.look()
+
+
+class _Process:
+    """`python -m scope.run.publish`; its standard input ends when it shall come to an end."""
+
+    def __init__(self, spool: Path, run_dir: Path) -> None:
+        command = [sys.executable, "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def finish(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+
+def _is_abandoned(entry: paths.Registration) -> bool:
+    """Return whether a spool has a run directory elsewhere, and no `scope run` that lives and publishes it there."""
+    if entry.run_dir is None or entry.run_dir == entry.spool:
+        return False
+    pid = entry.launcher_pid
+    return pid is None or read_start_ticks(pid) is None or read_start_ticks(pid) != entry.launcher_start_ticks
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder is ours and nobody else may write into it."""
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
+
+
+def _is_written(spool: Path) -> bool:
+    """Return whether a rank of the last attempt wrote something within the last minute."""
+    now_ns = time.time_ns()
+    return any(
+        abs(now_ns - _changed_ns(paths.rank_folder(spool, attempt, rank) / name)) < _IDLE_NS
+        for attempt in paths.list_attempts(spool)[-1:]
+        for rank in paths.list_ranks(spool, attempt)
+        for name in (paths.BLACK_BOX_FILE, paths.STEPS_FILE)
+    )
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:
+        return 0

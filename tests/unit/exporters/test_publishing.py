@@ -1,0 +1,239 @@
+"""Spools that nobody publishes: taken on, left alone or refused, and copied whole by a real process."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from exporters import publishing
+from exporters.publishing import SpoolKeeper
+from scope.run import paths
+from scope.run.alive import read_start_ticks
+from scope.run.publish import EXIT_BUSY, main
+from scope.run.schema import SCHEMA_VERSION, RankInfo, RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+S = 1_000_000_000
+
+
+class FakeCopier:
+    """A process whose end the test decides."""
+
+    def __init__(self, spool: Path, run_dir: Path) -> None:
+        self.places = (spool, run_dir)
+        self.status: int | None = None
+        self.num_finishes = 0
+
+    def finish(self) -> None:
+        """Count how often the last round was asked for."""
+        self.num_finishes += 1
+
+    def poll(self) -> int | None:
+        """Return the status once it has one."""
+        return self.status
+
+
+class World:
+    """A registry with one spool, and a keeper whose clock and processes the test controls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = folder / "registry"
+        self.spool = folder / "spool"
+        self.run = folder / "run"
+        self.now_ns = 10**12
+        self.problems: list[str] = []
+        self.copiers: list[FakeCopier] = []
+        self.keeper = SpoolKeeper(
+            lambda _collector, error, _where: self.problems.append(error),
+            registry=self.registry,
+            launch=self.launch,
+            clock_ns=lambda: self.now_ns,
+        )
+        self.rank(os.getpid())
+        self.register()
+
+    def launch(self, spool: Path, run_dir: Path) -> FakeCopier:
+        """Start a fake process."""
+        self.copiers.append(FakeCopier(spool, run_dir))
+        return self.copiers[-1]
+
+    def rank(self, pid: int) -> Path:
+        """Write rank 0, which is the process with this id, and one line of its steps."""
+        folder = paths.rank_folder(self.spool, 0, 0)
+        folder.mkdir(parents=True, exist_ok=True)
+        run = RunInfo(schema=SCHEMA_VERSION, run_id="job", started_ns=1)
+        (self.spool / paths.RUN_FILE).write_bytes(msgspec.json.encode(run))
+        info = RankInfo(
+            schema=SCHEMA_VERSION, run_id="job", attempt=0, rank=0, started_ns=1, host="h", pid=pid,
+            process_start_ticks=read_start_ticks(pid),
+        )  # fmt: skip
+        (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(info))
+        if not (folder / paths.STEPS_FILE).exists():
+            (folder / paths.STEPS_FILE).write_bytes(b"one\n")
+        return folder
+
+    def age(self, seconds: float) -> None:
+        """Let the rank's files be so old."""
+        then = time.time() - seconds
+        os.utime(paths.rank_folder(self.spool, 0, 0) / paths.STEPS_FILE, (then, then))
+
+    def register(self, **changes: object) -> None:
+        """Note the spool in the registry."""
+        entry = paths.Registration(run_id="job", spool=str(self.spool), run_dir=str(self.run))
+        paths.register_spool(msgspec.structs.replace(entry, **changes), folder=self.registry)
+
+    def look(self, seconds: float = 0) -> None:
+        """Let time pass, and the keeper look."""
+        self.now_ns += int(seconds * S)
+        self.keeper.look()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A spool whose rank is this process, recorded by the API: no `scope run` looks after it."""
+    return World(tmp_path)
+
+
+def test_a_spool_of_the_api_gets_one_publisher(world: World) -> None:
+    """It is started once, and asked to end when no rank has lived for a minute: another attempt may follow."""
+    for _ in range(5):
+        world.look(5)
+    assert [copier.places for copier in world.copiers] == [(world.spool, world.run)]
+    assert world.keeper.num_spools == 1
+    world.rank(2**22 + 1)
+    world.look(59)
+    assert world.copiers[0].num_finishes == 0
+    world.look(2)
+    assert world.copiers[0].num_finishes == 1
+    world.copiers[0].status = 0
+    world.look(1)
+    assert (world.keeper.num_spools, world.problems) == (0, [])
+
+
+def test_a_living_scope_run_publishes_by_itself(world: World) -> None:
+    """Only when it is gone, or its process id is another's now, is its spool taken on."""
+    own = read_start_ticks(os.getpid())
+    assert own is not None
+    world.register(launcher_pid=os.getpid(), launcher_start_ticks=own)
+    world.look(5)
+    assert world.copiers == []
+    world.register(launcher_pid=os.getpid(), launcher_start_ticks=own + 1)
+    world.look(5)
+    assert len(world.copiers) == 1
+
+
+@pytest.mark.parametrize("changes", [{"run_dir": None}, {"run_dir": "SPOOL"}])
+def test_a_spool_that_is_the_run_directory(world: World, changes: dict[str, str | None]) -> None:
+    """There is nothing to copy."""
+    world.register(**{key: str(world.spool) if value else None for key, value in changes.items()})
+    world.look(5)
+    assert world.copiers == []
+
+
+@pytest.mark.parametrize("which", ["registry", "spool"])
+@pytest.mark.parametrize("kind", ["writable", "foreign"])
+def test_nothing_is_taken_from_others(world: World, monkeypatch: pytest.MonkeyPatch, which: str, kind: str) -> None:
+    """Who could write the registry or the spool would choose what is copied where: refused and counted."""
+    folder: Path = getattr(world, which)
+    if kind == "writable":
+        folder.chmod(0o777)
+    else:
+        own = os.geteuid()
+        target = {world.registry: world.registry, world.spool: world.spool}[folder]
+        real = os.lstat
+
+        def lstat(path: Path) -> os.stat_result:
+            status = real(path)
+            fields = list(status)
+            fields[4] = own + 1
+            return os.stat_result(fields) if path == target else status
+
+        monkeypatch.setattr(publishing.os, "lstat", lstat)
+    world.look(5)
+    assert (world.copiers, world.problems) == ([], ["not_ours"])
+
+
+def test_ranks_that_cannot_be_seen_are_left_alone(world: World) -> None:
+    """A spool that is written by no process of this namespace has ranks whose end nobody here could tell."""
+    world.rank(2**22 + 1)
+    world.look(5)
+    assert (world.copiers, world.problems) == ([], ["unseen_ranks"])
+    world.age(120)
+    world.look(30)
+    assert world.copiers == []
+    world.look(31)
+    assert len(world.copiers) == 1
+
+
+def test_what_could_not_be_published_is_counted_and_tried_again(world: World) -> None:
+    """A minute later, not at once; a spool that another process publishes is no fault."""
+    world.look(5)
+    world.copiers[0].status = 1
+    world.look(1)
+    world.look(58)
+    assert (len(world.copiers), world.problems) == (1, ["incomplete"])
+    world.look(3)
+    assert len(world.copiers) == 2
+    world.copiers[1].status = EXIT_BUSY
+    world.look(1)
+    assert world.problems == ["incomplete"]
+
+
+def test_a_process_that_cannot_be_started_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is left just now: the exporter lives and tries again."""
+
+    def refuse(*_arguments: object) -> FakeCopier:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(world.keeper, "_launch", refuse)
+    world.look(5)
+    world.look(5)
+    assert world.problems == ["not_started"]
+
+
+def test_the_end_of_the_exporter_ends_no_copying(world: World) -> None:
+    """Each process is asked for its last round, which begins when the ranks have ended."""
+    world.look(5)
+    world.keeper.start()
+    world.keeper.stop()
+    assert world.copiers[0].num_finishes == 1
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    """Wait for a condition; fail when it does not come true."""
+    deadline = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_real_process_copies_the_spool_and_takes_it_away(tmp_path: Path) -> None:
+    """What ranks wrote stands in the run directory, byte for byte; two publishers never share a spool."""
+    world = World(tmp_path)
+    keeper = SpoolKeeper(
+        lambda _collector, error, _where: world.problems.append(error),
+        registry=world.registry,
+        clock_ns=lambda: world.now_ns,
+    )
+    keeper.look()
+    steps = paths.rank_folder(world.run, 0, 0) / paths.STEPS_FILE
+    wait_until(steps.exists)
+    assert main(["--spool", str(world.spool), "--run-dir", str(tmp_path / "other")]) == EXIT_BUSY
+    assert not (tmp_path / "other").exists()
+    with (paths.rank_folder(world.spool, 0, 0) / paths.STEPS_FILE).open("ab") as stream:
+        stream.write(b"two\n")
+    world.rank(2**22 + 1)
+    keeper.look()
+    world.now_ns += 61 * S
+    keeper.look()
+    wait_until(lambda: not world.spool.exists())
+    assert steps.read_bytes() == b"one\ntwo\n"
+    wait_until(lambda: (keeper.look(), keeper.num_spools == 0)[1])
+    assert world.problems == []
