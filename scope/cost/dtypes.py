@@ -64,6 +64,8 @@ _SCALAR_TYPES: Final = (
     "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64",
 )  # fmt: skip
 _FLOATS: Final = ("float8_e4m3fn", "float16", "bfloat16", "float32", "float64")
+INTEGRAL: Final = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
+"""Types whose sums are int64."""
 _INTEGERS: Final = ("uint8", "int8", "int16", "int32", "int64")
 _IN_KERNEL_NAME: Final = (
     (re.compile(r"c10::BFloat16|__nv_bfloat16|hip_bfloat16|\bbf16\b|bfloat16"), "bfloat16"),

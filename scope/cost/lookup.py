@@ -1,4 +1,4 @@
-"""Embeddings, gathers and pooling: what an index asks for is read, row by row; nothing is known of repeats."""
+"""Embeddings and gathers: what an index asks for is read, row by row; nothing is known of repeats."""
 
 from __future__ import annotations
 
@@ -39,11 +39,31 @@ def embedding_backward(call: OperatorCall) -> OperatorCost:
     )
 
 
+def embedding_bag(call: OperatorCall) -> OperatorCost:
+    """`_embedding_bag(weight[V,D], indices, offsets, _, mode, _, scales, include_last, _)`: one row for each bag.
+
+    Rows are read for each index and added up; the bag of each index and the size of each bag are written besides.
+    """
+    weight, indices, offsets = (call.tensor(position) for position in range(3))
+    if weight is None or indices is None or offsets is None or len(weight.dims) != 2:
+        return unknown("embedding", _NO_TENSOR)
+    scales, width = call.tensor(6), weight.dims[1]
+    num_bags = offsets.num_elements - (1 if call.flag(7) else 0)
+    flops = indices.num_elements * width * (1 if scales is None else 2)
+    read = added(sized(indices.num_elements * width, weight.dtype), stored((indices, offsets, scales)))
+    written = added(sized(num_bags * width, weight.dtype), sized(indices.num_elements + num_bags, indices.dtype))
+    return cost("embedding", flops=flops, read=read, written=written, math_dtype=weight.dtype)
+
+
 def index_select(call: OperatorCall) -> OperatorCost:
     """`index_select(self, dim, index)`: the chosen slices are read and written."""
     x, dim, index = call.tensor(0), call.integer(1), call.tensor(2)
-    if x is None or index is None or dim is None or not -len(x.dims) <= dim < len(x.dims):
+    if x is not None and len(x.dims) == 1:
+        dim = 0
+    if x is None or index is None:
         return unknown("embedding", _NO_TENSOR)
+    if dim is None or not -len(x.dims) <= dim < len(x.dims):
+        return unknown("embedding", "the trace does not hold the dimension (Concrete Inputs)")
     slices = math.prod(size for axis, size in enumerate(x.dims) if axis != dim % len(x.dims))
     chosen = sized(slices * index.num_elements, x.dtype)
     return cost("embedding", flops=0, read=added(chosen, stored((index,))), written=chosen)
@@ -80,54 +100,6 @@ def index_add(call: OperatorCall) -> OperatorCost:
     return cost("embedding", flops=source.num_elements, read=read, written=slices, math_dtype=x.dtype)
 
 
-def max_pool(call: OperatorCall) -> OperatorCost:
-    """`max_pool2d_with_indices(self, kernel, stride, padding, dilation, ceil_mode)`: values and int64 indices."""
-    x, kernel = call.tensor(0), _pair(call.integers(1))
-    out = None if x is None else _pooled(call, x.dims)
-    if x is None or kernel is None or out is None:
-        return unknown("reduction", "the trace does not hold the window (Concrete Inputs)")
-    window = math.prod(kernel)
-    num_out = math.prod(out)
-    written = added(sized(num_out, x.dtype), sized(num_out, "int64"))
-    return cost("reduction", flops=num_out * window, read=stored((x,)), written=written, math_dtype=x.dtype)
-
-
-def max_pool_backward(call: OperatorCall) -> OperatorCost:
-    """`max_pool2d_with_indices_backward(grad, self, ..., indices)`: gradients go where the indices say."""
-    tensors = call.tensors
-    if len(tensors) < 3:
-        return unknown("elementwise", _NO_TENSOR)
-    grad, x, indices = tensors[0], tensors[1], tensors[2]
-    written = sized(x.num_elements, x.dtype)
-    return cost(
-        "elementwise", flops=grad.num_elements, read=stored((grad, indices)), written=written, math_dtype=grad.dtype
-    )
-
-
-def _pooled(call: OperatorCall, dims: tuple[int, ...]) -> tuple[int, ...] | None:
-    pairs = [_pair(call.integers(position)) for position in (1, 2, 3, 4)]
-    kernel, stride, padding, dilation = pairs
-    if kernel is None or padding is None or dilation is None or len(dims) < 3:
-        return None
-    step = stride or kernel
-    spatial: list[int] = []
-    for axis in (0, 1):
-        reach = dilation[axis] * (kernel[axis] - 1) + 1
-        room = dims[axis - 2] + 2 * padding[axis] - reach
-        size = (-(-room // step[axis]) if call.flag(5) else room // step[axis]) + 1
-        # In ceil mode a last window that begins in the padding is left out.
-        if call.flag(5) and (size - 1) * step[axis] >= dims[axis - 2] + padding[axis]:
-            size -= 1
-        spatial.append(size)
-    return (*dims[:-2], *spatial)
-
-
-def _pair(values: tuple[int, ...] | None) -> tuple[int, int] | None:
-    if not values:
-        return None
-    return (values[0], values[-1])
-
-
 MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::embedding": embedding,
     "aten::embedding_dense_backward": embedding_backward,
@@ -140,6 +112,6 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::scatter_add": scatter,
     "aten::index_add_": index_add,
     "aten::index_add": index_add,
-    "aten::max_pool2d_with_indices": max_pool,
-    "aten::max_pool2d_with_indices_backward": max_pool_backward,
+    "aten::_embedding_bag": embedding_bag,
+    "aten::_embedding_bag_forward_only": embedding_bag,
 }

@@ -5,7 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from scope.cost import attention, convolution, fused, gemm, lookup, normalisation, optimizer, pointwise
+from scope.cost import (
+    attention,
+    convolution,
+    fused,
+    gemm,
+    indexing,
+    lookup,
+    normalisation,
+    optimizer,
+    pointwise,
+    pooling,
+    recommender,
+)
 from scope.cost.call import OperatorCall, parse_call
 from scope.cost.result import OperatorCost, unknown
 
@@ -16,6 +28,9 @@ _MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     **pointwise.MODELS,
     **normalisation.MODELS,
     **lookup.MODELS,
+    **indexing.MODELS,
+    **pooling.MODELS,
+    **recommender.MODELS,
     **fused.MODELS,
     **gemm.MODELS,
     **convolution.MODELS,
@@ -25,17 +40,39 @@ _LIST_MODELS: Final[dict[str, Callable[[OperatorCall, str | None], OperatorCost]
     **pointwise.LIST_MODELS,
     **optimizer.LIST_MODELS,
 }
+_PART_MODELS: Final[dict[str, Callable[[OperatorCall, str], OperatorCost | None]]] = {
+    **normalisation.PART_MODELS,
+    **indexing.PART_MODELS,
+    **recommender.PART_MODELS,
+}
 _MATRIX_NAMES: Final = frozenset({*gemm.MODELS, *convolution.MODELS, *attention.MODELS, *fused.MODELS})
+_FAMILIES: Final = {
+    "attention": attention.MODELS,
+    "convolution": convolution.MODELS,
+    "gemm": gemm.MODELS,
+    "normalisation": normalisation.MODELS,
+    "embedding": lookup.MODELS,
+}
+_EACH_KERNEL: Final = "it launches several kernels, each with a cost of its own"
 
 
 def modelled_operators() -> tuple[str, ...]:
-    """Return the names of all operators that have a model, sorted; compiled kernels (`triton_*`) have one besides."""
-    return tuple(sorted({*_MODELS, *_LIST_MODELS}))
+    """Return the names of all operators that have a model, sorted.
+
+    Compiled kernels (`triton_*`) and FBGEMM's lookups in tables, whose names hold their variant, have one besides.
+    """
+    return tuple(sorted({*_MODELS, *_LIST_MODELS, *_PART_MODELS}))
 
 
 def has_model(name: str) -> bool:
     """Return whether an operator has a model."""
-    return name in _MODELS or name in _LIST_MODELS or name.startswith(fused.TRITON_PREFIX)
+    return (
+        name in _MODELS
+        or name in _LIST_MODELS
+        or name in _PART_MODELS
+        or name.startswith(fused.TRITON_PREFIX)
+        or recommender.has_model(name)
+    )
 
 
 def is_matrix_operator(name: str) -> bool:
@@ -56,13 +93,16 @@ def estimate_call(call: OperatorCall, *, list_dtype: str | None = None) -> Opera
         return unknown(_family(call.name), "the trace has no shapes (record with record_shapes=True)")
     if call.name in _LIST_MODELS:
         return _LIST_MODELS[call.name](call, list_dtype)
-    model = _MODELS.get(call.name, fused.triton)
-    return model(call)
+    if call.name in _MODELS:
+        return _MODELS[call.name](call)
+    if recommender.has_model(call.name):
+        return recommender.by_pattern(call)
+    return fused.triton(call) if call.name.startswith(fused.TRITON_PREFIX) else unknown("other", _EACH_KERNEL)
 
 
 def has_part_models(name: str) -> bool:
     """Return whether each kernel of an operator has a model of its own, found by the kernel's name."""
-    return name in normalisation.PART_MODELS
+    return name in _PART_MODELS or recommender.has_model(name)
 
 
 @lru_cache(maxsize=65_536)
@@ -101,14 +141,13 @@ def estimate_operator(  # noqa: PLR0913 - the columns of a trace, which a cache 
     )
     if part is None or not call.has_shapes:
         return estimate_call(call, list_dtype=list_dtype)
-    return normalisation.PART_MODELS[name](call, part) or unknown(
-        "normalisation", f"one of several kernels of {name}, whose own share is not known"
+    model = _PART_MODELS.get(name, recommender.lookup_part)
+    return model(call, part) or unknown(
+        _family(name), f"one of several kernels of {name}, whose own share is not known"
     )
 
 
 def _family(name: str) -> str:
-    if name in attention.MODELS:
-        return "attention"
-    if name in convolution.MODELS:
-        return "convolution"
-    return "gemm" if name in gemm.MODELS else "other"
+    if recommender.has_model(name):
+        return "embedding"
+    return next((family for family, names in _FAMILIES.items() if name in names), "other")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from scope.cost.dtypes import promote, scalar_type
+from scope.cost.dtypes import INTEGRAL, promote, scalar_type
 from scope.cost.result import OperatorCost, added, cost, sized, stored, unknown
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ _ARITHMETIC: Final = {
             "elu", "selu", "softplus", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu", "mish", "relu6",
             "reciprocal", "square", "sign", "floor", "ceil", "round", "trunc", "logit", "nan_to_num",
             "log_sigmoid_forward",
-            "threshold", "isnan", "isinf", "logical_not", "bitwise_not", "clamp_min", "clamp_max", "clamp", "cumsum",
-            "cumprod", "special_erf", "log_sigmoid", "_softplus",
+            "threshold", "isnan", "isinf", "logical_not", "bitwise_not", "clamp_min", "clamp_max", "clamp", "asinh",
+            "acosh", "atanh", "erfinv", "lgamma", "digamma", "frac", "sgn", "sinc", "celu", "special_erf",
+            "log_sigmoid", "_softplus",
         ),
         (1, 1),
     ),
@@ -41,14 +42,24 @@ _ARITHMETIC: Final = {
             "bitwise_xor", "true_divide", "floor_divide", "__and__", "__or__", "__lshift__", "__rshift__",
             "threshold_backward", "relu_backward", "gelu_backward", "silu_backward", "sigmoid_backward",
             "tanh_backward", "elu_backward", "hardtanh_backward", "leaky_relu_backward", "softplus_backward",
-            "hardswish_backward", "native_dropout_backward", "masked_scale", "_masked_scale", "mse_loss",
-            "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "copysign", "heaviside", "xlogy",
+            "hardswish_backward", "hardsigmoid_backward", "mish_backward", "log_sigmoid_backward",
+            "native_dropout_backward", "masked_scale", "_masked_scale", "copysign", "heaviside", "logaddexp", "hypot",
+            "logit_backward",
         ),
         (2, 1),
     ),
     **dict.fromkeys(("addcmul", "addcdiv"), (3, 3)),
     "lerp": (3, 3),
+    "xlogy": (2, 2),
+    # Losses by their formulas, per element, as with reduction="none": the mean is a kernel of its own.
+    "mse_loss": (2, 2),
     "mse_loss_backward": (3, 3),
+    "smooth_l1_loss": (2, 4),
+    "smooth_l1_loss_backward": (3, 3),
+    "huber_loss": (2, 4),
+    "huber_loss_backward": (3, 3),
+    "binary_cross_entropy": (2, 7),
+    "binary_cross_entropy_backward": (3, 5),
     "glu": (1, 1),
 }  # fmt: skip
 _MOVES: Final = {
@@ -90,7 +101,6 @@ _REDUCTIONS: Final = {
     "argmin": "int64",
     "count_nonzero": "int64",
 }
-_INTEGRAL: Final = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
 # FLOPs for each element read: a maximum or a sum is one, a sum of squares two, a variance three (Welford apart).
 _REDUCTION_FLOPS: Final = {
     "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3, "var_mean": 3, "std_mean": 3, "logsumexp": 3
@@ -188,7 +198,7 @@ def reduction(call: OperatorCall) -> OperatorCost:
     num_out = _reduced(call, base, x)
     if num_out is None:
         return unknown("reduction", "the trace does not hold the reduced dimensions (Concrete Inputs)")
-    dtype = _REDUCTIONS[base] or ("int64" if base in {"sum", "prod"} and x.dtype in _INTEGRAL else x.dtype)
+    dtype = _REDUCTIONS[base] or ("int64" if base in {"sum", "prod"} and x.dtype in INTEGRAL else x.dtype)
     written = sized(num_out, dtype)
     if base in {"max", "min"} and len(call.arguments) > 1:
         written = added(written, sized(num_out, "int64"))
@@ -252,9 +262,9 @@ def _result_dtype(base: str, operands: tuple[TensorArg, ...]) -> str | None:
     wide = promote(with_dims)
     # A number beside an integer tensor lifts it only to another kind of number.
     lifted = promote(without)
-    if wide in _INTEGRAL and lifted is not None and lifted not in _INTEGRAL:
+    if wide in INTEGRAL and lifted is not None and lifted not in INTEGRAL:
         return "float32" if lifted == "float64" else lifted
-    if base in {"div", "true_divide", "mean"} and wide in _INTEGRAL:
+    if base in {"div", "true_divide", "mean"} and wide in INTEGRAL:
         return "float32"
     return wide
 
@@ -287,6 +297,7 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::_to_copy": cast,
     "aten::to": cast,
     "aten::native_dropout": dropout,
+    "aten::_fused_dropout": dropout,
     "aten::split_with_sizes_copy": split_copy,
     "fsdp::split_with_sizes_copy": split_copy,
 }
