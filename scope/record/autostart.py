@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+_HERE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - compared with the names of code as they are
+_EXAMPLES = os.path.join(_HERE, "examples")  # noqa: PTH118
 RECORDING_PID = "SCOPE_RECORDING_PID"
 SPAWN_ATTEMPT = "SCOPE_SPAWN_ATTEMPT"
 """Attempt of the ranks that the recorded process spawns: the one after its own, in which it is rank 0 itself."""
@@ -23,6 +25,7 @@ class _Ending:
 
     def __init__(self, session: Any) -> None:
         self._session = session
+        self._pid = os.getpid()
         self._reason = "finished"
         self._hook = sys.excepthook
         sys.excepthook = self.on_exception
@@ -31,15 +34,57 @@ class _Ending:
     def on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Note the exception and let the program's own hook tell it."""
         try:
-            self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
-            self._session.note_exception(error)
+            self._note(kind, error)
+            traceback = hide_own_frames(error)
         finally:
             self._hook(kind, error, traceback)
 
     def on_exit(self) -> None:
         """Close the recording in the process that opened it."""
-        if os.environ.get(RECORDING_PID) == str(os.getpid()):
-            self._session.close(self._reason)
+        if os.getpid() != self._pid:
+            return
+        last = getattr(sys, "last_value", None)
+        if self._reason == "finished" and isinstance(last, BaseException):
+            self._note(type(last), last)  # the program has an excepthook of its own, which does not call ours
+        self._session.close(self._reason)
+
+    def _note(self, kind: type[BaseException], error: BaseException) -> None:
+        self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
+        self._session.note_exception(error)
+
+
+def hide_own_frames(error: BaseException) -> TracebackType | None:
+    """Take Scope's frames out of the tracebacks of an exception and of those that led to it; return its own.
+
+    The wrapped functions of torch and of the program stand between frames of theirs alone, as without Scope.
+    """
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = _without_own(each.__traceback__)
+        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions  # pyright: ignore[reportUnknownMemberType] - of any exceptions
+    return error.__traceback__
+
+
+def _without_own(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and _is_own(traceback):
+        traceback = traceback.tb_next
+    at = traceback
+    while at is not None:
+        while at.tb_next is not None and _is_own(at.tb_next):
+            at.tb_next = at.tb_next.tb_next
+        at = at.tb_next
+    return traceback
+
+
+def _is_own(traceback: TracebackType) -> bool:
+    name = traceback.tb_frame.f_code.co_filename
+    return name.startswith(_HERE) and not name.startswith(_EXAMPLES)
 
 
 def start(environment: Mapping[str, str] | None = None) -> None:

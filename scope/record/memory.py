@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from scope.run.files import close_descriptor, identify_descriptor, lift_descriptor
 from scope.run.schema import MemoryPeak, MemoryRecord
 
 if TYPE_CHECKING:
@@ -39,12 +39,20 @@ class ResidentMemory:
     """The resident set of the process, read at each change of phase: the peak is the largest of these readings."""
 
     def __init__(self) -> None:
-        self._descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = -1
+        self._own: tuple[int, int] | None = None
         self._phases: dict[str, int] = {}
+        self._open()
 
     def end_phase(self, name: str) -> None:
         """Read the resident set (about 2 us) for the phase that ends."""
-        resident = int(os.pread(self._descriptor, 64, 0).split()[1]) * mmap.PAGESIZE
+        try:
+            pages = int(os.pread(self._descriptor, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            # The program has closed our descriptor, and may have a file of its own under its number.
+            self._open()
+            pages = int(os.pread(self._descriptor, 64, 0).split()[1])
+        resident = pages * mmap.PAGESIZE
         if resident > self._phases.get(name, 0):
             self._phases[name] = resident
 
@@ -61,8 +69,12 @@ class ResidentMemory:
 
     def close(self) -> None:
         """Close /proc/self/statm."""
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)
+        close_descriptor(self._descriptor, self._own)
+        self._descriptor = -1
+
+    def _open(self) -> None:
+        self._descriptor = lift_descriptor(os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC))
+        self._own = identify_descriptor(self._descriptor)
 
 
 class PeakShadow:

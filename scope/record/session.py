@@ -351,12 +351,13 @@ class Session:
             hardware_flop=work.hardware_flop,
             mfu_ratio=work.mfu_ratio,
             hfu_ratio=work.hfu_ratio,
-            recorder_ns=cost - self._cost,
+            recorder_ns=max(0, cost - self._cost),
             num_dropped=self.writer.num_dropped - self._dropped,
             disturbed=disturbed,
         )
         self._keep_budget(cost - self._cost, end - start)
-        self._cost = cost
+        # An estimate that falls (its median is a lower one now) takes nothing back; the next steps make up for it.
+        self._cost = max(self._cost, cost)
         self._dropped = self.writer.num_dropped
         self._reset_counters()
         self.writer.add_step(StepDraft(record=record, calls=calls, device_ns=self.hooks.device_times(record.step)))

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from scope.errors import RunError
 from scope.run import layout
-from scope.run.files import FILE_MODE, read_span
+from scope.run.files import FILE_MODE, close_descriptor, identify_descriptor, lift_descriptor, read_span
 from scope.run.layout import CRC, GROUP, IDENTITY, PULSE, RING, STATE
 from scope.run.schema import DTYPES, OPERATIONS, PHASES, VARIANTS
 
@@ -170,6 +170,8 @@ class BlackBox:
         self.num_failed = 0
         self.identity = identity
         self.descriptor = -1
+        self._path = path
+        self._own: tuple[int, int] | None = None
         descriptor = -1
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -182,11 +184,13 @@ class BlackBox:
                 with contextlib.suppress(OSError):
                     path.unlink()
             return
-        self.descriptor = descriptor
+        self.descriptor = lift_descriptor(descriptor)
+        self._own = identify_descriptor(self.descriptor)
         self.write_identity()
 
     def write_identity(self) -> None:
-        """Write the identity block (again: a truncated file becomes readable once more)."""
+        """Write the identity block (again: a truncated file becomes readable once more, a closed one open)."""
+        self._reopen()
         self._restore_size()
         who = self.identity
         body = IDENTITY.pack(
@@ -227,9 +231,23 @@ class BlackBox:
 
     def close(self) -> None:
         """Close the file; writes after it do nothing."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        close_descriptor(self.descriptor, self._own)
+        self.descriptor = -1
+
+    def _reopen(self) -> None:
+        """Open the file again where the program has closed our descriptor, whoever has its number now."""
+        if self.descriptor < 0 or identify_descriptor(self.descriptor) == self._own:
+            return
+        self.descriptor = -1
+        try:
+            found = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            self.num_failed += 1
+            return
+        if identify_descriptor(found) == self._own:
+            self.descriptor = lift_descriptor(found)
+        else:
+            os.close(found)
 
     def _restore_size(self) -> None:
         try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 
@@ -16,6 +18,7 @@ FOLDER_MODE = 0o750
 FILE_MODE = 0o640
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Cap of a document that is read whole (`run.json`, `rank.json`)."""
+_HIGH: Final = 768
 
 
 def open_regular(path: Path) -> int:
@@ -95,6 +98,36 @@ def replace_document(path: Path, content: bytes) -> None:
         raise
 
 
+def lift_descriptor(descriptor: int) -> int:
+    """Return a copy of a descriptor with a high number, and close the original.
+
+    A program that closes every descriptor and then opens files of its own is given the lowest numbers; what we write
+    later must not land in these.
+    """
+    least = min(_HIGH, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)
+    try:
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+    except OSError:
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+def identify_descriptor(descriptor: int) -> tuple[int, int] | None:
+    """Return device and inode of what a descriptor stands for; `None` when it is closed."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def close_descriptor(descriptor: int, identity: tuple[int, int] | None) -> None:
+    """Close a descriptor unless it is closed, or is by now that of somebody else's file."""
+    if descriptor >= 0 and identity is not None and identify_descriptor(descriptor) == identity:
+        os.close(descriptor)
+
+
 class AppendFile:
     """A file of lines or records that grows; a write either lands whole or is dropped and counted.
 
@@ -108,6 +141,7 @@ class AppendFile:
         self.num_dropped = 0
         self.last_error: str | None = None
         self._descriptor = -1
+        self._identity: tuple[int, int] | None = None
 
     def append(self, content: bytes) -> bool:
         """Append `content`; return whether it landed whole. Never raises `OSError`."""
@@ -121,17 +155,19 @@ class AppendFile:
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        close_descriptor(self._descriptor, self._identity)
+        self._descriptor = -1
 
     def _append(self, content: bytes) -> None:
+        if self._descriptor >= 0 and identify_descriptor(self._descriptor) != self._identity:
+            self._descriptor = -1  # the program closed it, and may have opened a file of its own under its number
         if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
             self.close()  # somebody deleted it; a file nobody can open records nothing
         if self._descriptor < 0:
             self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._descriptor = os.open(self.path, flags, FILE_MODE)
+            self._descriptor = lift_descriptor(os.open(self.path, flags, FILE_MODE))
+            self._identity = identify_descriptor(self._descriptor)
         size = os.fstat(self._descriptor).st_size
         try:
             _write_all(self._descriptor, content)

@@ -77,9 +77,10 @@ def choose_folder(environment: Mapping[str, str], run_dir: Path | None, run_id: 
     spool = environment.get(SPOOL_RUN)
     if spool:
         return Path(spool), Path(environment[RUN_DIR]) if environment.get(RUN_DIR) else None
-    target = run_dir if run_dir is not None else Path("runs") / run_id
+    # Absolute: the program may change its working directory.
+    target = (run_dir if run_dir is not None else Path("runs") / run_id).absolute()
     if paths.is_network_path(target):
-        return paths.default_spool() / run_id, target
+        return paths.default_spool().absolute() / run_id, target
     return target, None
 
 

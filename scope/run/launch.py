@@ -93,7 +93,7 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     read_capture({**environment, **plan.variables})
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
-    spool = (plan.spool or paths.default_spool(dict(environment))) / f"{run_id}-{os.getpid()}"
+    spool = (plan.spool or paths.default_spool(dict(environment))).absolute() / f"{run_id}-{os.getpid()}"
     try:
         identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags)
     except OSError as error:

@@ -1,7 +1,15 @@
-"""Process groups: the number, ranks, backend and mesh axis of each that was used."""
+"""Process groups: the number, ranks, backend and mesh axis of each that was used.
+
+A group whose calls tell of their completion by a callback in Python must not go while one is under way: gloo's
+destructor joins the thread that runs callbacks, and C++ owners such as DDP's reducer destroy it while they hold the
+interpreter lock for which that thread waits. So groups of the host are kept until torch has forgotten them and their
+last callback is gone.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +28,15 @@ if TYPE_CHECKING:
 
 _MESH_PREFIX: Final = "mesh_"
 _UNNAMED_MESH_PREFIX: Final = "mesh_dim_"
+_LAST_CALLBACKS_S: Final = 0.2
+_UNLEASED: Final = 2
+"""References to a lease that no callback holds: that of the list, and that of the question."""
+
+
+class Lease:
+    """Held by every callback of a group's calls that is under way; its reference count says whether any is."""
+
+    __slots__ = ()
 
 
 class Group:
@@ -31,6 +48,7 @@ class Group:
         name: torch's name of it.
         ranks: Global ranks, in the order of the group's own ranks.
         reference: Weak: a group that is destroyed must be free to go.
+        kept: The process group itself until it may go (see the module); None for one of a device.
         on_device: Whether its calls run on a device's streams; None where that depends on their tensors.
     """
 
@@ -38,6 +56,7 @@ class Group:
         "backend",
         "description",
         "destroyed_ns",
+        "kept",
         "mesh_axis",
         "name",
         "number",
@@ -58,6 +77,8 @@ class Group:
         self.description: str | None = getattr(process_group, "group_desc", None) or None
         self.mesh_axis = _axis_of_description(self.description)
         self.destroyed_ns: int | None = None
+        # torch knows nothing of the life of a group that it has not registered; its maker does.
+        self.kept: Any = None if self.on_device or not _is_registered(process_group) else process_group
 
     def info(self) -> GroupInfo:
         """Return the record of the run directory."""
@@ -77,6 +98,7 @@ class GroupTable:
 
     Attributes:
         by_id: Groups by the id of torch's object.
+        leases: What callbacks of a group's calls have to hold, by the group's number.
     """
 
     def __init__(self, added: Callable[[GroupInfo], None] | None = None, *, wall_offset_ns: int = 0) -> None:
@@ -89,6 +111,7 @@ class GroupTable:
         self._added = added
         self._wall_offset_ns = wall_offset_ns
         self.by_id: dict[int, Group] = {}
+        self.leases: list[Lease] = []
         self._groups: list[Group] = []
 
     def of(self, process_group: Any) -> Group:
@@ -113,6 +136,21 @@ class GroupTable:
                 process_group = group.reference()
                 if process_group is None or (registered is not None and process_group not in registered):
                     group.destroyed_ns = time.monotonic_ns() + self._wall_offset_ns
+            if group.destroyed_ns is not None and not self._has_callbacks(group):
+                group.kept = None
+
+    def close(self) -> None:
+        """Let every group go. One that still has callbacks after 0.2 s stays until the process ends."""
+        deadline = time.monotonic() + _LAST_CALLBACKS_S
+        for group in self._groups:
+            while group.kept is not None and self._has_callbacks(group) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            if group.kept is not None and self._has_callbacks(group):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group.kept))
+            group.kept = None
+
+    def _has_callbacks(self, group: Group) -> bool:
+        return sys.getrefcount(self.leases[group.number]) > _UNLEASED
 
     def _add(self, process_group: Any) -> Group:
         for known in self._groups:
@@ -122,6 +160,7 @@ class GroupTable:
                 self.by_id[id(process_group)] = known
                 return known
         group = Group(len(self._groups), process_group)
+        self.leases.append(Lease())
         self._groups.append(group)
         self.by_id[id(process_group)] = group
         if self._added is not None:
@@ -220,6 +259,10 @@ def _knows_no_device() -> bool:
     """Return whether this torch was built for the host alone; asking for devices themselves would start a driver."""
     built_for = (getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu"))
     return not any(built_for) and torch._C._get_privateuse1_backend_name() == "privateuseone"
+
+
+def _is_registered(process_group: Any) -> bool:
+    return process_group in (_registered_groups() or ())
 
 
 def _registered_groups() -> dict[Any, Any] | None:

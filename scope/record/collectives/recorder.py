@@ -88,6 +88,7 @@ class CollectiveRecorder:
         self.tracker.close()
         while self._undo:
             self._undo.pop()()
+        self.groups.close()
         self.route = None
 
     def _choose_route(self) -> Any:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
-    from scope.record.collectives.groups import Group, GroupTable
+    from scope.record.collectives.groups import Group, GroupTable, Lease
     from scope.record.collectives.guard import HookGuard
     from scope.record.collectives.operations import Measured, OperationSpec
     from scope.record.collectives.shapes import Shapes
@@ -247,7 +247,8 @@ class CallTracker:
         # A device's future calls back when the work is queued.
         if not call.flags & FLAG_DEVICE_TIMED and spec.name not in self._without_future:
             try:
-                work.get_future().add_done_callback(Completion(self.sink, call, self._guard))
+                lease = self._groups.leases[call.shape.group]
+                work.get_future().add_done_callback(Completion(self.sink, call, self._guard, lease))
             except RuntimeError:
                 # gloo's sends, among others, have no future; they are complete when somebody has waited for them.
                 self._without_future.add(spec.name)
@@ -333,9 +334,10 @@ class CallTracker:
 class Completion:
     """Called by the backend's thread when a call is over. It holds what is known of the call, none of its tensors."""
 
-    __slots__ = ("_call", "_guard", "_sink")
+    __slots__ = ("_call", "_guard", "_lease", "_sink")
 
-    def __init__(self, sink: CallSink, call: Call, guard: HookGuard) -> None:
+    def __init__(self, sink: CallSink, call: Call, guard: HookGuard, lease: Lease) -> None:
+        self._lease = lease
         self._sink = sink
         self._call = call
         self._guard = guard
