@@ -1,0 +1,144 @@
+"""The roofline on machines that no trace at hand comes from, worked out by hand from their data sheets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from scope.analysis.roofline import Roofline, compute_roofline
+from scope.trace import ReadOptions, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Record = dict[str, Any]
+Measure = Callable[..., Roofline]
+FP8, FP4, BF16 = "c10::Float8_e4m3fn", "c10::Float4_e2m1fn_x2", "c10::BFloat16"
+B200 = {"name": "NVIDIA B200", "totalGlobalMem": 191_514_279_936, "numSms": 148, "computeMajor": 10, "computeMinor": 0}
+H800 = {"name": "NVIDIA H800", "totalGlobalMem": 85_018_279_936, "numSms": 132, "computeMajor": 9, "computeMinor": 0}
+MI300X = {
+    "name": "AMD Instinct MI300X", "totalGlobalMem": 206_141_652_992, "numSms": 304, "computeMajor": 9,
+    "computeMinor": 4,
+}  # fmt: skip
+
+
+def operator(name: str, arguments: list[tuple[list[int], str, str]], kernel: str, length_us: float) -> list[Record]:
+    """Return an operator that launches one kernel, at a time of its own."""
+    dims, types, values = (list(column) for column in zip(*arguments, strict=True))
+    shapes = {"External id": 1, "Input Dims": dims, "Input type": types, "Concrete Inputs": values}
+    host, device = {"pid": 10, "tid": 10}, {"pid": 0, "tid": 7}
+    link = {"External id": 1, "correlation": 1}
+    return [
+        {"ph": "X", "cat": "cpu_op", "name": name, **host, "ts": 0, "dur": 20, "args": shapes},
+        {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernelEx", **host, "ts": 5, "dur": 5, "args": link},
+        {"ph": "X", "cat": "kernel", "name": kernel, **device, "ts": 30, "dur": length_us,
+         "args": {"device": 0, "stream": 7, **link}},
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    """Function that writes a trace of one device and returns its roofline."""
+
+    def write_and_measure(device: Record, records: list[Record]) -> Roofline:
+        text = json.dumps({"deviceProperties": [{"id": 0, **device}], "traceEvents": records})
+        (tmp_path / "rank0.json").write_text(text)
+        (trace,) = load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1).ranks
+        roofline = compute_roofline(trace)
+        roofline.check()
+        return roofline
+
+    return write_and_measure
+
+
+TENSOR = ""
+SCALED = [([4096, 4096], FP8, TENSOR), ([4096, 4096], FP8, TENSOR), ([1], "float", TENSOR), ([1], "float", TENSOR),
+          ([], "", ""), ([], "", ""), ([], "Scalar", "15"), ([], "Scalar", "True")]  # fmt: skip
+# Two 4-bit values in each element along the depth; a scale for each 32.
+PACKED = [([4096, 2048], FP4, TENSOR), ([2048, 4096], FP4, TENSOR), *SCALED[2:]]
+PLAIN = [([4096, 4096], BF16, TENSOR), ([4096, 4096], BF16, TENSOR)]
+FLOPS = 2 * 4096**3
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "arguments", "kernel", "path", "peak"),
+    [
+        (B200, "aten::_scaled_mm", SCALED, "nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT", "matrix float8",
+         4500e12),
+        (B200, "aten::_scaled_mm", PACKED, "nvjet_sm100_ootst_128x256_256x4_2x1_2cta_v_bz_Bvec16UE4M3_TNT",
+         "matrix float4", 9000e12),
+        (B200, "aten::mm", PLAIN, "nvjet_sm100_tst_256x128_64x5_2x1_2cta_v_bz_TNT", "matrix bfloat16", 2250e12),
+        (H800, "aten::mm", PLAIN, "nvjet_tst_192x192_64x4_1x2_h_bz_coopB_TNN", "matrix bfloat16", 989.4e12),
+        (H800, "aten::_scaled_mm", SCALED, "nvjet_qqtst_128x128_128x6_1x2_h_bz_TNT", "matrix float8", 1978.9e12),
+        (MI300X, "aten::mm", PLAIN, "Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64", "matrix bfloat16",
+         1307.4e12),
+    ],
+)  # fmt: skip
+def test_a_product_against_the_peak_of_its_dtype(  # noqa: PLR0913 - a row of a table
+    measure: Measure,
+    device: Record,
+    name: str,
+    arguments: list[tuple[list[int], str, str]],
+    kernel: str,
+    path: str,
+    peak: float,
+) -> None:
+    """A product of 137 GFLOP in 250 us, against the dense peak of its operands' type on that machine."""
+    roofline = measure(device, operator(name, arguments, kernel, 250))
+    (point,) = roofline.points.to_dicts()
+    assert (point["path"], point["flops"], point["reason"]) == (path, FLOPS, None)
+    assert point["attained_ratio"] == pytest.approx(FLOPS / peak / 250e-6, rel=1e-4)
+    assert point["bound"] == "compute"
+    assert roofline.coverage_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("device", "memory"), [(B200, 7.7e12), (H800, 3.35e12), (MI300X, 5.3e12)], ids=lambda value: str(value)[:20]
+)
+def test_an_addition_against_the_memory(measure: Measure, device: Record, memory: float) -> None:
+    """Two tensors of 128 MiB read and one written, against the bandwidth of that machine's memory."""
+    arguments = [([8192, 8192], BF16, ""), ([8192, 8192], BF16, ""), ([], "Scalar", "1")]
+    roofline = measure(
+        device, operator("aten::add", arguments, "void at::native::vectorized_elementwise_kernel<4>", 200)
+    )
+    (point,) = roofline.points.to_dicts()
+    assert point["num_bytes"] == 3 * 8192 * 8192 * 2
+    assert point["attained_ratio"] == pytest.approx(3 * 8192 * 8192 * 2 / memory / 200e-6, rel=1e-4)
+    assert point["bound"] == "memory"
+
+
+def test_kernels_of_a_replayed_graph_have_no_place(measure: Measure) -> None:
+    """A replay tells no operator: nothing is placed, and every point says why."""
+    link = {"correlation": 1}
+    records: list[Record] = [
+        {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "hipGraphLaunch",
+            "pid": 10,
+            "tid": 10,
+            "ts": 5,
+            "dur": 5,
+            "args": link,
+        }
+    ]
+    records += [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 0, "ts": 20 + 10 * index, "dur": 8,
+         "args": {"device": 0, "stream": 0, **link}}
+        for index, name in enumerate(names)
+    ]  # fmt: skip
+    roofline = measure(MI300X, records)
+    assert (roofline.placed_ns, roofline.compute_ns) == (0, 24_000)
+    assert roofline.coverage_ratio == 0.0
+    assert set(roofline.points["reason"]) == {"launched by the replay of a graph, without an operator"}
+
+
+def test_a_device_that_the_catalogue_does_not_know(measure: Measure) -> None:
+    """An accelerator without figures has no roofline; the reason names it."""
+    device = {"name": "MTIA v2", "totalGlobalMem": 137 * 10**9, "numSms": 64, "computeMajor": 0, "computeMinor": 0}
+    roofline = measure(device, operator("aten::mm", PLAIN, "fc_gemm_kernel", 250))
+    assert roofline.placed_ns == 0
+    assert "MTIA v2" in roofline.points["reason"][0]
