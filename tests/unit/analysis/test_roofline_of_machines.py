@@ -113,18 +113,9 @@ def test_an_addition_against_the_memory(measure: Measure, device: Record, memory
 def test_kernels_of_a_replayed_graph_have_no_place(measure: Measure) -> None:
     """A replay tells no operator: nothing is placed, and every point says why."""
     link = {"correlation": 1}
-    records: list[Record] = [
-        {
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "name": "hipGraphLaunch",
-            "pid": 10,
-            "tid": 10,
-            "ts": 5,
-            "dur": 5,
-            "args": link,
-        }
-    ]
+    call = {"cat": "cuda_runtime", "name": "hipGraphLaunch", "pid": 10, "tid": 10, "ts": 5, "dur": 5}
+    records: list[Record] = [{"ph": "X", **call, "args": link}]
+    names = ("Cijk_Ailk_Bljk_BBS_BH", "_fwd_kernel", "void vllm::rms_norm_kernel<hip_bfloat16>")
     records += [
         {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 0, "ts": 20 + 10 * index, "dur": 8,
          "args": {"device": 0, "stream": 0, **link}}
