@@ -1,4 +1,4 @@
-"""Pooling and interpolation: every input is read once, every output written once."""
+"""Pooling, interpolation and padding: every input is read once, every output written once."""
 
 from __future__ import annotations
 
@@ -106,6 +106,26 @@ def upsample(call: OperatorCall) -> OperatorCost:
     )
 
 
+def upsample_backward(call: OperatorCall) -> OperatorCost:
+    """`upsample_bilinear2d_backward(grad, output_size, input_size, ...)`: each gradient goes to its neighbours."""
+    grad, size = call.tensor(0), call.integers(2)
+    if grad is None or size is None or len(grad.dims) != len(size):
+        return unknown("elementwise", "the trace does not hold the size of the input (Concrete Inputs)")
+    flops = max(1, _UPSAMPLING[call.name.removesuffix("_backward")]) * grad.num_elements
+    written = sized(math.prod(size), grad.dtype)
+    return cost("elementwise", flops=flops, read=stored((grad,)), written=written, math_dtype=grad.dtype)
+
+
+def pad(call: OperatorCall) -> OperatorCost:
+    """`reflection_pad2d(self, padding)` and `replication_pad2d`: left and right of the last axis come first."""
+    x, padding = call.tensor(0), call.integers(1)
+    if x is None or padding is None or len(padding) % 2 or len(padding) > 2 * len(x.dims):
+        return unknown("copy", "the trace does not hold the padding (Concrete Inputs)")
+    more = [sum(padding[2 * axis : 2 * axis + 2]) for axis in range(len(padding) // 2)]
+    sizes = [size + extra for size, extra in zip(reversed(x.dims), [*more, *[0] * len(x.dims)], strict=False)]
+    return cost("copy", flops=0, read=stored((x,)), written=sized(max(0, math.prod(sizes)), x.dtype))
+
+
 def _pooled(call: OperatorCall, dims: tuple[int, ...], *, dilated: bool = True) -> tuple[int, ...] | None:
     kernel, stride, padding = (_pair(call.integers(position)) for position in (1, 2, 3))
     dilation = _pair(call.integers(4)) if dilated else (1, 1)
@@ -133,6 +153,8 @@ def _pair(values: tuple[int, ...] | None) -> tuple[int, int] | None:
 
 MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     **dict.fromkeys(_UPSAMPLING, upsample),
+    **dict.fromkeys((f"{name}_backward" for name in _UPSAMPLING), upsample_backward),
+    **dict.fromkeys((f"aten::{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)), pad),
     "aten::max_pool2d_with_indices": max_pool,
     "aten::max_pool2d_with_indices_backward": max_pool_backward,
     "aten::avg_pool2d": average_pool,

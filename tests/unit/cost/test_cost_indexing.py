@@ -83,6 +83,12 @@ CASES = [
     ("aten::upsample_bilinear2d", [_tensor(1, 2, 4, 4), _value("[8, 8]"), _value("False"), NONE, NONE],
      7 * 128, 32 * 4, 128 * 4),
     ("aten::upsample_nearest2d", [_tensor(1, 2, 4, 4), _value("[8, 8]"), NONE, NONE], 0, 32 * 4, 128 * 4),
+    ("aten::upsample_bilinear2d_backward", [_tensor(1, 2, 8, 8), _value("[8, 8]"), _value("[1, 2, 4, 4]"),
+                                            _value("False"), NONE, NONE], 7 * 128, 128 * 4, 32 * 4),
+    ("aten::upsample_nearest2d_backward", [_tensor(1, 2, 8, 8), _value("[8, 8]"), _value("[1, 2, 4, 4]"), NONE, NONE],
+     128, 128 * 4, 32 * 4),
+    # One column left, two right, no row above, three below: 4 x 4 becomes 7 x 7.
+    ("aten::reflection_pad2d", [_tensor(1, 2, 4, 4), _value("[1, 2, 0, 3]")], 0, 32 * 4, 2 * 49 * 4),
     ("aten::mse_loss", [_tensor(8, 16), _tensor(8, 16), _value("1")], 2 * 128, 256 * 4, 128 * 4),
     ("aten::smooth_l1_loss", [_tensor(8, 16), _tensor(8, 16), _value("1"), _value("1.")], 4 * 128, 256 * 4, 128 * 4),
     ("aten::huber_loss_backward", [_tensor(), _tensor(8, 16), _tensor(8, 16), _value("1"), _value("1.")],
