@@ -87,9 +87,12 @@ def compute_clipped_breakdowns(timeline: Timeline) -> dict[int, Breakdown]:
 
     The window shrinks to what is left. Devices on which no event overruns are not in the result.
     """
-    overrun = pl.col(DeviceEvents.end_ns) > pl.col(DeviceEvents.clipped_end_ns)
-    devices = timeline.events.filter(overrun)[DeviceEvents.device].unique()
-    clipped = timeline.events.filter(pl.col(DeviceEvents.device).is_in(devices.implode())).with_columns(
+    events = timeline.events
+    overrun = events[DeviceEvents.end_ns] > events[DeviceEvents.clipped_end_ns]
+    if not overrun.any():
+        return {}
+    devices = events[DeviceEvents.device].filter(overrun).unique()
+    clipped = events.filter(pl.col(DeviceEvents.device).is_in(devices.implode())).with_columns(
         pl.col(DeviceEvents.clipped_end_ns).alias(DeviceEvents.end_ns)
     )
     return _measure_groups(clipped, pl.col(DeviceEvents.device), timeline.options)

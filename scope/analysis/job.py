@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scope.analysis.memory import MemoryPeak
     from scope.analysis.options import Options
     from scope.analysis.recompute import Recompute
+    from scope.analysis.tables import KernelTables, Tables
     from scope.analysis.windows import DeviceWindows, Place, StepWindow, Window
     from scope.trace.model import TraceQuality
 
@@ -53,34 +54,45 @@ class DeviceAnalysis(Result):
     """Of the step of median length."""
 
 
+class _WithTables:
+    """The tables of a result, each computed when it is first looked at."""
+
+    __slots__ = ()
+    tables: Tables
+
+    @property
+    def delays(self) -> LaunchDelays:
+        """Delays from launch to start."""
+        return self.tables.delays
+
+    @property
+    def kernels(self) -> KernelTables:
+        """Device events grouped in four ways."""
+        return self.tables.kernels
+
+    @property
+    def launches(self) -> pl.DataFrame:
+        """The table `LaunchStats`."""
+        return self.tables.launches
+
+    @property
+    def copies(self) -> pl.DataFrame:
+        """The table `CopyStats`."""
+        return self.tables.copies
+
+    @property
+    def syncs(self) -> pl.DataFrame:
+        """The table `SyncStats`."""
+        return self.tables.syncs
+
+    @property
+    def recompute(self) -> Recompute:
+        """How much of backward is forward computed again."""
+        return self.tables.recompute
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KernelTables(Result):
-    """Device events grouped four ways, each the table `KernelStats`."""
-
-    by_name: pl.DataFrame
-    by_class: pl.DataFrame
-    by_operator: pl.DataFrame
-    by_module: pl.DataFrame | None
-    """Only for traces recorded with Python stacks and read with them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tables(Result):
-    """What groups events and calls, for one rank, for several together, or for one step of them."""
-
-    kernels: KernelTables
-    delays: LaunchDelays
-    launches: pl.DataFrame
-    """The table `LaunchStats`."""
-    copies: pl.DataFrame
-    """The table `CopyStats`."""
-    syncs: pl.DataFrame
-    """The table `SyncStats`."""
-    recompute: Recompute
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankAnalysis(Result):
+class RankAnalysis(_WithTables, Result):
     """One rank's file."""
 
     label: str
@@ -96,17 +108,12 @@ class RankAnalysis(Result):
     """Sum over the devices."""
     queue: QueueDepth | None
     """Sum over the devices."""
-    delays: LaunchDelays
-    kernels: KernelTables
-    launches: pl.DataFrame
-    """The table `LaunchStats`."""
-    copies: pl.DataFrame
-    """The table `CopyStats`."""
-    syncs: pl.DataFrame
-    """The table `SyncStats`."""
-    memory: tuple[MemoryPeak, ...]
-    """One a device whose memory was recorded; empty when the trace holds no memory events."""
-    recompute: Recompute
+    tables: Tables
+
+    @property
+    def memory(self) -> tuple[MemoryPeak, ...]:
+        """One a device whose memory was recorded; empty when the trace holds no memory events."""
+        return self.tables.memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +136,7 @@ class StepSummary(Result):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Analysis(Result):
+class Analysis(_WithTables, Result):
     """Everything that `scope analyze` says about a job; the root of a report."""
 
     options: Options
@@ -140,16 +147,8 @@ class Analysis(Result):
     queue: QueueDepth | None
     steps: tuple[StepSummary, ...]
     """By number."""
-    kernels: KernelTables
-    """Over all ranks, as are the tables below; those of one rank stand with the rank."""
-    delays: LaunchDelays
-    launches: pl.DataFrame
-    """The table `LaunchStats`."""
-    copies: pl.DataFrame
-    """The table `CopyStats`."""
-    syncs: pl.DataFrame
-    """The table `SyncStats`."""
-    recompute: Recompute
+    tables: Tables
+    """Over all ranks; those of one rank stand with the rank."""
     world_size: int | None
     missing_ranks: tuple[int, ...]
     warnings: tuple[str, ...]

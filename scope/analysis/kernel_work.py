@@ -16,6 +16,8 @@ from scope.trace.columns import Column, Table
 from scope.trace.schema import KERNEL_CLASSES, DeviceEvents, Ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scope.cost import OperatorCost
     from scope.trace.model import RankTrace
 
@@ -40,15 +42,14 @@ _PART: Final = "part"
 _IS_MATRIX_OP: Final = "is_matrix_operator"
 _IS_MATRIX_KERNEL: Final = "is_matrix_kernel"
 _HINT: Final = "list_dtype"
-_HAS_MODEL: Final = "has_model"
-_OWNER: Final = "owner_id"
 _WEIGHT: Final = "weight"
 _TOTAL: Final = "total_weight"
 _SHARERS: Final = "num_sharers"
 _TAKES: Final = "takes_work"
+_LAST: Final = "last_event_id"
 _ARGUMENTS: Final = (Ops.name, Ops.input_dims, Ops.input_types, Ops.input_strides, Ops.concrete_inputs)
 _KEYS: Final = (*_ARGUMENTS, _HINT, _PART)
-_SHARERS_OF: Final = (Ops.op_id, _PART)
+_LIST_TYPE: Final = "TensorList"
 
 
 class KernelWork(Table):
@@ -80,8 +81,8 @@ class _Costs(Table):
 
 def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
     """Return the table `KernelWork` of one rank."""
-    names = trace.device_events[DeviceEvents.name].unique()
-    helpers = names.filter(names.cast(pl.String).str.contains(_HELPERS))
+    names = trace.device_events[DeviceEvents.name]
+    is_matrix = pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES)) & ~_among(names, _HELPERS)
     kernels = trace.device_events.filter(
         pl.col(DeviceEvents.category) == "compute", pl.col(DeviceEvents.kind) == "kernel"
     ).select(
@@ -95,70 +96,82 @@ def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
         DeviceEvents.num_blocks,
         DeviceEvents.in_graph,
         DeviceEvents.op_id,
-        (
-            pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES))
-            & ~pl.col(DeviceEvents.name).is_in(helpers.implode())
-        ).alias(_IS_MATRIX_KERNEL),
+        is_matrix.alias(_IS_MATRIX_KERNEL),
     )
-    kernels = _with_costs(_with_owners(kernels, trace.ops), trace.ops)
+    kernels = _with_costs(kernels.with_columns(_owners(kernels, trace.ops)), trace.ops)
     return KernelWork.check(_shared_out(kernels).select(*KernelWork.columns()))
 
 
-def _with_owners(kernels: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Point each kernel at the operator whose work it does: the innermost with a model.
+def _among(names: pl.Series, pattern: str) -> pl.Expr:
+    """Whether the name of a kernel is one of those that match; the pattern is tried once for each distinct name."""
+    distinct = names.unique()
+    matching = distinct.filter(distinct.cast(pl.String).str.contains(pattern))
+    return pl.col(names.name).is_in(matching.implode())
+
+
+def _owners(kernels: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
+    """Return for each kernel the operator whose work it does: the innermost with a model.
 
     Above an operator without one, only a matrix operator may own a matrix kernel: what another operator costs says
-    nothing of one kernel among the many below it.
+    nothing of one kernel among the many below it. Where no operator above has a model, the innermost is named in the
+    reason.
     """
-    names = ops[Ops.name].unique().cast(pl.String).to_list()
-    modelled = [name for name in names if has_model(name)]
-    matrix = [name for name in names if is_matrix_operator(name)]
-    above = ops.select(
-        pl.col(Ops.op_id).alias(_OWNER),
-        Ops.parent_id,
-        pl.col(Ops.name).cast(pl.String).is_in(matrix).alias(_HAS_MODEL),
-    )
-    innermost = above.with_columns(ops.select(pl.col(Ops.name).cast(pl.String).is_in(modelled).alias(_HAS_MODEL)))
-    lost = kernels.with_columns(pl.col(Ops.op_id).alias(_OWNER)).join(innermost, on=_OWNER, how="left")
-    is_lost = pl.col(_IS_MATRIX_KERNEL) & ~pl.col(_HAS_MODEL) & pl.col(Ops.parent_id).is_not_null()
-    settled: list[pl.DataFrame] = []
+    owners, names, parents = kernels[Ops.op_id].clone(), ops[Ops.name], ops[Ops.parent_id]
+    has_no_model = ~_holds(names[owners], has_model)
+    lost = kernels.select((pl.col(_IS_MATRIX_KERNEL) & has_no_model).fill_null(value=False).arg_true()).to_series()
+    above = parents[owners[lost]]
     for _ in range(_MOST_LEVELS):
-        settled.append(lost.filter(~is_lost.fill_null(value=False)))
-        lost = lost.filter(is_lost)
+        is_known = above.is_not_null()
+        lost, above = lost.filter(is_known), above.filter(is_known)
         if lost.is_empty():
             break
-        climbed = lost.with_columns(pl.col(Ops.parent_id).alias(_OWNER)).drop(Ops.parent_id, _HAS_MODEL)
-        lost = climbed.join(above, on=_OWNER, how="left")
-    # Where no operator above has a model, the innermost is named in the reason.
-    owner = pl.when(pl.col(_HAS_MODEL)).then(pl.col(_OWNER)).otherwise(pl.col(Ops.op_id))
-    walked = pl.concat([*settled, lost]).with_columns(owner.alias(Ops.op_id))
-    return walked.drop(_OWNER, Ops.parent_id, _HAS_MODEL).sort(DeviceEvents.event_id)
+        is_owner = _holds(names[above], is_matrix_operator)
+        owners = owners.scatter(lost.filter(is_owner), above.filter(is_owner))
+        lost, above = lost.filter(~is_owner), parents[above.filter(~is_owner)]
+    return owners
+
+
+def _holds(names: pl.Series, says: Callable[[str], bool]) -> pl.Series:
+    """Return what a function says of every name, asked once for each distinct one; null where there is no name."""
+    distinct = names.unique().drop_nulls()
+    said = [name for name in distinct.cast(pl.String).to_list() if says(name)]
+    return names.is_in(pl.Series([said], dtype=pl.List(names.dtype)))
 
 
 def _with_costs(kernels: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Add what the owning operator costs, computed once for each distinct call."""
-    arguments = ops.select(Ops.op_id, *(pl.col(column).cast(pl.String) for column in _ARGUMENTS))
-    kernels = kernels.join(arguments, on=Ops.op_id, how="left")
-    hints = {
-        str(name): dtype_in_kernel_name(str(name))
-        for name in kernels.filter(pl.col(Ops.input_types).str.contains("TensorList"))[KernelWork.kernel]
-        .unique()
-        .cast(pl.String)
-        .to_list()
-    }
-    hint = pl.col(KernelWork.kernel).cast(pl.String).replace_strict(hints, default=None, return_dtype=pl.String)
-    kernels = kernels.with_columns(pl.when(pl.col(Ops.input_types).str.contains("TensorList")).then(hint).alias(_HINT))
-    parted = [name for name in kernels[Ops.name].drop_nulls().unique().to_list() if has_part_models(name)]
-    part = pl.when(pl.col(Ops.name).is_in(parted)).then(pl.col(KernelWork.kernel).cast(pl.String))
-    kernels = kernels.with_columns(part.alias(_PART))
+    owners = kernels[Ops.op_id]
+    kernels = kernels.with_columns(ops[column][owners] for column in _ARGUMENTS)
+    kernels = kernels.with_columns(_list_dtypes(kernels), _parts_of_operators(kernels))
     calls = kernels.select(*_KEYS).unique(maintain_order=True)
-    rows = [_cost_row(*row) for row in calls.iter_rows()]
-    costs = pl.DataFrame(rows, schema=_Costs.schema(), orient="row")
-    matrix = [name for name in calls[Ops.name].drop_nulls().unique().to_list() if is_matrix_operator(name)]
-    table = pl.concat([calls, costs], how="horizontal").with_columns(
-        pl.col(Ops.name).is_in(matrix).fill_null(value=False).alias(_IS_MATRIX_OP)
-    )
-    return kernels.join(table, on=_KEYS, how="left", nulls_equal=True)
+    texts = calls.select(pl.col(column).cast(pl.String) for column in _KEYS)
+    costs = pl.DataFrame([_cost_row(*row) for row in texts.iter_rows()], schema=_Costs.schema(), orient="row")
+    is_matrix = _holds(calls[Ops.name], is_matrix_operator).fill_null(value=False)
+    table = calls.with_columns(*costs, is_matrix.alias(_IS_MATRIX_OP))
+    return kernels.join(table, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _list_dtypes(kernels: pl.DataFrame) -> pl.Series:
+    """Return for kernels of operators on lists of tensors, whose dtypes traces leave out, that of the kernel's name."""
+    types = kernels[Ops.input_types]
+    takes_lists = _holds(types, lambda text: _LIST_TYPE in text).fill_null(value=False)
+    return _by_name(kernels[KernelWork.kernel], takes_lists, dtype_in_kernel_name).alias(_HINT)
+
+
+def _parts_of_operators(kernels: pl.DataFrame) -> pl.Series:
+    """Return the names of kernels that are one of several parts with models of their own."""
+    has_parts = _holds(kernels[Ops.name], has_part_models).fill_null(value=False)
+    return _by_name(kernels[KernelWork.kernel], has_parts, str).alias(_PART)
+
+
+def _by_name(names: pl.Series, chosen: pl.Series, make: Callable[[str], str | None]) -> pl.Series:
+    """Return what a function makes of the names of chosen rows, asked once for each; null for the others."""
+    texts = names.filter(chosen).unique().cast(pl.String).to_list()
+    if not texts:
+        return pl.Series([None], dtype=pl.String).new_from_index(0, len(names))
+    made = {text: make(text) for text in texts}
+    values = names.cast(pl.String).replace_strict(made, default=None, return_dtype=pl.String)
+    return values.zip_with(chosen, pl.Series([None], dtype=pl.String))
 
 
 def _cost_row(*texts: str | None) -> tuple[int | None, int | None, str | None, str | None]:
@@ -182,10 +195,13 @@ def _sane(count: int | None) -> int | None:
 
 def _shared_out(kernels: pl.DataFrame) -> pl.DataFrame:
     """Divide each operator's work among its kernels, exactly, and say why the others get none."""
+    # Almost no operator has parts, and to group by one number takes a fraction of what a number and a text take.
+    has_parts = kernels[_PART].null_count() < kernels.height
+    sharers = (Ops.op_id, _PART) if has_parts else (Ops.op_id,)
     length = pl.col(KernelWork.end_ns) - pl.col(KernelWork.start_ns)
     # A kernel with a model of its own shares with its namesakes alone.
     same_kernel = (pl.col(KernelWork.kernel).n_unique().over(Ops.op_id) == 1) | pl.col(_PART).is_not_null()
-    has_matrix_kernel = pl.col(_IS_MATRIX_KERNEL).any().over(*_SHARERS_OF)
+    has_matrix_kernel = pl.col(_IS_MATRIX_KERNEL).any().over(*sharers)
     takes = (
         pl.when(pl.col(Ops.op_id).is_null() | pl.col(_Costs.cost_reason).is_not_null())
         .then(pl.lit(value=False))
@@ -193,45 +209,48 @@ def _shared_out(kernels: pl.DataFrame) -> pl.DataFrame:
         .then(pl.col(_IS_MATRIX_KERNEL))
         .otherwise(same_kernel)
     )
-    by_blocks = ~pl.col(_IS_MATRIX_OP) & pl.col(DeviceEvents.num_blocks).is_not_null().all().over(*_SHARERS_OF)
+    by_blocks = ~pl.col(_IS_MATRIX_OP) & pl.col(DeviceEvents.num_blocks).is_not_null().all().over(*sharers)
     weight = pl.when(by_blocks).then(pl.col(DeviceEvents.num_blocks)).otherwise(length).cast(pl.Float64)
     shared = kernels.with_columns(takes.alias(_TAKES)).with_columns(
         pl.when(pl.col(_TAKES)).then(weight).otherwise(0.0).alias(_WEIGHT)
     )
     shared = shared.with_columns(
-        pl.col(_WEIGHT).sum().over(*_SHARERS_OF).alias(_TOTAL), pl.col(_TAKES).sum().over(Ops.op_id).alias(_SHARERS)
+        pl.col(_WEIGHT).sum().over(*sharers).alias(_TOTAL), pl.col(_TAKES).sum().over(Ops.op_id).alias(_SHARERS)
     )
+    # A sum over a group is fast of a column, and slow of an expression.
     shared = shared.with_columns(
-        _part(_Costs.flops).alias(KernelWork.flops), _part(_Costs.num_bytes).alias(KernelWork.num_bytes)
+        _rounded_down(_Costs.flops).alias(KernelWork.flops),
+        _rounded_down(_Costs.num_bytes).alias(KernelWork.num_bytes),
+        pl.when(pl.col(_TAKES)).then(pl.col(DeviceEvents.event_id)).alias(_LAST),
     )
+    is_last = pl.col(DeviceEvents.event_id) == pl.col(_LAST).max().over(*sharers)
     return shared.with_columns(
-        pl.col(Ops.name).cast(pl.Categorical()).alias(KernelWork.operator),
-        pl.col(Ops.input_dims).cast(pl.Categorical()).alias(KernelWork.shapes),
-        _path().alias(KernelWork.path),
+        *(
+            pl.when(is_last & (pl.col(_SHARERS) != 1))
+            .then(pl.col(part) + pl.col(whole) - pl.col(part).sum().over(*sharers))
+            .otherwise(pl.col(part))
+            .alias(part)
+            for part, whole in ((KernelWork.flops, _Costs.flops), (KernelWork.num_bytes, _Costs.num_bytes))
+        ),
+        pl.col(Ops.name).alias(KernelWork.operator),
+        pl.col(Ops.input_dims).alias(KernelWork.shapes),
+        _path(kernels[KernelWork.kernel]).alias(KernelWork.path),
         _why().alias(KernelWork.reason),
     )
 
 
-def _part(column: Column) -> pl.Expr:
-    """A kernel's part of its operator's count; the parts sum to it exactly: the last one takes what rounding left."""
-    alone = pl.col(_SHARERS) == 1
+def _rounded_down(column: Column) -> pl.Expr:
+    """A kernel's part of its operator's count, rounded down; the last kernel also takes what rounding left."""
     share = (pl.col(column) * (pl.col(_WEIGHT) / pl.col(_TOTAL))).fill_nan(0.0).floor().cast(pl.Int64)
-    share = pl.when(alone).then(pl.col(column)).otherwise(share)
-    share = pl.when(pl.col(_TAKES)).then(share)
-    rest = pl.col(column) - share.sum().over(*_SHARERS_OF)
-    last = pl.col(_TAKES) & (
-        pl.col(DeviceEvents.event_id)
-        == pl.when(pl.col(_TAKES)).then(pl.col(DeviceEvents.event_id)).max().over(*_SHARERS_OF)
-    )
-    return pl.when(last & ~alone).then(share + rest).otherwise(share)
+    share = pl.when(pl.col(_SHARERS) == 1).then(pl.col(column)).otherwise(share)
+    return pl.when(pl.col(_TAKES)).then(share)
 
 
-def _path() -> pl.Expr:
+def _path(names: pl.Series) -> pl.Expr:
     """Which units the arithmetic ran on: matrix kernels on matrix units, all others on vector units."""
     is_matrix = pl.col(_IS_MATRIX_KERNEL) | (pl.col(_IS_MATRIX_OP) & pl.col(_TAKES))
-    name = pl.col(KernelWork.kernel).cast(pl.String)
     dtype = pl.col(_Costs.math_dtype)
-    dtype = pl.when((dtype == "float32") & name.str.contains(_TF32)).then(pl.lit("tf32")).otherwise(dtype)
+    dtype = pl.when((dtype == "float32") & _among(names, _TF32)).then(pl.lit("tf32")).otherwise(dtype)
     vector = pl.when(pl.col(_Costs.math_dtype) == "float64").then(pl.lit("float64")).otherwise(pl.lit("float32"))
     return (
         pl.when(~pl.col(_TAKES))
@@ -244,8 +263,9 @@ def _path() -> pl.Expr:
 
 def _why() -> pl.Expr:
     """Why a kernel has no known work."""
-    several = pl.lit("one of several kernels of ") + pl.col(Ops.name) + pl.lit(", whose own share is not known")
-    helper = pl.lit("a helper of the matrix kernels of ") + pl.col(Ops.name)
+    operator = pl.col(Ops.name).cast(pl.String)
+    several = pl.lit("one of several kernels of ") + operator + pl.lit(", whose own share is not known")
+    helper = pl.lit("a helper of the matrix kernels of ") + operator
     no_op = (
         pl.when(pl.col(DeviceEvents.in_graph))
         .then(pl.lit("launched by the replay of a graph, without an operator"))

@@ -19,8 +19,7 @@ from scope.analysis.critical_path import compute_critical_path
 from scope.analysis.idle import IdleCauses, compute_part_idle_causes, sum_idle_causes
 from scope.analysis.job import DeviceAnalysis, PartAnalysis, RankAnalysis
 from scope.analysis.launches import QueueDepth, compute_part_queues, sum_queues
-from scope.analysis.memory import compute_memory_peaks
-from scope.analysis.tables import summarize_tables
+from scope.analysis.tables import Tables
 from scope.analysis.windows import Parts
 from scope.trace.schema import DeviceEvents
 
@@ -36,6 +35,8 @@ _T = TypeVar("_T")
 NO_EVENTS = "the trace holds no device events and no host timeline"
 HOST_ONLY = "a host timeline has no launches"
 NO_LAUNCHES = "the trace holds no launches"
+NOT_ASKED = "not asked for"
+NOTHING_LAUNCHED = "nothing was launched in the step on this device"
 NO_WINDOW = "the step has no window on this device"
 
 
@@ -45,7 +46,8 @@ class _Figures:
 
     timeline: Timeline
     breakdowns: dict[int, Breakdown]
-    launched: dict[tuple[int, int], Breakdown]
+    launched: dict[tuple[int, int], Breakdown] | None
+    """None where they were not asked for."""
     clipped: dict[int, Breakdown]
     idle: dict[int, IdleCauses]
     queues: dict[int, QueueDepth]
@@ -53,20 +55,20 @@ class _Figures:
     """Why there are no idle causes and queues, where there are none."""
 
 
-def analyze_rank(timeline: Timeline, idle: pl.DataFrame) -> RankAnalysis:
+def analyze_rank(timeline: Timeline, idle: pl.DataFrame, *, by_launch: bool = True) -> RankAnalysis:
     """Return every analysis of one rank.
 
     Args:
         timeline: One rank's events.
         idle: What `scope.analysis.idle.find_idle_spans` returned for them.
+        by_launch: Compute for each step the breakdown of what was launched in it too.
     """
     trace = timeline.trace
     no_launches = HOST_ONLY if trace.is_host_timeline else NO_LAUNCHES if trace.launches.is_empty() else None
-    tables = summarize_tables([(timeline, idle)])
     figures = _Figures(
         timeline=timeline,
         breakdowns=compute_part_breakdowns(timeline),
-        launched=compute_launched_breakdowns(timeline),
+        launched=compute_launched_breakdowns(timeline) if by_launch else None,
         clipped=compute_clipped_breakdowns(timeline),
         idle={} if no_launches else compute_part_idle_causes(timeline, idle),
         queues={} if no_launches else compute_part_queues(timeline),
@@ -92,13 +94,7 @@ def analyze_rank(timeline: Timeline, idle: pl.DataFrame) -> RankAnalysis:
         breakdown=sum_breakdowns(_present(each.whole.breakdown for each in devices)) if devices else None,
         idle=None if reason else sum_idle_causes(_present(each.whole.idle for each in devices)),
         queue=None if reason else sum_queues(_present(each.whole.queue for each in devices)),
-        delays=tables.delays,
-        kernels=tables.kernels,
-        launches=tables.launches,
-        copies=tables.copies,
-        syncs=tables.syncs,
-        memory=compute_memory_peaks(trace),
-        recompute=tables.recompute,
+        tables=Tables([(timeline, idle)]),
         absent=absent,
     )
 
@@ -171,12 +167,14 @@ def _outside(figures: _Figures, window: Window | None, part: int | None, *, is_b
 
 def _step(figures: _Figures, step: StepWindow, part: int | None) -> PartAnalysis:
     """Return the figures of one step, which may have no window on the device."""
-    launched = figures.launched.get((step.device, step.step_id))
+    launched = None if figures.launched is None else figures.launched.get((step.device, step.step_id))
     absent = _launch_figures(figures)
     if part is None:
         absent |= dict.fromkeys(("window", "breakdown", "idle", "queue"), NO_WINDOW)
     if launched is None:
-        absent["launched"] = "nothing was launched in the step on this device"
+        absent["launched"] = (
+            NOT_ASKED if figures.launched is None else "nothing was launched in the step on this device"
+        )
     return PartAnalysis(
         place="step",
         window=step.window,
@@ -192,7 +190,7 @@ def _step(figures: _Figures, step: StepWindow, part: int | None) -> PartAnalysis
 def _median_path(timeline: Timeline, windows: DeviceWindows) -> tuple[CriticalPath | None, str]:
     """Return the critical path of the step of median length, cut steps apart, or why there is none."""
     if not timeline.options.critical_path:
-        return None, "not asked for"
+        return None, NOT_ASKED
     if timeline.trace.is_host_timeline:
         return None, "a host timeline has no launches to follow"
     whole = [(step.window.length_ns, step.step_id) for step in windows.steps if step.window and not step.is_cut]

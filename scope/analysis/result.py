@@ -6,11 +6,13 @@ keeps this form: `{"overlap_ratio": null, "absent": {"overlap_ratio": "no commun
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Self, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Self, TypeGuard, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import polars as pl
 
@@ -40,9 +42,37 @@ class Result:
         """Assert that the parts of this result sum to its whole; a result with parts overrides this."""
 
 
+class LazyResult:
+    """Base of results whose figures (`cached_property`) are computed when they are first looked at, and kept."""
+
+    def values(self) -> dict[str, object]:
+        """Return all figures by name, in the order of their declaration."""
+        return {name: getattr(self, name) for name, each in vars(type(self)).items() if _is_figure(each)}
+
+    def check(self) -> Self:
+        """Return the result when every result in it is consistent.
+
+        Raises:
+            AssertionError: One is not, which is a defect of the code that made it.
+        """
+        for value in self.values().values():
+            _check_within(value)
+        return self
+
+    def changed(self, change: Callable[[object], object]) -> Self:
+        """Return a copy of which each figure is what `change` makes of it."""
+        changed = copy(self)
+        vars(changed).update({name: change(value) for name, value in self.values().items()})
+        return changed
+
+
+def _is_figure(value: object) -> TypeGuard[cached_property[object]]:
+    return isinstance(value, cached_property)
+
+
 def _check_within(value: object) -> None:
     """Check the results that a field holds, directly or in a tuple."""
-    if isinstance(value, Result):
+    if isinstance(value, Result | LazyResult):
         value.check()
     elif isinstance(value, tuple):
         for each in cast("Iterable[object]", value):

@@ -154,8 +154,13 @@ def compute_roofline(trace: RankTrace, devices: Mapping[int, GpuMatch] | None = 
 
 def _with_time_alone(work: pl.DataFrame) -> pl.DataFrame:
     """Add how long each kernel ran while no other stream of its device computed."""
+    length = pl.col(KernelWork.end_ns) - pl.col(KernelWork.start_ns)
+    lanes = work.select(KernelWork.device, KernelWork.stream).unique()
+    if lanes[KernelWork.device].n_unique() == lanes.height:
+        # One stream a device, as in most traces: there is no other.
+        return work.with_columns(length.alias(_LENGTH), length.alias(_ALONE))
     # While a kernel runs its own stream computes, so others do exactly where two streams or more do.
-    lanes = work.select(KernelWork.device, KernelWork.stream).unique().with_row_index(_LANE)
+    lanes = lanes.with_row_index(_LANE)
     on_lanes = work.join(lanes, on=[KernelWork.device, KernelWork.stream], nulls_equal=True)
     busy = spans.union(on_lanes, by=_LANE).join(lanes, on=_LANE)
     pieces = spans.sweep(busy, layers={_STREAMS: pl.lit(value=True)}, by=KernelWork.device)
@@ -164,7 +169,6 @@ def _with_time_alone(work: pl.DataFrame) -> pl.DataFrame:
         spans.covered_before(shared, work, column=edge, by=KernelWork.device)
         for edge in (KernelWork.end_ns, KernelWork.start_ns)
     )
-    length = pl.col(KernelWork.end_ns) - pl.col(KernelWork.start_ns)
     return work.with_columns(length.alias(_LENGTH), (length - (until - since)).alias(_ALONE))
 
 

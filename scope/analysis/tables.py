@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Self
 
 from scope.analysis.copies import summarize_copies
 from scope.analysis.idle import find_idle_spans
-from scope.analysis.job import KernelTables, Tables
 from scope.analysis.kernels import key_events, summarize_kernels
 from scope.analysis.launches import compute_launch_delays, summarize_launches
+from scope.analysis.memory import compute_memory_peaks
 from scope.analysis.options import Options
 from scope.analysis.recompute import compute_recompute, sum_recompute
+from scope.analysis.result import LazyResult
 from scope.analysis.syncs import summarize_syncs
 from scope.analysis.windows import build_timeline, narrow_to_step
 from scope.errors import UsageError
 from scope.trace.schema import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
     from scope.analysis.kernels import KernelKey
+    from scope.analysis.launches import LaunchDelays
+    from scope.analysis.memory import MemoryPeak
+    from scope.analysis.recompute import Recompute
     from scope.analysis.windows import Timeline
     from scope.trace.model import Job
 
@@ -29,21 +34,92 @@ NO_STACKS: Final = "the trace holds no Python calls (record with_stack=True, and
 _DEFAULTS: Final = Options()
 
 
-def summarize_tables(ranks: Sequence[tuple[Timeline, pl.DataFrame]]) -> Tables:
-    """Return the tables of one or several ranks together.
+class KernelTables(LazyResult):
+    """Device events of one or several ranks grouped in four ways, each the table `KernelStats`.
+
+    Attributes:
+        absent: Why there is no table by module, where there is none.
+    """
+
+    def __init__(self, timelines: Sequence[Timeline]) -> None:
+        self._timelines = timelines
+        self._has_stacks = any(not timeline.trace.python_calls.is_empty() for timeline in timelines)
+        self.absent: Mapping[str, str] = {} if self._has_stacks else {"by_module": NO_STACKS}
+
+    @cached_property
+    def by_name(self) -> pl.DataFrame:
+        """By the name of the kernel, copy or set."""
+        return self._grouped("name")
+
+    @cached_property
+    def by_class(self) -> pl.DataFrame:
+        """By class."""
+        return self._grouped("kernel_class")
+
+    @cached_property
+    def by_operator(self) -> pl.DataFrame:
+        """By the innermost operator around the launch."""
+        return self._grouped("operator")
+
+    @cached_property
+    def by_module(self) -> pl.DataFrame | None:
+        """By module; only for traces recorded with Python stacks and read with them."""
+        return self._grouped("module") if self._has_stacks else None
+
+    def check(self) -> Self:
+        """Return the tables when one that is missing has its reason."""
+        assert (self.by_module is None) == ("by_module" in self.absent)
+        return self
+
+    def _grouped(self, by: KernelKey) -> pl.DataFrame:
+        return summarize_kernels([key_events(timeline, by=by) for timeline in self._timelines])
+
+
+class Tables(LazyResult):
+    """What groups events and calls, for one rank, for several together, or for one step of them.
 
     Args:
         ranks: Each rank's events and what `scope.analysis.idle.find_idle_spans` returned for them.
     """
-    timelines = [timeline for timeline, _ in ranks]
-    return Tables(
-        kernels=_kernel_tables(timelines),
-        delays=compute_launch_delays(timelines),
-        launches=summarize_launches(timelines),
-        copies=summarize_copies(timelines),
-        syncs=summarize_syncs(ranks),
-        recompute=sum_recompute(compute_recompute(timeline) for timeline in timelines),
-    )
+
+    def __init__(self, ranks: Sequence[tuple[Timeline, pl.DataFrame]]) -> None:
+        self._ranks = ranks
+        self._timelines = [timeline for timeline, _ in ranks]
+
+    @cached_property
+    def delays(self) -> LaunchDelays:
+        """Delays from launch to start."""
+        return compute_launch_delays(self._timelines)
+
+    @cached_property
+    def kernels(self) -> KernelTables:
+        """Device events grouped in four ways."""
+        return KernelTables(self._timelines)
+
+    @cached_property
+    def launches(self) -> pl.DataFrame:
+        """The table `LaunchStats`."""
+        return summarize_launches(self._timelines)
+
+    @cached_property
+    def copies(self) -> pl.DataFrame:
+        """The table `CopyStats`."""
+        return summarize_copies(self._timelines)
+
+    @cached_property
+    def syncs(self) -> pl.DataFrame:
+        """The table `SyncStats`."""
+        return summarize_syncs(self._ranks)
+
+    @cached_property
+    def memory(self) -> tuple[MemoryPeak, ...]:
+        """The peak of every device whose memory was recorded, rank by rank."""
+        return tuple(peak for timeline in self._timelines for peak in compute_memory_peaks(timeline.trace))
+
+    @cached_property
+    def recompute(self) -> Recompute:
+        """How much of backward is forward computed again."""
+        return sum_recompute(compute_recompute(timeline) for timeline in self._timelines)
 
 
 def summarize_step_tables(job: Job, *, number: int, options: Options = _DEFAULTS) -> Tables:
@@ -68,20 +144,4 @@ def summarize_step_tables(job: Job, *, number: int, options: Options = _DEFAULTS
         known = sorted({each for trace in job.ranks for each in trace.steps[Steps.number].to_list()})
         message = f"no rank has a step {number}; the traces hold {known or 'no profiler steps'}"
         raise UsageError(message)
-    return summarize_tables(ranks)
-
-
-def _kernel_tables(timelines: Sequence[Timeline]) -> KernelTables:
-    """Return the device events of one or several ranks, grouped in the four ways."""
-    has_stacks = any(not timeline.trace.python_calls.is_empty() for timeline in timelines)
-
-    def table(by: KernelKey) -> pl.DataFrame:
-        return summarize_kernels([key_events(timeline, by=by) for timeline in timelines])
-
-    return KernelTables(
-        by_name=table("name"),
-        by_class=table("kernel_class"),
-        by_operator=table("operator"),
-        by_module=table("module") if has_stacks else None,
-        absent={} if has_stacks else {"by_module": NO_STACKS},
-    )
+    return Tables(ranks)

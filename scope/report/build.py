@@ -65,7 +65,8 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     if "collectives" in parts or "stragglers" in parts:
         collectives, stragglers, links, absent = _across_ranks(job, chosen, devices, alone="collectives" in parts)
     wants_path = chosen.options.critical_path and "critical_path" in parts
-    analysis = analyze(job, options=replace(chosen.options, critical_path=wants_path))
+    options = replace(chosen.options, critical_path=wants_path)
+    analysis = analyze(job, options=options, by_launch="launched" in parts)
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import polars as pl
 
+from scope.analysis.result import LazyResult
 from scope.hardware import Gpu
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
     if isinstance(value, tuple | list):
         items = [_redacted(each, redactor) for each in cast("list[Any]", value)]
         return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, LazyResult):
+        return value.changed(lambda each: _redacted(each, redactor))
     if is_dataclass(value) and not isinstance(value, type):
         changed = {each.name: _redacted(getattr(value, each.name), redactor) for each in fields(value) if each.init}
         return replace(cast("Any", value), **changed)

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from scope.analysis.stragglers import Stragglers
     from scope.trace.model import Job
 
-Part = Literal["collectives", "stragglers", "rooflines", "exposed", "critical_path"]
-ALL_PARTS: Final[frozenset[Part]] = frozenset({"collectives", "stragglers", "rooflines", "exposed", "critical_path"})
+Part = Literal["collectives", "stragglers", "rooflines", "exposed", "critical_path", "launched"]
+ALL_PARTS: Final[frozenset[Part]] = frozenset(
+    {"collectives", "stragglers", "rooflines", "exposed", "critical_path", "launched"}
+)
 """What can be left out where only some sections are wanted; the other analyses of single ranks always run.
 
-`stragglers` is all that takes at least two ranks: their collectives, links and stragglers. `collectives` adds those of
-a rank that has no other.
+`launched` is the breakdown of what each step launched, whenever it ran. `stragglers` is all that takes at least two
+ranks: their collectives, links and stragglers. `collectives` adds those of a rank that has no other.
 """
 SUMMARY_PARTS: Final[frozenset[Part]] = frozenset({"stragglers", "rooflines", "exposed"})
 """What the findings and the summary rest on."""

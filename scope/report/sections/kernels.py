@@ -10,7 +10,8 @@ from scope.report.sections.base import frame_column, frame_rows, whole_table
 if TYPE_CHECKING:
     import polars as pl
 
-    from scope.analysis.job import Analysis, KernelTables
+    from scope.analysis.job import Analysis
+    from scope.analysis.tables import KernelTables
     from scope.report.table import ReportColumn, ReportTable
 
 _HEADINGS: Final[dict[KernelKey, str]] = {
@@ -55,10 +56,9 @@ def kernels_table(analysis: Analysis, *, by: KernelKey = "name") -> ReportTable:
 
 
 def _frame(tables: KernelTables, by: KernelKey) -> pl.DataFrame | None:
-    frames = {
-        "name": tables.by_name,
-        "kernel_class": tables.by_class,
-        "operator": tables.by_operator,
-        "module": tables.by_module,
-    }
-    return frames[by]
+    # Each of them is computed when it is looked at, so only the wanted one may be.
+    if by == "name":
+        return tables.by_name
+    if by == "kernel_class":
+        return tables.by_class
+    return tables.by_operator if by == "operator" else tables.by_module
