@@ -48,9 +48,11 @@ def _template(name: str, tensors: tuple[TensorArg, ...], base: OperatorCost) -> 
     if "mm" not in name:
         return replace(base, flops_reason="a template whose arithmetic is not a matrix product's")
     for left_index, left in enumerate(tensors):
-        for right in tensors[left_index + 1 :]:
+        for right_index, right in enumerate(tensors[left_index + 1 :], start=left_index + 1):
             result = _product_shape(left, right)
-            if result is not None and any(each.dims == result for each in tensors if each not in (left, right)):
+            # By place and not by likeness: square operands look like their product.
+            others = (each for index, each in enumerate(tensors) if index not in {left_index, right_index})
+            if result is not None and any(each.dims == result for each in others):
                 flops = 2 * math.prod(result) * left.dims[-1]
                 return replace(
                     base,

@@ -228,6 +228,14 @@ def test_backward_of_an_autograd_function_is_unknown(name: str) -> None:
     assert "gradient alone" in (cost.flops_reason or "")
 
 
+def test_a_template_of_square_matrices() -> None:
+    """Operands and result of one shape are three tensors, whose product is counted."""
+    cost = _cost("triton_tem_fused_mm_0", [_tensor(64, 64, dtype=BF16)] * 3)
+    assert (cost.family, cost.flops, cost.num_bytes) == ("gemm", 2 * 64**3, 3 * 64 * 64 * 2)
+    assert cost.math_dtype == "bfloat16"
+    assert _cost("triton_tem_fused_mm_0", [_tensor(64, 64, dtype=BF16)] * 2).flops is None
+
+
 def test_flex_attention_is_at_most_attention_without_a_mask() -> None:
     """What its block mask leaves is computed on the device: FLOPs are absent, and 4 x pairs x width is their bound."""
     heads = [_tensor(2, 8, 128, 64, dtype=BF16)] * 3
