@@ -2,8 +2,9 @@
 
 Each tool runs in an environment of its own. In turn, five times, every run a new process; medians of wall-clock time,
 and beside them of processor time. "in process" leaves out interpreter and imports: reading, breakdown and overlap,
-which are the figures that HTA gives. "command" is the whole process: Scope's `scope analyze`, HTA's three calls in a
-script, TraceLens's report. "cold" means without Scope's cache of parsed tables; the bytecode of the modules is there
+which are the figures that HTA gives; Scope reads the tables that these need (`ReadOptions.tables`), while
+bench_reading tells what reading all of them takes. "command" is the whole process: Scope's `scope analyze`, HTA's
+three calls in a script, TraceLens's report. "cold" means without Scope's cache of parsed tables; the bytecode of the modules is there
 for both tools, as after an installation, and a run of Scope that is not counted comes first.
 
 AMD's TraceLens is on no package index (a package of that name there is another project) and is measured only where
@@ -52,8 +53,9 @@ from scope.analysis.breakdown import compute_part_breakdowns
 from scope.analysis.options import Options
 from scope.analysis.windows import build_timeline
 from scope.trace import ReadOptions, load
+from scope.trace.schema import DeviceEvents
 begin, busy = time.perf_counter(), time.process_time()
-job = load(sys.argv[1], options=ReadOptions(use_cache=False))
+job = load(sys.argv[1], options=ReadOptions(use_cache=False, tables=(DeviceEvents,)))
 for rank in job.ranks:
     compute_part_breakdowns(build_timeline(rank, options=Options()))
 print("SECONDS", time.perf_counter() - begin, time.process_time() - busy)

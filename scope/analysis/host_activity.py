@@ -5,6 +5,7 @@ The spans here decide idle causes and host-bound time. Those of one thread may o
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -53,6 +54,41 @@ _FIRST: Final = "first_row"
 _LAST: Final = "last_row"
 _SPAN_START: Final = "span_start_ns"
 _SPAN_END: Final = "span_end_ns"
+
+
+class HostActivity:
+    """What the host did, each table made when it is first asked for: a breakdown needs none of them.
+
+    Args:
+        trace: One rank's tables.
+        whole: The activity of the whole trace, where this one is of a step.
+        step_id: The step, where there is `whole`.
+    """
+
+    def __init__(self, trace: RankTrace, *, whole: HostActivity | None = None, step_id: int | None = None) -> None:
+        self._trace = trace
+        self._whole = whole
+        self._step_id = step_id
+
+    @cached_property
+    def launched(self) -> pl.DataFrame:
+        """The table `Launched` of the events, or of those that the step's calls launched."""
+        if self._whole is None:
+            return find_launched(self._trace.device_events, self._trace.launches)
+        calls = self._trace.launches.filter(pl.col(Launches.step_id) == self._step_id)
+        return self._whole.launched.join(calls, on=Launches.launch_id, how="semi", maintain_order="left")
+
+    @cached_property
+    def blocking(self) -> pl.DataFrame:
+        """The rows of `launches` that made their thread wait for the device."""
+        if self._whole is None:
+            return find_blocking_calls(self._trace.launches, self.launched)
+        return self._whole.blocking.filter(pl.col(Launches.step_id) == self._step_id)
+
+    @cached_property
+    def spans(self) -> pl.DataFrame:
+        """The table `HostSpans` of the whole trace."""
+        return find_host_spans(self._trace, self.blocking) if self._whole is None else self._whole.spans
 
 
 def find_launched(events: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,7 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host import HOST, host_events
-from scope.analysis.host_activity import find_blocking_calls, find_host_spans, find_launched
+from scope.analysis.host_activity import HostActivity
 from scope.analysis.result import Result
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches, Steps
@@ -128,18 +128,28 @@ class Timeline:
     """Sorted by device; empty for a trace with no events."""
     parts: pl.DataFrame
     """The table `Parts`."""
-    launched: pl.DataFrame
-    """The table `scope.analysis.host_activity.Launched` of the events."""
-    blocking: pl.DataFrame
-    """The rows of `launches` that made their thread wait for the device."""
-    host_spans: pl.DataFrame
-    """The table `scope.analysis.host_activity.HostSpans`."""
+    host: HostActivity
     launches: pl.DataFrame
     """The rank's table `Launches`, or of a timeline that was narrowed to a step the calls of the step."""
     all_events: pl.DataFrame
     """The events before a timeline was narrowed to a step; else the same as `events`."""
     step_id: int | None = None
     """The step that the timeline was narrowed to; None for a whole one."""
+
+    @property
+    def launched(self) -> pl.DataFrame:
+        """The table `scope.analysis.host_activity.Launched` of the events."""
+        return self.host.launched
+
+    @property
+    def blocking(self) -> pl.DataFrame:
+        """The rows of `launches` that made their thread wait for the device."""
+        return self.host.blocking
+
+    @property
+    def host_spans(self) -> pl.DataFrame:
+        """The table `scope.analysis.host_activity.HostSpans`."""
+        return self.host.spans
 
 
 def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
@@ -161,17 +171,13 @@ def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
         _device_windows(trace, device, Window(start_ns=start_ns, end_ns=end_ns), main_streams.get(device), begins)
         for device, start_ns, end_ns in bounds.sort(DeviceEvents.device).iter_rows()
     )
-    launched = find_launched(trace.device_events, trace.launches)
-    blocking = find_blocking_calls(trace.launches, launched)
     return Timeline(
         trace=trace,
         options=options,
         events=events,
         devices=devices,
         parts=_parts(devices),
-        launched=launched,
-        blocking=blocking,
-        host_spans=find_host_spans(trace, blocking),
+        host=HostActivity(trace),
         launches=trace.launches,
         all_events=events,
     )
@@ -189,14 +195,12 @@ def narrow_to_step(timeline: Timeline, *, step_id: int) -> Timeline:
         pl.col(DeviceEvents.start_ns) >= pl.col(f"{Parts.start_ns}_of_part"),
         pl.col(DeviceEvents.start_ns) < pl.col(_PART_END),
     )
-    called = pl.col(Launches.step_id) == step_id
-    launches = timeline.launches.filter(called)
+    launches = timeline.launches.filter(pl.col(Launches.step_id) == step_id)
     return replace(
         timeline,
         events=begun.select(timeline.events.columns),
         launches=launches,
-        launched=timeline.launched.join(launches, on=Launches.launch_id, how="semi", maintain_order="left"),
-        blocking=timeline.blocking.filter(called),
+        host=HostActivity(timeline.trace, whole=timeline.host, step_id=step_id),
         step_id=step_id,
     )
 

@@ -46,11 +46,22 @@ from scope.trace.raw import (
     RawSpans,
     RawSyncs,
 )
+from scope.trace.schema import (
+    Annotations,
+    CollectiveCalls,
+    DeviceEvents,
+    Launches,
+    Memory,
+    Ops,
+    PythonCalls,
+    Syncs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scope.trace.columns import Column, Table
+    from scope.trace.narrowing import Tables
 
 
 KERNEL, MEMCPY, MEMSET, OP, LAUNCH, ANNOTATION, SYNC, PYTHON = range(8)
@@ -125,6 +136,15 @@ _TABLES: Final[dict[int, tuple[type[Table], type[Any]]]] = {
     SYNC: (RawSyncs, SyncArgs),
     PYTHON: (RawPython, PythonArgs),
 }
+_RAW_OF: Final[dict[type[Table], type[Table]]] = {
+    RawDevice: DeviceEvents,
+    RawOps: Ops,
+    RawLaunches: Launches,
+    RawAnnotations: Annotations,
+    RawSyncs: Syncs,
+    RawPython: PythonCalls,
+    RawMemory: Memory,
+}
 _ARGS_DECODERS: Final[dict[type[Any], msgspec.json.Decoder[list[Any]]]] = {
     kind: msgspec.json.Decoder(type=list_of(kind))
     for kind in (*(kind for _, kind in _TABLES.values()), CollectiveArgs, MemoryArgs, MetadataArgs)
@@ -175,6 +195,7 @@ class Collected:
     """Ids of the processes whose operators, and whose calls, stand in the file."""
     arrow_categories: set[str] = field(default_factory=set[str])
     last_ns: int | None = None
+    num_device_events: int = 0
     events_read: int = 0
     events_lost: int = 0
     events_repaired: int = 0
@@ -209,18 +230,25 @@ class Collected:
 
 
 class Collector:
-    """Takes the records of one file chunk by chunk."""
+    """Takes the records of one file chunk by chunk.
 
-    def __init__(self, *, python_calls: bool, arrows: bool) -> None:
+    Records of tables that are not `loaded` are counted, but their arguments neither decoded nor kept; operators keep
+    their bare spans where device events are loaded, since a kernel's category may hang on the operator around it.
+    """
+
+    def __init__(self, *, loaded: Tables, arrows: bool) -> None:
         self.collected = Collected()
-        self._python_calls = python_calls
+        self._python_calls = PythonCalls in loaded
         self._arrows = arrows
+        self._collectives = CollectiveCalls in loaded
+        self._tables = {raw for raw, table in _RAW_OF.items() if table in loaded}
+        self._bare_ops = DeviceEvents in loaded and Ops not in loaded
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Take a chunk; with `exact`, records are those whose instants are texts.
 
         Raises:
-            InexactError: An instant is a float that is too large; nothing was taken.
+            InexactError: The chunk needs instants as texts; nothing of it was taken.
         """
         span_type = ExactSpan if exact else Span
         by_category: dict[str, list[Any]] = defaultdict(list)
@@ -232,17 +260,19 @@ class Collector:
                 by_type[event.__class__].append(event)
         if not self._python_calls:
             by_category.pop("python_function", None)
-        groups = by_category.values()
-        starts = _instants([event.ts for members in groups for event in members], exact=exact)
-        durations = _instants([event.dur for members in groups for event in members], exact=exact)
-        memory = [event for event in by_type[ExactInstant if exact else Instant] if event.name == _MEMORY_NAME]
+        groups = list(by_category.values())
+        spans = _Instants.of([event for members in groups for event in members], exact=exact)
+        memory = by_type[ExactInstant if exact else Instant] if RawMemory in self._tables else []
+        memory = [event for event in memory if event.name == _MEMORY_NAME]
         memory_instants = _instants([event.ts for event in memory], exact=exact)
         # Nothing was kept so far, so a chunk that must be read again as text leaves no trace.
         self.collected.events_read += len(events)
+        if spans.are_sound:
+            self._note_last(spans)
         first = 0
         for category, members in by_category.items():
             size = len(members)
-            self._spans(category, members, starts.slice(first, size), durations.slice(first, size))
+            self._spans(category, members, spans.piece(first, size))
             first += size
         if memory:
             self._memory(memory, memory_instants)
@@ -252,29 +282,33 @@ class Collector:
             if issubclass(kind, _ARROWS):
                 self._flows(members, is_start=issubclass(kind, ArrowStart | FullArrowStart))
 
-    def _spans(self, category: str, members: list[Any], starts: pl.Series, durations: pl.Series) -> None:
-        if starts.null_count() or durations.null_count() or starts.min() == 0:
-            is_bad = starts.is_null() | durations.is_null() | ((starts == 0) & (durations == 0))
-            good = ~is_bad.fill_null(value=True)
+    def _note_last(self, spans: _Instants) -> None:
+        last: Any = (spans.starts + spans.durations).max()
+        if last is not None:
+            self.collected.last_ns = last if self.collected.last_ns is None else max(self.collected.last_ns, last)
+
+    def _spans(self, category: str, members: list[Any], spans: _Instants) -> None:
+        if not spans.are_sound:
+            good = spans.which_are_sound()
             members = [event for event, is_good in zip(members, good, strict=True) if is_good]
-            num_lost = len(starts) - len(members)
-            starts, durations = starts.filter(good), durations.filter(good)
+            num_lost = len(good) - len(members)
+            spans = _Instants(spans.starts.filter(good), spans.durations.filter(good), are_sound=True)
             self.collected.events_lost += num_lost
             self.collected.events_read -= num_lost
+            self._note_last(spans)
         if not members:
             return
-        last: Any = (starts + durations).max()
-        self.collected.last_ns = last if self.collected.last_ns is None else max(self.collected.last_ns, last)
         kind = _kind(category)
+        instants = (spans.starts, spans.durations)
         if category == "Operator":
             # Old traces file the user's ranges under operators; only their names tell them apart.
             marks = [_OLD_ANNOTATION.match(event.name) is not None for event in members]
-            self._split(members, (starts, durations), marks, ((ANNOTATION, "user_annotation"), (OP, "cpu_op")))
+            self._split(members, instants, marks, ((ANNOTATION, "user_annotation"), (OP, "cpu_op")))
         elif kind is None:
             marks = [_ran_on_device(args) for args in self._args(AnnotationArgs, members)]
-            self._split(members, (starts, durations), marks, ((KERNEL, category), (ANNOTATION, category)))
+            self._split(members, instants, marks, ((KERNEL, category), (ANNOTATION, category)))
         else:
-            self._one_kind(kind, category, members, (starts, durations))
+            self._one_kind(kind, category, members, instants)
 
     def _split(
         self,
@@ -293,23 +327,30 @@ class Collector:
     def _one_kind(self, kind: int, category: str, members: list[Any], instants: tuple[pl.Series, pl.Series]) -> None:
         names = self.collected.names
         table, args_type = _TABLES[kind]
+        if kind in (OP, LAUNCH):
+            self.collected.processes[kind].update({event.pid for event in members})
+        if table is RawDevice:
+            self.collected.num_device_events += len(members)
+        if table not in self._tables and not (kind == OP and self._bare_ops):
+            return
         columns: dict[Column, Values] = {
             RawSpans.name: [names[event.name] for event in members],
             RawSpans.start_ns: instants[0],
             RawSpans.duration_ns: instants[1],
             RawSpans.thread: [event.tid for event in members],
         }
+        if table not in self._tables:
+            self.collected.keep(table, len(members), columns)
+            return
         args = self._args(args_type, members)
         if kind <= MEMSET:
             self._note_collectives(RawDevice, members, args)
             columns |= self._device_columns(kind, members, args)
             columns[RawDevice.is_collective] = _collective_marks(category, args)
         elif kind == OP:
-            self.collected.processes[OP].update({event.pid for event in members})
             self._note_collectives(RawOps, members, args)
             columns |= self._op_columns(args)
         elif kind == LAUNCH:
-            self.collected.processes[LAUNCH].update({event.pid for event in members})
             columns[RawLaunches.correlation] = [arg.correlation for arg in args]
             columns[RawLaunches.external_id] = _external_ids(args)
         elif kind == SYNC:
@@ -441,6 +482,8 @@ class Collector:
         self.collected.keep(RawFlows, int(good.sum()), kept)
 
     def _note_collectives(self, table: type[Table], members: list[Any], args: list[Any]) -> None:
+        if not self._collectives:
+            return
         marked = [row for row, arg in enumerate(args) if arg.collective is not None]
         if not marked:
             return
@@ -489,6 +532,44 @@ def _python_columns(args: list[PythonArgs]) -> dict[Column, Values]:
 
 def _external_ids(args: Sequence[Any]) -> list[int | None]:
     return [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args]
+
+
+@dataclass(frozen=True, slots=True)
+class _Instants:
+    """Starts and lengths of some records."""
+
+    starts: pl.Series
+    durations: pl.Series
+    are_sound: bool
+    """None is absent, and none is 0 and of length 0."""
+
+    @classmethod
+    def of(cls, events: list[Any], *, exact: bool) -> _Instants:
+        """Return those of decoded records.
+
+        Raises:
+            InexactError: They must be read as texts.
+        """
+        starts, durations = [event.ts for event in events], [event.dur for event in events]
+        size = len(events)
+        if size and starts[0].__class__ is float is durations[0].__class__:
+            # What arithmetic of series costs is their number, not their length.
+            both = _instants(starts + durations, exact=exact)
+            known = both.slice(0, size), both.slice(size)
+        else:
+            known = _instants(starts, exact=exact), _instants(durations, exact=exact)
+        num_nulls = known[0].null_count() + known[1].null_count()
+        earliest: Any = known[0].min()
+        return cls(*known, are_sound=not num_nulls and (earliest is None or earliest > 0))
+
+    def piece(self, first: int, size: int) -> _Instants:
+        """Return those of a run of the records."""
+        return _Instants(self.starts.slice(first, size), self.durations.slice(first, size), self.are_sound)
+
+    def which_are_sound(self) -> pl.Series:
+        """Return which records have both, and are not all zero."""
+        is_bad = self.starts.is_null() | self.durations.is_null() | ((self.starts == 0) & (self.durations == 0))
+        return ~is_bad.fill_null(value=True)
 
 
 def _instants(values: Sequence[Any], *, exact: bool) -> pl.Series:

@@ -10,7 +10,9 @@ import polars as pl
 
 from scope.trace import classes
 from scope.trace.eager import is_true, not_negative, taken
-from scope.trace.raw import RawDevice, RawFlows, RawSpans
+from scope.trace.hostcalls import rows_by_external_id, usable_external_ids
+from scope.trace.nesting import covered
+from scope.trace.raw import RawDevice, RawFlows, RawOps, RawSpans
 from scope.trace.schema import (
     CATEGORIES,
     COPY_KINDS,
@@ -22,12 +24,17 @@ from scope.trace.schema import (
 )
 
 if TYPE_CHECKING:
-    from scope.trace.assemble import Texts
     from scope.trace.reader import ReadTrace
+    from scope.trace.texts import Texts
 
 _MOST_THREADS: Final = 2**31 - 1
 _ROW: Final = "row"
 _LAUNCH_ROW: Final = "launch_row"
+_END: Final = "span_end"
+
+
+class OperatorsNeededError(Exception):
+    """The operators were not read, but the category of a device event hangs on the operator that launched it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,8 @@ class HostSide:
     """What device events are linked to."""
 
     launches: pl.DataFrame
-    ops: pl.DataFrame
+    ops: pl.DataFrame | None
+    """None where the operators were not read."""
     flows: pl.DataFrame
 
 
@@ -60,13 +68,13 @@ def device_events(
     lengths = raw[RawSpans.duration_ns]
     ends = raw[RawSpans.start_ns] + not_negative(lengths)
     launch_ids = _launch_ids(raw, launches, host.flows, base_ns)
-    op_ids = taken(launches[Launches.op_id], launch_ids)
-    if op_ids.null_count() and ops.height:
-        from scope.trace.assemble import rows_by_external_id, usable_external_ids
-
-        ids = usable_external_ids(raw[RawDevice.external_id], raw[RawDevice.correlation])
-        op_ids = op_ids.fill_null(rows_by_external_id(ids, ops))
-    kinds, kernel_classes, copy_kinds = _classified(raw, texts, op_ids, ops, patterns)
+    op_ids, op_classes = None, pl.Series([None] * raw.height, dtype=pl.Enum(KERNEL_CLASSES))
+    if ops is not None:
+        op_ids = _op_ids(raw, launch_ids, launches, ops)
+        op_classes = _operator_classes(ops, op_ids)
+    kinds, kernel_classes, copy_kinds, is_open = _classified(raw, texts, op_classes, patterns)
+    if op_ids is None:
+        _refuse_if_decided_by_operators(read, texts, launches, launch_ids.filter(is_open), base_ns)
     next_start = raw.select(pl.col(RawSpans.start_ns).shift(-1).over(RawDevice.device, RawDevice.stream)).to_series()
     is_graph = is_true(taken(launches[Launches.kind] == "graph", launch_ids))
     categories = kernel_classes.cast(pl.String).replace_strict(
@@ -86,7 +94,6 @@ def device_events(
             (pl.select(pl.min_horizontal(ends, next_start)).to_series() + base_ns).alias(DeviceEvents.clipped_end_ns),
             raw[RawDevice.correlation].alias(DeviceEvents.correlation),
             launch_ids.alias(DeviceEvents.launch_id),
-            op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id),
             taken(launches[Launches.step_id], launch_ids).alias(DeviceEvents.step_id),
             (is_graph | (raw[RawDevice.graph_id] > 0).fill_null(value=False)).alias(DeviceEvents.in_graph),
             copy_kinds.alias(DeviceEvents.copy_kind),
@@ -98,7 +105,49 @@ def device_events(
             (raw[RawDevice.occupancy] / 100).cast(pl.Float32).alias(DeviceEvents.occupancy_ratio),
         ]
     )
+    if op_ids is not None:
+        frame = frame.with_columns(op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id))
     return Devices(frame, raw[_ROW], int((lengths < 0).sum()))
+
+
+def _op_ids(raw: pl.DataFrame, launch_ids: pl.Series, launches: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
+    """Return the operator around each event's launch; where there is none, that of its External id."""
+    op_ids = taken(launches[Launches.op_id], launch_ids)
+    if op_ids.null_count() and ops.height:
+        ids = usable_external_ids(raw[RawDevice.external_id], raw[RawDevice.correlation])
+        op_ids = op_ids.fill_null(rows_by_external_id(ids, ops))
+    return op_ids
+
+
+def _refuse_if_decided_by_operators(
+    read: ReadTrace, texts: Texts, launches: pl.DataFrame, launch_ids: pl.Series, base_ns: int
+) -> None:
+    """Raise where operators of communication may have launched some of the events, of which these are the launches.
+
+    No such operator can have launched an event whose call lies in operators that are all of another kind. Where the
+    call lies in none, the event's External id may still name an operator, so this is not told without them.
+    """
+    spans = read.collected.frame(RawSpans, RawOps)
+    is_communication = texts.of_names(spans[RawSpans.name], _communicates, pl.Boolean)
+    if not len(launch_ids) or not is_communication.any():
+        return
+    bounds = pl.DataFrame(
+        [
+            spans[RawSpans.thread],
+            spans[RawSpans.start_ns] + base_ns,
+            (spans[RawSpans.start_ns] + not_negative(spans[RawSpans.duration_ns]) + base_ns).alias(_END),
+        ]
+    )
+    points = launches[launch_ids.drop_nulls()].select(
+        pl.col(Launches.thread).alias(RawSpans.thread), pl.col(Launches.start_ns).alias(RawSpans.start_ns)
+    )
+    is_sure = ~covered(points, bounds.filter(is_communication)) & covered(points, bounds)
+    if launch_ids.null_count() or not is_sure.all():
+        raise OperatorsNeededError
+
+
+def _communicates(operator: str) -> bool:
+    return classes.operator_class(operator) == "communication"
 
 
 def _copied_bytes(raw: pl.DataFrame, kinds: pl.Series) -> pl.Series:
@@ -194,10 +243,12 @@ def _by_flows(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, ba
 
 
 def _classified(
-    raw: pl.DataFrame, texts: Texts, op_ids: pl.Series, ops: pl.DataFrame, patterns: tuple[classes.Pattern, ...]
-) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """Return kind, class and direction, found once for each distinct combination of what decides them."""
-    op_classes = _operator_classes(ops, op_ids)
+    raw: pl.DataFrame, texts: Texts, op_classes: pl.Series, patterns: tuple[classes.Pattern, ...]
+) -> tuple[pl.Series, pl.Series, pl.Series, pl.Series]:
+    """Return kind, class and direction, found once for each distinct combination of what decides them.
+
+    The last tells of which events an operator of communication, were it around them, would decide the category.
+    """
     keys = pl.DataFrame(
         [
             raw[RawDevice.kind],
@@ -214,25 +265,33 @@ def _classified(
         pl.Series("kind", [row[0] for row in rows], dtype=pl.Enum(DEVICE_EVENT_KINDS)),
         pl.Series("class", [row[1] for row in rows], dtype=pl.Enum(KERNEL_CLASSES)),
         pl.Series("copy", [row[2] for row in rows], dtype=pl.Enum(COPY_KINDS)),
+        pl.Series("open", [row[3] for row in rows], dtype=pl.Boolean),
     )
     joined = keys.join(answers, on=names, how="left", nulls_equal=True, maintain_order="left")
-    return joined["kind"], joined["class"], joined["copy"]
+    return joined["kind"], joined["class"], joined["copy"], joined["open"]
 
 
 def _one_class(
     key: tuple[int, int, int, bool, str | None], texts: Texts, patterns: tuple[classes.Pattern, ...]
-) -> tuple[str, str, str | None]:
+) -> tuple[str, str, str | None, bool]:
     kind_code, name_code, argument_code, is_collective, op_class = key
     name = texts.names[name_code]
     kind = DEVICE_EVENT_KINDS[kind_code]
     if kind != "kernel":
         direction = "set" if kind == "memset" else classes.copy_kind(name, texts.texts[argument_code] or "")
-        return kind, "memory", direction
+        return kind, "memory", direction, False
     found = classes.fixed_class(name, patterns, is_collective=is_collective)
     if found == "memory":
         direction = classes.copy_kind(name, texts.texts[argument_code] or "")
-        return ("memset" if direction == "set" else "memcpy"), "memory", direction
-    return kind, found or classes.class_under(op_class, name), None
+        return ("memset" if direction == "set" else "memcpy"), "memory", direction, False
+    if found is not None:
+        return kind, found, None, False
+    return (
+        kind,
+        classes.class_under(op_class, name),
+        None,
+        classes.class_under("communication", name) == "communication",
+    )
 
 
 def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:

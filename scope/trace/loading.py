@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Final
 from scope.errors import ScopeError, TraceError, UsageError
 from scope.trace.assemble import Identity, assemble
 from scope.trace.cache import Cache
+from scope.trace.deviceevents import OperatorsNeededError
 from scope.trace.model import Job, RankTrace
+from scope.trace.narrowing import WHOLE, Tables, narrowed, with_needs
 from scope.trace.ranks import rank_of_metadata, rank_of_name
 from scope.trace.reader import NotATraceError, read_trace
+from scope.trace.schema import DeviceEvents, PythonCalls
 from scope.trace.sources import Limits, Source
 from scope.trace.workers import read_side_by_side
 
 if TYPE_CHECKING:
     from scope.trace.classes import Pattern
+    from scope.trace.columns import Table
 
 _WORTH_PROCESSES_BYTES: Final = 4 << 20
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
@@ -36,6 +40,11 @@ class ReadOptions:
 
     python_calls: bool = False
     """Read Python frames and modules too; they are most of a trace recorded with stacks."""
+    tables: tuple[type[Table], ...] | None = None
+    """Which tables of `scope.trace.schema` are wanted; None is all. The others are not read, which is faster, and any
+    use of them raises `UsageError`. What a table cannot be made without comes with it: launches with device events, and
+    both and operators with collective calls; annotations and steps are always there. A file without device events is
+    read whole, since its timeline is made of host records."""
     patterns: tuple[Pattern, ...] = ()
     """The user's classes of kernels, before all other rules; see `read_patterns`."""
     use_cache: bool = True
@@ -98,10 +107,43 @@ def read_file(path: Path, options: ReadOptions) -> RankTrace:
         LimitError: It unpacks to more than its cap.
     """
     limits = options.limits or Limits.from_environment()
+    loaded = tables_of(options)
     with _without_collector():
-        read = read_trace(Source(path, limits=limits), python_calls=options.python_calls)
-        identity = Identity(label="", rank=rank_of_metadata(read.metadata), path=str(path))
-        return assemble(read, identity, patterns=options.patterns)
+        if options.tables is None:
+            return _read_tables(path, options, limits, loaded)
+        try:
+            trace = _read_tables(path, options, limits, loaded)
+        except OperatorsNeededError:
+            return _as_asked(_read_tables(path, options, limits, WHOLE), loaded)
+        if trace.is_host_timeline and DeviceEvents in loaded:
+            return _read_tables(path, options, limits, WHOLE)
+        return trace
+
+
+def _as_asked(trace: RankTrace, loaded: Tables) -> RankTrace:
+    """Return a whole trace as if only some tables had been read; a host timeline stays whole."""
+    is_whole = loaded == WHOLE or (trace.is_host_timeline and DeviceEvents in loaded)
+    return trace if is_whole else narrowed(trace, loaded)
+
+
+def tables_of(options: ReadOptions) -> Tables:
+    """Return the tables that a reading with some options makes.
+
+    Raises:
+        UsageError: What stands among `tables` is no table.
+    """
+    return WHOLE if options.tables is None else with_needs(options.tables)
+
+
+def _with_python_calls(options: ReadOptions) -> bool:
+    return options.python_calls or (options.tables is not None and PythonCalls in options.tables)
+
+
+def _read_tables(path: Path, options: ReadOptions, limits: Limits, loaded: Tables) -> RankTrace:
+    wanted = loaded if _with_python_calls(options) else loaded - {PythonCalls}
+    read = read_trace(Source(path, limits=limits), loaded=wanted)
+    identity = Identity(label="", rank=rank_of_metadata(read.metadata), path=str(path))
+    return assemble(read, identity, patterns=options.patterns, loaded=loaded)
 
 
 def _named(trace: RankTrace, path: Path, number: int, *, chosen: int | None = None) -> RankTrace:
@@ -200,20 +242,22 @@ def _read_all(
         if crew.progress is not None:
             crew.progress(len(results), len(files), str(path))
 
+    loaded = tables_of(options)
+    with_python = _with_python_calls(options)
     for path in files:
         if cache is None:
             break
-        keys[path] = cache.key(path, python_calls=options.python_calls, patterns=options.patterns)
+        keys[path] = cache.key(path, python_calls=with_python, patterns=options.patterns)
         key = keys[path]
         known = cache.get(key) if key is not None else None
         if known is not None:
-            results[path] = known
+            results[path] = _as_asked(known, loaded)
             done(path)
     missing = [path for path in files if path not in results]
     for path, result in _read_missing(missing, options, crew):
         results[path] = result
         key = keys.get(path)
-        if cache is not None and key is not None and not isinstance(result, ScopeError):
+        if cache is not None and key is not None and not isinstance(result, ScopeError) and not result.not_loaded:
             cache.put_aside(key, result)
         done(path)
     return _sifted(files, results, may_skip)

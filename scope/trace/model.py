@@ -21,7 +21,8 @@ class TraceQuality:
     events_lost: int = 0
     """Records that could not be read, or hold nonsense that no repair makes true (ts 0 and dur 0)."""
     events_repaired: int = 0
-    """Records that were read after a repair: bad UTF-8, a raw control character, a stray backslash."""
+    """Records that were read after a repair: bad UTF-8, a raw control character, a stray backslash. Of records whose
+    table was not asked for, what their arguments hold is not looked at and so not counted."""
     truncated: bool = False
     """The file ends before its JSON does; what came before was read."""
     zero_length: int = 0
@@ -34,8 +35,9 @@ class TraceQuality:
     """Launching calls of which no device event is in the file."""
     slices_overrun: int = 0
     """Device events that run into the next event of their own stream."""
-    host_overlaps: int = 0
-    """Operators that end after the operator in which they began, on one thread; both keep their spans."""
+    host_overlaps: int | None = 0
+    """Operators that end after the operator in which they began, on one thread; both keep their spans. None where the
+    operators were not read."""
     steps_found: int = 0
     """Profiler steps."""
     missing_ranks: tuple[int, ...] = ()
@@ -75,7 +77,9 @@ class DeviceProperties:
 class RankTrace:
     """Everything that was read from one rank's file.
 
-    The tables are those of `scope.trace.schema`; `python_calls` is empty unless it was asked for.
+    The tables are those of `scope.trace.schema`; `python_calls` is empty unless it was asked for. Where only some
+    tables were asked for (`ReadOptions.tables`), any use of another raises `UsageError`, and columns that only another
+    table could fill are left out: without `ops` no `op_id` and `kernel_class`, without `collective_calls` no `call_id`.
     """
 
     label: str
@@ -98,6 +102,8 @@ class RankTrace:
     memory: pl.DataFrame
     syncs: pl.DataFrame
     python_calls: pl.DataFrame
+    not_loaded: tuple[str, ...] = ()
+    """Names of the tables above that were not asked for."""
     process_groups: tuple[ProcessGroup, ...] = ()
     devices: tuple[DeviceProperties, ...] = ()
     threads: dict[int, str] = field(default_factory=dict[int, str])

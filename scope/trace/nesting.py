@@ -13,6 +13,7 @@ _THREAD: Final = "thread"
 _TIME: Final = "time"
 _OP: Final = "op"
 _ROW: Final = "row"
+_END: Final = "end"
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,19 @@ def innermost(points: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
         places = places.zip_with(~has_ended, taken(parent, places))
         has_ended = is_true(taken(end, places) <= times)
     return places
+
+
+def covered(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Return which points lie in any span of their thread.
+
+    Args:
+        points: Thread and instant, in that order.
+        spans: Thread, start and end, in that order.
+    """
+    thread, start, end = spans.get_columns()
+    begun = pl.DataFrame([thread.alias(_THREAD), start.alias(_TIME), end.alias(_END)]).sort(_TIME)
+    reaches = begun.with_columns(pl.col(_END).cum_max().over(_THREAD))
+    asked = pl.DataFrame([points.to_series(0).alias(_THREAD), points.to_series(1).alias(_TIME)])
+    order = asked.with_row_index(_ROW).sort(_TIME)
+    found = order.join_asof(reaches, on=_TIME, by=_THREAD, strategy="backward", check_sortedness=False).sort(_ROW)
+    return is_true(found[_END] > found[_TIME])

@@ -15,8 +15,10 @@ from scope.errors import LimitError, TraceError
 from scope.trace.collect import BACKWARD_ARROWS, DECODE_ERRORS, Collected, Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER, LOOSE_DECODER
 from scope.trace.instants import InexactError
+from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
 from scope.trace.salvage import SEPARATOR, array_end, salvage, tightened
+from scope.trace.schema import Ops
 from scope.trace.sources import Source, prefetch
 
 if TYPE_CHECKING:
@@ -50,9 +52,9 @@ class ReadTrace:
 
 
 class _Reader:
-    def __init__(self, source: Source, *, python_calls: bool, arrows: bool) -> None:
+    def __init__(self, source: Source, *, loaded: Tables, arrows: bool) -> None:
         self.source = source
-        self.collector = Collector(python_calls=python_calls, arrows=arrows)
+        self.collector = Collector(loaded=loaded, arrows=arrows)
         # Arrows are only read in full beside exact instants.
         self.blocks: Iterator[bytes] = prefetch(source.blocks())
         self.is_exact = arrows
@@ -208,26 +210,28 @@ class _Reader:
         return True
 
 
-def read_trace(source: Source, *, python_calls: bool = False) -> ReadTrace:
-    """Read all records of one file.
+def read_trace(source: Source, *, loaded: Tables = WHOLE) -> ReadTrace:
+    """Read the records of one file that the tables in `loaded` are made of.
 
     Raises:
         NotATraceError: The file is no profiler trace.
         TraceError: The file cannot be read.
         LimitError: A cap was reached.
     """
-    read = _Reader(source, python_calls=python_calls, arrows=False).read()
-    if not _needs_arrows(read.collected):
+    read = _Reader(source, loaded=loaded, arrows=False).read()
+    if not _needs_arrows(read.collected, loaded):
         return read
-    return _Reader(Source(source.path, limits=source.limits), python_calls=python_calls, arrows=True).read()
+    return _Reader(Source(source.path, limits=source.limits), loaded=loaded, arrows=True).read()
 
 
-def _needs_arrows(collected: Collected) -> bool:
+def _needs_arrows(collected: Collected, loaded: Tables) -> bool:
     """Say whether records are linked by arrows alone; most traces number them, and arrows are a third of a file."""
     if not collected.arrow_categories:
         return False
     if collected.num_nulls(RawDevice, RawDevice.correlation):
         return True
+    if Ops not in loaded:
+        return False
     num_numbered = collected.height(RawOps) - collected.num_nulls(RawOps, RawOps.sequence_number)
     return num_numbered == 0 and not collected.arrow_categories.isdisjoint(BACKWARD_ARROWS)
 

@@ -8,35 +8,14 @@ import msgspec
 import polars as pl
 
 from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQuality
-from scope.trace.schema import (
-    Annotations,
-    CollectiveCalls,
-    DeviceEvents,
-    Launches,
-    Memory,
-    Ops,
-    PythonCalls,
-    Steps,
-    Syncs,
-)
+from scope.trace.narrowing import TABLE_NAMES, known_columns, not_loaded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scope.trace.columns import Table
+    from scope.trace.columns import Column
 
 _BESIDE: Final = "trace.json"
-_TABLES: Final[dict[str, type[Table]]] = {
-    "device_events": DeviceEvents,
-    "ops": Ops,
-    "launches": Launches,
-    "collective_calls": CollectiveCalls,
-    "annotations": Annotations,
-    "steps": Steps,
-    "memory": Memory,
-    "syncs": Syncs,
-    "python_calls": PythonCalls,
-}
 
 
 class Beside(msgspec.Struct, kw_only=True):
@@ -54,6 +33,7 @@ class Beside(msgspec.Struct, kw_only=True):
     devices: tuple[DeviceProperties, ...]
     threads: dict[int, str]
     quality: TraceQuality
+    not_loaded: tuple[str, ...] = ()
 
 
 def write_rank(trace: RankTrace, folder: Path) -> None:
@@ -62,15 +42,13 @@ def write_rank(trace: RankTrace, folder: Path) -> None:
     Raises:
         OSError: The disk is full or the folder cannot be written.
     """
-    for name, table in _TABLES.items():
+    for name in TABLE_NAMES:
+        if name in trace.not_loaded:
+            continue
         frame: pl.DataFrame = getattr(trace, name)
         if frame.height:
-            categories = [
-                pl.col(column).cast(pl.String) for column in table.columns() if column.dtype == pl.Categorical
-            ]
-            frame.with_columns(categories).write_parquet(
-                folder / f"{name}.parquet", compression="lz4", statistics=False
-            )
+            texts = [pl.col(column).cast(pl.String) for column, kind in frame.schema.items() if kind == pl.Categorical]
+            frame.with_columns(texts).write_parquet(folder / f"{name}.parquet", compression="lz4", statistics=False)
     beside = Beside(**{name: getattr(trace, name) for name in Beside.__struct_fields__})
     (folder / _BESIDE).write_bytes(msgspec.json.encode(beside))
 
@@ -82,13 +60,19 @@ def read_rank(folder: Path) -> RankTrace:
         OSError, ValueError, msgspec.MsgspecError, polars.exceptions.PolarsError: The folder is torn or foreign.
     """
     beside = msgspec.json.decode((folder / _BESIDE).read_bytes(), type=Beside)
-    tables: dict[str, Any] = {}
-    for name, table in _TABLES.items():
-        path = folder / f"{name}.parquet"
-        tables[name] = _conformed(pl.read_parquet(path), table) if path.exists() else table.empty()
+    loaded = frozenset(table for name, table in TABLE_NAMES.items() if name not in beside.not_loaded)
+    tables: dict[str, pl.DataFrame] = {}
+    for name, table in TABLE_NAMES.items():
+        if table in loaded:
+            path = folder / f"{name}.parquet"
+            columns = known_columns(table, loaded)
+            tables[name] = (
+                _conformed(pl.read_parquet(path), columns) if path.exists() else table.empty().select(columns)
+            )
     _check_ids(tables)
     fields: dict[str, Any] = {name: getattr(beside, name) for name in Beside.__struct_fields__}
-    return RankTrace(**fields, **tables)
+    absent = {name: not_loaded(name) for name in beside.not_loaded}
+    return RankTrace(**fields, **tables, **absent)
 
 
 def _check_ids(tables: dict[str, pl.DataFrame]) -> None:
@@ -102,9 +86,9 @@ def _check_ids(tables: dict[str, pl.DataFrame]) -> None:
         "step_id": "steps",
     }
     for name, frame in tables.items():
-        for column in _TABLES[name].columns():
-            target = targets.get(column) if column.dtype == pl.UInt32 else None
-            if target is None or frame[column].null_count() == frame.height:
+        for column, kind in frame.schema.items():
+            target = targets.get(column) if kind == pl.UInt32 else None
+            if target is None or target not in tables or frame[column].null_count() == frame.height:
                 continue
             largest: Any = frame[column].max()
             if largest >= tables[target].height:
@@ -112,9 +96,8 @@ def _check_ids(tables: dict[str, pl.DataFrame]) -> None:
                 raise ValueError(message)
 
 
-def _conformed(frame: pl.DataFrame, table: type[Table]) -> pl.DataFrame:
-    schema = table.schema()
-    if frame.columns != schema.names():
-        message = f"columns {frame.columns} are not those of {table.__name__}"
+def _conformed(frame: pl.DataFrame, columns: list[Column]) -> pl.DataFrame:
+    if frame.columns != columns:
+        message = f"columns {frame.columns} are not {columns}"
         raise ValueError(message)
-    return frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
+    return frame.select(pl.col(column).cast(column.dtype) for column in columns)

@@ -23,6 +23,7 @@ import msgspec
 from scope import errors
 from scope.errors import ScopeError, TraceError
 from scope.trace.classes import Pattern
+from scope.trace.narrowing import TABLE_NAMES
 from scope.trace.reader import NotATraceError
 from scope.trace.sources import Limits
 from scope.trace.store import read_rank, write_rank
@@ -43,6 +44,7 @@ class _Task(msgspec.Struct):
     path: str
     folder: str
     python_calls: bool
+    tables: list[str] | None
     patterns: list[tuple[str, str]]
     max_bytes: int
     max_ratio: int
@@ -143,6 +145,8 @@ def read_side_by_side(
 def _tasks(paths: Sequence[Path], options: ReadOptions, place: Path) -> list[_Task]:
     limits = options.limits or Limits.from_environment()
     patterns = [(pattern.expression.pattern, pattern.kernel_class) for pattern in options.patterns]
+    chosen = options.tables
+    tables = None if chosen is None else [name for name, table in TABLE_NAMES.items() if table in chosen]
     tasks: list[_Task] = []
     for number, path in enumerate(paths):
         folder = place / str(number)
@@ -152,6 +156,7 @@ def _tasks(paths: Sequence[Path], options: ReadOptions, place: Path) -> list[_Ta
                 path=str(path),
                 folder=str(folder),
                 python_calls=options.python_calls,
+                tables=tables,
                 patterns=patterns,
                 max_bytes=limits.max_bytes,
                 max_ratio=limits.max_ratio,
@@ -169,6 +174,7 @@ def serve() -> None:
         task = decoder.decode(line)
         options = ReadOptions(
             python_calls=task.python_calls,
+            tables=None if task.tables is None else tuple(TABLE_NAMES[name] for name in task.tables),
             patterns=tuple(Pattern(re.compile(expression), kind) for expression, kind in task.patterns),
             limits=Limits(max_bytes=task.max_bytes, max_ratio=task.max_ratio),
         )

@@ -35,6 +35,7 @@ _MEANINGS: Final[dict[str, tuple[str, str]]] = {
 }
 _NOT_KNOWN: Final = {
     "clock_interval_ns": "no collective was matched across ranks, so the clocks cannot be compared",
+    "host_overlaps": "the operators were not read",
     "attributed_ratio": "no device event to attribute",
     "roofline_coverage_ratio": "the roofline was not computed",
 }
