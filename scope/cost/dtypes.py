@@ -80,7 +80,7 @@ _IN_KERNEL_NAME: Final = (
 
 
 # A copy between lists of two types: neither is the type of both.
-_CAST: Final = re.compile(r"Copy(?:Functor)?<\s*([\w:]+)\s*,\s*([a-zA-Z][\w:]*)")
+_CAST: Final = re.compile(r"(?:Copy(?:Functor)?|chunk_cat_cuda_kernel)<\s*([\w:]+)\s*,\s*([a-zA-Z][\w:]*)")
 
 
 def normalise_dtype(text: str | None) -> str | None:

@@ -1,8 +1,9 @@
 """Normalisations, softmax and losses: the least traffic, and FLOPs by the textbook formulas.
 
 FLOPs for each element: layer norm 7 (sum; difference, square, sum; scale; weight, bias), RMS norm 4 (square, sum;
-scale; weight), batch and group norm as layer norm, each backward pass 11 (two sums of two products, and the three-term
-gradient), softmax and log softmax 5 (maximum, difference, exp, sum, quotient or difference), their backward 4.
+scale; weight), batch and group norm as layer norm (a synchronised batch norm 4 and 4, its backward 4 and 5), each
+backward pass 11 (two sums of two products, and the three-term gradient), softmax and log softmax 5 (maximum,
+difference, exp, sum, quotient or difference), their backward 4.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ _RMS_FLOPS: Final = 4
 _BACKWARD_FLOPS: Final = 11
 _INPUT_PART: Final = re.compile(r"grad_input|ComputeGradInput", re.IGNORECASE)
 _WEIGHT_PART: Final = re.compile(r"GammaBetaBackward|ComputePartGradGammaBeta", re.IGNORECASE)
+# Large tensors that come first, FLOPs for each element, what is written.
+_SYNCHRONISED: Final = {
+    "aten::batch_norm_stats": (1, 4, "sums"),
+    "aten::batch_norm_elemt": (1, 4, "result"),
+    "aten::batch_norm_backward_reduce": (2, 4, "sums"),
+    "aten::batch_norm_backward_elemt": (2, 5, "result"),
+}
 _WEIGHT_POSITION: Final = {
     "aten::native_layer_norm_backward": 5,
     "aten::_fused_rms_norm_backward": 4,
@@ -153,6 +161,27 @@ def softmax_backward(call: OperatorCall) -> OperatorCost:
     )
 
 
+def synchronised_part(call: OperatorCall) -> OperatorCost:
+    """The four kernels of a synchronised batch norm: statistics and result, forward, sums and gradient, backward.
+
+    `batch_norm_stats(input, eps)`, `batch_norm_elemt(input, ...)`, `batch_norm_backward_reduce(grad, input, ...,
+    input_g, weight_g, bias_g)` and `batch_norm_backward_elemt(grad, input, ...)`.
+    """
+    num_large, flops_each, writes = _SYNCHRONISED[call.name]
+    x = call.tensor(num_large - 1)
+    if x is None or len(x.dims) < 2:
+        return unknown("normalisation", _NO_TENSOR)
+    kept = "float32" if x.dtype in {"float16", "bfloat16"} else x.dtype
+    if writes == "result":
+        written = sized(x.num_elements, x.dtype)
+    else:
+        is_backward = num_large == 2
+        num_sums = sum(call.flag(position) is not False for position in (5, 5, 6, 7)) if is_backward else 2
+        written = sized(num_sums * x.dims[1], kept)
+    read = stored(call.tensors)
+    return cost("normalisation", flops=flops_each * x.num_elements, read=read, written=written, math_dtype=x.dtype)
+
+
 def nll_loss(call: OperatorCall) -> OperatorCost:
     """`nll_loss_forward(self, target, weight, reduction, ignore_index)`: one value is read for each target."""
     x, target = call.tensor(0), call.tensor(1)
@@ -228,6 +257,7 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::cudnn_batch_norm": batch_norm,
     "aten::miopen_batch_norm": batch_norm,
     "aten::native_group_norm": group_norm,
+    **dict.fromkeys(_SYNCHRONISED, synchronised_part),
     "aten::native_layer_norm_backward": layer_norm_backward,
     "aten::_fused_rms_norm_backward": rms_norm_backward,
     "aten::native_batch_norm_backward": batch_norm_backward,

@@ -170,6 +170,19 @@ def concatenate(call: OperatorCall, list_dtype: str | None = None) -> OperatorCo
     return cost("copy", flops=0, read=read, written=sized(num_elements, list_dtype))
 
 
+def chunk_concatenate(call: OperatorCall, list_dtype: str | None = None) -> OperatorCost:
+    """`_chunk_cat(tensors, dim, num_chunks, out)`: each part is padded to a whole number of chunks."""
+    parts = [tensor for argument in call.lists[:1] for tensor in argument.tensors]
+    dim, num_chunks, out = call.integer(1), call.integer(2), call.tensor(3)
+    if not parts or dim is None or not num_chunks or not all(-len(part.dims) <= dim < len(part.dims) for part in parts):
+        return unknown("copy", "the trace does not hold the shapes of a list, or how it is cut (Concrete Inputs)")
+    num_out = sum(
+        part.num_elements // max(1, part.dims[dim]) * (-(-part.dims[dim] // num_chunks) * num_chunks) for part in parts
+    )
+    read = sized(sum(part.num_stored for part in parts), list_dtype)
+    return cost("copy", flops=0, read=read, written=sized(num_out, list_dtype if out is None else out.dtype))
+
+
 def split_copy(call: OperatorCall) -> OperatorCost:
     """`split_with_sizes_copy(self, sizes, dim, out)`: the tensor read once and written once, in pieces."""
     tensor = call.tensor(0)
@@ -305,4 +318,5 @@ LIST_MODELS: Final[dict[str, Callable[[OperatorCall, str | None], OperatorCost]]
     "aten::cat": concatenate,
     "aten::_cat": concatenate,
     "aten::stack": concatenate,
+    "aten::_chunk_cat": chunk_concatenate,
 }

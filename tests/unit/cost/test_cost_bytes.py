@@ -98,6 +98,14 @@ CASES = [
     ("aten::cudnn_batch_norm",
      [_tensor(2, 3, 4, 4, dtype="float"), *[_tensor(3, dtype="float")] * 4, _value("True"), _value("0.1"),
       _value("1e-5")], 7 * 96, 4 * (96 + 12), 4 * (96 + 12)),
+    # Synchronised over ranks: sums of each of 3 channels, then the result; backward 4 sums, then the gradient.
+    ("aten::batch_norm_stats", [_tensor(2, 3, 4, 4), _value("1e-5")], 4 * 96, 192, 4 * 6),
+    ("aten::batch_norm_elemt", [_tensor(2, 3, 4, 4), *[_tensor(3, dtype="float")] * 4, _value("1e-5")],
+     4 * 96, 192 + 48, 192),
+    ("aten::batch_norm_backward_reduce", [_tensor(2, 3, 4, 4), _tensor(2, 3, 4, 4), *[_tensor(3, dtype="float")] * 3,
+                                          _value("True"), _value("True"), _value("True")], 4 * 96, 384 + 36, 4 * 12),
+    ("aten::batch_norm_backward_elemt", [_tensor(2, 3, 4, 4), _tensor(2, 3, 4, 4), *[_tensor(3, dtype="float")] * 5,
+                                         _tensor(2, dtype="int")], 5 * 96, 384 + 60 + 8, 192),
     ("aten::_softmax", [_tensor(4, 8), _value("-1"), _value("False")], 5 * 32, 64, 64),
     ("aten::_softmax", [_tensor(4, 8, dtype="c10::Half"), _value("-1"), _value("True")], 5 * 32, 64, 128),
     ("aten::_log_softmax_backward_data", [_tensor(4, 8), _tensor(4, 8), _value("1"), _value("15")], 128, 128, 64),
@@ -149,6 +157,8 @@ LISTS = [
     ("aten::_foreach_copy_", [_list(*SHAPES), _list(*SHAPES), _value("False")], 0, 11, 11),
     ("aten::_foreach_zero_", [_list(*SHAPES)], 0, 0, 11),
     ("aten::cat", [_list(*SHAPES), _value("0")], 0, 11, 11),
+    # Cut along the first axis into 4 chunks: 2 rows become 4, 5 values become 8.
+    ("aten::_chunk_cat", [_list(*SHAPES), _value("0"), _value("4")], 0, 11, 4 * 3 + 8),
 ]
 
 
@@ -323,6 +333,8 @@ def test_parsed_call() -> None:
         ("ampere_sgemm_128x64_nn", None),
         ("multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float, c10::BFloat16, 2, 1, 1>>", None),
         ("multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float, float, 2, 1, 1>>", "float32"),
+        ("void at::native::chunk_cat_cuda_kernel<float, float>(float**, float*)", "float32"),
+        ("void at::native::chunk_cat_cuda_kernel<float, c10::BFloat16>(c10::BFloat16**, float*)", None),
     ],
 )  # fmt: skip
 def test_dtype_in_a_kernel_name(name: str, dtype: str | None) -> None:
