@@ -143,10 +143,6 @@ class RankTotals:
         self.num_steps += 1
         self.last = step
         self.recent_ns.append(step.end_ns - step.start_ns)
-        self.num_dropped += step.num_dropped
-        # An estimate, which a step may correct downwards: the sum is exact, what is shown never falls.
-        self._recorder_sum_ns += step.recorder_ns
-        self.recorder_ns = max(self.recorder_ns, self._recorder_sum_ns)
         if step.memory is not None:
             self._add_peak(step.memory.peak)
 
@@ -177,6 +173,10 @@ class RankTotals:
         if line.input_bytes is not None:
             self.input_bytes = (self.input_bytes or 0) + line.input_bytes
         self.gc_ns += line.gc_ns
+        self.num_dropped += line.num_dropped
+        # An estimate, which a step may correct downwards: the sum is exact, what is shown never falls.
+        self._recorder_sum_ns += line.recorder_ns
+        self.recorder_ns = max(self.recorder_ns, self._recorder_sum_ns)
         for total in line.collectives:
             operation = total.operation if total.operation in OPERATIONS else "unknown"
             key = (total.group, operation)
@@ -202,6 +202,7 @@ def is_sound(line: StepLine) -> bool:
     for total in line.collectives:
         numbers += [total.num_calls, total.in_bytes, total.out_bytes, total.num_timed, total.num_blocked_known]
         numbers += [total.duration_ns or 0, total.blocked_ns or 0]
-    if isinstance(line, StepRecord):
-        numbers += [line.num_dropped, abs(line.recorder_ns)]
+    numbers += [line.num_dropped, abs(line.recorder_ns)]
+    if isinstance(line, StepSummary):
+        numbers += [line.num_steps, line.duration_ns]
     return all(0 <= number < _TOO_LARGE for number in numbers) and 0 <= (line.model_flop or 0) < _TOO_MANY_FLOP

@@ -68,7 +68,7 @@ class Sampler:
         self._kernel_log: KernelLog | None = None
         self._kernel_log_tried = False
         self._rdma = RdmaProbe(self._tree)
-        self._net = NetProbe(self._tree, ioctl=settings.root == "/")
+        self._net = NetProbe(self._tree)
 
     def take(self) -> Sample:
         """Read everything once.

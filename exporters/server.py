@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import html
+import io
 import logging
 import re
+import selectors
 import socket
 import ssl
 import threading
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from isal import isal_zlib
 
+from exporters.gate import Gate
 from exporters.render import choose_format
 from exporters.web_config import Authenticator
 
@@ -28,6 +31,7 @@ log = logging.getLogger("scope.exporter")
 
 REQUEST_TIMEOUT_S: Final = 10
 CONNECTION_LIMIT_S: Final = 30
+IDLE_LIMIT_S: Final = 1
 _PAUSE_S: Final = 0.05
 _NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _QUALITY: Final = re.compile(r"q=([01](?:\.\d*)?)")
@@ -56,13 +60,13 @@ class Content(NamedTuple):
 
 
 class ExporterServer(ThreadingHTTPServer):
-    """Serves one node's metrics; a thread a connection, and no more than `max_connections` of them.
+    """Serves one node's metrics; a thread a request, and no more than `max_connections` of them.
 
     Args:
         address: Host and port to listen at; port 0 takes a free one.
         content: What is shown.
         config: TLS, users and headers.
-        max_connections: Connections served at once; more are answered 503.
+        max_connections: Requests answered at once; more are told 503.
     """
 
     daemon_threads = True
@@ -81,6 +85,10 @@ class ExporterServer(ThreadingHTTPServer):
         self.limiter = RateLimiter(*config.rate_limit) if config.rate_limit else None
         self._slots = threading.BoundedSemaphore(max_connections)
         self._began: dict[Any, float] = {}
+        self._requests: dict[Any, bytes] = {}
+        self._gate = Gate(is_encrypted=config.tls is not None, let_in=self._let_in)
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
         super().__init__(address, _Handler)
 
     @property
@@ -88,9 +96,42 @@ class ExporterServer(ThreadingHTTPServer):
         """The port that it listens at."""
         return int(self.server_address[1])
 
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Accept connections and answer their requests until `shutdown`."""
+        selector = self._gate.selector
+        selector.register(self, selectors.EVENT_READ)
+        try:
+            while not self._stopping.is_set():
+                for key, _ in selector.select(poll_interval):
+                    if key.fileobj is not self:
+                        self._gate.look(key.fileobj)
+                        continue
+                    try:
+                        self._gate.admit(*self.get_request())
+                    except OSError as error:
+                        log.debug("a connection could not be accepted: %s", error)
+                self.service_actions()
+        finally:
+            self._gate.close()
+            self._stopped.set()
+
+    def shutdown(self) -> None:
+        """Let `serve_forever` return, and wait until it has; answers under way are finished."""
+        self._stopping.set()
+        self._stopped.wait()
+
+    def take_request(self, request: Any) -> bytes:
+        """Return what a connection sent before it got its thread."""
+        return self._requests.pop(request, b"")
+
+    def _let_in(self, connection: Any, address: Any, received: bytes) -> None:
+        self._requests[connection] = received
+        self.process_request(connection, address)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection its thread, or refuse it when all are taken."""
-        if not self._slots.acquire(blocking=False):
+        """Give a request its thread; when all are taken, that of a client that idles, or refuse it."""
+        if not self._slots.acquire(blocking=False) and not self._take_from_slowest():
+            self._requests.pop(request, None)
             try:
                 request.sendall(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
             except OSError:
@@ -99,6 +140,24 @@ class ExporterServer(ThreadingHTTPServer):
             return
         self._began[request] = time.monotonic()
         super().process_request(request, client_address)
+
+    def _take_from_slowest(self) -> bool:
+        """Close the oldest connection that should have been answered long ago; return whether its place is free now.
+
+        A scrape takes milliseconds. Whoever holds a place for a second while others wait for one only wants to hold it.
+        """
+        oldest = min(list(self._began.items()), key=lambda item: item[1], default=None)
+        if oldest is None or time.monotonic() - oldest[1] < IDLE_LIMIT_S:
+            return False
+        self._cut(oldest[0])
+        return self._slots.acquire(timeout=_PAUSE_S)
+
+    def _cut(self, request: Any) -> None:
+        if self._began.pop(request, None) is not None:
+            try:
+                request.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                log.debug("a slow connection was gone already")
 
     def get_request(self) -> Any:
         """Accept a connection; without a descriptor for it, wait a little instead of asking again at once."""
@@ -110,14 +169,12 @@ class ExporterServer(ThreadingHTTPServer):
             raise
 
     def service_actions(self) -> None:
-        """Close connections that have lasted too long: a client that sends a byte now and then keeps no thread."""
+        """Close connections that have lasted too long: nobody keeps a thread by a byte now and then."""
+        self._gate.close_old(min(REQUEST_TIMEOUT_S, CONNECTION_LIMIT_S))
         oldest = time.monotonic() - CONNECTION_LIMIT_S
         for request, began in list(self._began.items()):
-            if began < oldest and self._began.pop(request, None) is not None:
-                try:
-                    request.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    log.debug("a slow connection was gone already")
+            if began < oldest:
+                self._cut(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection; the handshake of TLS is done here, so that a slow client holds nobody up."""
@@ -132,6 +189,7 @@ class ExporterServer(ThreadingHTTPServer):
         finally:
             self._began.pop(accepted, None)
             self._began.pop(request, None)
+            self._requests.pop(accepted, None)
             self._slots.release()
 
     def _begin_tls(self, accepted: Any, client_address: Any) -> Any:
@@ -169,6 +227,14 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "scope-exporter"
     sys_version = ""
     timeout = REQUEST_TIMEOUT_S
+
+    def setup(self) -> None:
+        """Begin with what was read while the connection had no thread."""
+        super().setup()
+        received = self.server.take_request(self.request)
+        if received:
+            self.rfile.close()
+            self.rfile = io.BytesIO(received)
 
     def do_GET(self) -> None:
         """Answer a GET."""

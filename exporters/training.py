@@ -19,10 +19,11 @@ from scope.errors import RunError, ScopeError
 from scope.run import paths
 from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.reader import RankReader, RunReader
+from scope.run.schema import StepSummary
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from scope.run.schema import RankInfo, RunInfo, Verdict
+    from scope.run.schema import RankInfo, RunInfo, StepLine, Verdict
 
 log = logging.getLogger("scope.exporter")
 
@@ -66,7 +67,9 @@ class _Rank:
         self.totals = RankTotals()
         self.info: RankInfo | None = None
         self.state: BlackBoxState | None = None
-        self._restarts = 0
+        self._restarts: int = 0
+        # Steps at the beginning of the file that are in the sums already.
+        self._counted = 0
 
     def read_info(self, report: Report) -> RankInfo | None:
         """Read who the rank is; None when that cannot be told."""
@@ -82,12 +85,7 @@ class _Rank:
         try:
             # Small pieces: the memory of a large one would never be given back.
             while lines := self.reader.new_steps(max_bytes=_READ_BYTES):
-                if self.reader.restarts != self._restarts:
-                    # Old steps were folded and everything comes again; the sums stay the same.
-                    self._restarts = self.reader.restarts
-                    self.totals.clear()
-                if refused := self.totals.add(lines):
-                    report("implausible", f"{self.reader.folder}: {refused} steps hold numbers that cannot be")
+                self._add(lines, report)
         except (RunError, OSError) as error:
             report("steps", str(error))
         black_box = self.reader.folder / paths.BLACK_BOX_FILE
@@ -95,6 +93,28 @@ class _Rank:
             self.state = read_black_box(black_box, with_ring=False) if black_box.exists() else None
         except (RunError, OSError) as error:
             report("black_box", str(error))
+
+    def _add(self, lines: list[StepLine], report: Report) -> None:
+        """Add lines to the sums but those that were counted before old steps were folded: no sum may fall."""
+        if self.reader.restarts != self._restarts:
+            self._restarts = self.reader.restarts
+            self._counted = self.totals.num_steps
+        fresh: list[StepLine] = []
+        for line in lines:
+            num_steps = line.num_steps if isinstance(line, StepSummary) else 1
+            if self._counted >= num_steps:
+                self._counted -= num_steps
+                continue
+            if self._counted:
+                # Steps that were not yet read were folded with others: all is added anew.
+                self._counted = 0
+                self.totals.clear()
+                self.reader = RankReader(self.reader.folder)
+                self._restarts = self.reader.restarts
+                return
+            fresh.append(line)
+        if refused := self.totals.add(fresh):
+            report("implausible", f"{self.reader.folder}: {refused} steps hold numbers that cannot be")
 
     def ended_ns(self, now_ns: int) -> int | None:
         """Return when the rank ended; its last sign of life once it has been silent for two minutes."""

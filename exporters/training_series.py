@@ -147,7 +147,8 @@ def _add_steps(series: SeriesSet, view: RankView) -> None:
     series.add(TOKENS, labels, totals.tokens)
     series.add(FLOP, labels, totals.model_flop)
     series.add(INPUT_BYTES, labels, totals.input_bytes)
-    series.add(DROPPED, labels, view.state.num_dropped if view.state else totals.num_dropped)
+    # The black box knows of those after the last step as well, and may be gone or torn the next time.
+    series.add(DROPPED, labels, max(totals.num_dropped, view.state.num_dropped if view.state else 0))
     series.add(RECORDER_SECONDS, labels, totals.recorder_ns / NS_PER_S)
     for kind, size in totals.peak.items():
         series.add(MEMORY_PEAK, (*labels, kind), size)

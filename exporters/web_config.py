@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import ssl
 import threading
@@ -41,7 +42,7 @@ _CLIENT_AUTH: Final = {
     "RequireAnyClientCert": ssl.CERT_REQUIRED,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-_BCRYPT_LENGTH: Final = 60
+_BCRYPT: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 # A hash of a password that nobody has, so that an unknown user costs as long as a wrong password.
 _DECOY: Final = b"$2b$10$CQZpzJyTNlZ1LCOKZ3Q3ReQ6e3cRtJQ1uVgRrdoxHXqpIFOcDV5ru"
 
@@ -77,22 +78,42 @@ def load_web_config(path: Path) -> WebConfig:
         message = "a web-config needs PyYAML: pip install 'stepscope[exporter]'"
         raise MissingExtraError(message) from error
     try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content: Any = yaml.safe_load(text)
+        tree = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        repeated = _find_repeated(tree)
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read the web-config {path}: {error}"
         raise ConfigError(message) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: what looks like a date or number and is none.
         message = f"the web-config {path} is no YAML: {' '.join(str(error).split())}"
         raise ConfigError(message) from error
-    return _Reader(path).read(content)
+    except RecursionError as error:
+        message = f"the web-config {path} is nested too deep"
+        raise ConfigError(message) from error
+    return _Reader(path, repeated).read(content)
+
+
+def _find_repeated(node: Any, where: str = "$") -> list[str]:
+    """Return the keys that stand twice in a mapping, of which YAML would keep the last in silence."""
+    found: list[str] = []
+    pairs: list[tuple[Any, Any]] = node.value if node is not None and node.id == "mapping" else []
+    for key, value in pairs:
+        place = f"{where}.{key.value}"
+        same = [other for other, _ in pairs if other.value == key.value]
+        if len(same) > 1 and same[0] is not key:
+            found.append(f"{place}: stands twice")
+        found += _find_repeated(value, place)
+    return found
 
 
 class _Reader:
     """Checks one file and gathers its mistakes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mistakes: list[str]) -> None:
         self._path = path
-        self._mistakes: list[str] = []
+        self._mistakes = mistakes
 
     def read(self, content: Any) -> WebConfig:
         top = self._mapping(content, "$")
@@ -123,7 +144,7 @@ class _Reader:
         users: dict[str, bytes] = {}
         for user, hashed in mapping.items():
             text = str(hashed)
-            if not text.startswith(("$2a$", "$2b$", "$2y$")) or len(text) != _BCRYPT_LENGTH:
+            if _BCRYPT.fullmatch(text) is None:
                 self._mistakes.append(f"$.basic_auth_users.{user}: is no bcrypt hash (htpasswd -nBC 10 USER makes one)")
             else:
                 users[user] = text.encode()
@@ -134,7 +155,7 @@ class _Reader:
         where = "$.rate_limit"
         self._only(mapping, _RATE_KEYS, where)
         try:
-            interval_ns = parse_duration(str(mapping.get("interval") or "0s"))
+            interval_ns = parse_duration(self._text(mapping, "interval", where) or "0s")
         except ScopeError as error:
             self._mistakes.append(f"{where}.interval: {error}")
             return None
@@ -148,25 +169,43 @@ class _Reader:
 
     def _allowed_names(self, mapping: dict[str, Any]) -> frozenset[str]:
         where = "$.tls_server_config.client_allowed_sans"
-        names: Any = mapping.get("client_allowed_sans")
+        names = self._names(mapping, "client_allowed_sans", "$.tls_server_config")
         if not names:
-            return frozenset()
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
-            self._mistakes.append(f"{where}: must be a list of names")
             return frozenset()
         if _CLIENT_AUTH.get(str(mapping.get("client_auth_type")), ssl.CERT_NONE) == ssl.CERT_NONE:
             self._mistakes.append(f"{where}: needs a client_auth_type that asks for certificates")
-        return frozenset(cast("list[str]", names))
+        return frozenset(names)
 
     def _headers(self, mapping: dict[str, Any]) -> dict[str, str]:
         where = "$.http_server_config"
         self._only(mapping, _HTTP_KEYS, where)
         headers = self._mapping(mapping.get("headers"), f"{where}.headers")
         self._only(headers, _HEADERS, f"{where}.headers")
-        for name, value in headers.items():
-            if "\n" in str(value) or "\r" in str(value):
-                self._mistakes.append(f"{where}.headers.{name}: holds a line break")
-        return {name: str(value) for name, value in headers.items()}
+        self._switch(mapping, "http2", where)
+        kept: dict[str, str] = {}
+        for name in headers:
+            value = self._text(headers, name, f"{where}.headers")
+            if value is not None and not (value.isascii() and value.isprintable()):
+                self._mistakes.append(f"{where}.headers.{name}: holds a line break or another character than ASCII's")
+            elif value is not None:
+                kept[name] = value
+        return kept
+
+    def _text(self, mapping: dict[str, Any], key: str, where: str) -> str | None:
+        """Return a value that must be a text, None for one that is missing or was noted as a mistake."""
+        value: Any = mapping.get(key)
+        if value is not None and not isinstance(value, str):
+            self._mistakes.append(f"{where}.{key}: must be a text, is {type(value).__name__}")
+            return None
+        return value or None
+
+    def _switch(self, mapping: dict[str, Any], key: str, where: str) -> bool | None:
+        """Return a value that must be true or false, None for one that is missing or was noted as a mistake."""
+        value: Any = mapping.get(key)
+        if value is not None and not isinstance(value, bool):
+            self._mistakes.append(f"{where}.{key}: must be true or false, is {value!r}")
+            return None
+        return value
 
     def _tls(self, mapping: dict[str, Any]) -> ssl.SSLContext | None:
         where = "$.tls_server_config"
@@ -177,23 +216,33 @@ class _Reader:
         self._versions(context, mapping, where)
         self._certificate(context, mapping, where)
         self._clients(context, mapping, where)
-        suites: Any = mapping.get("cipher_suites")
-        if suites is not None:
+        suites = self._names(mapping, "cipher_suites", where)
+        if suites:
             try:
-                context.set_ciphers(":".join(_openssl_name(str(suite)) for suite in suites))
-            except (ssl.SSLError, TypeError) as error:
+                context.set_ciphers(":".join(_openssl_name(suite) for suite in suites))
+            except (ssl.SSLError, ValueError) as error:
                 self._mistakes.append(f"{where}.cipher_suites: {error}")
         if mapping.get("curve_preferences"):
             self._mistakes.append(f"{where}.curve_preferences: not supported; OpenSSL's own order is used")
-        if mapping.get("prefer_server_cipher_suites", True) is True:
-            context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-        else:
+        if self._switch(mapping, "prefer_server_cipher_suites", where) is False:
             context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        else:
+            context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
         return context
+
+    def _names(self, mapping: dict[str, Any], key: str, where: str) -> list[str]:
+        """Return a list of texts, empty for one that is missing or was noted as a mistake."""
+        value: Any = mapping.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
+            self._mistakes.append(f"{where}.{key}: must be a list of names")
+            return []
+        return cast("list[str]", value)
 
     def _versions(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
         for key, attribute in (("min_version", "minimum_version"), ("max_version", "maximum_version")):
-            name = mapping.get(key)
+            name = self._text(mapping, key, where)
             if name is None:
                 if key == "min_version":
                     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -211,12 +260,12 @@ class _Reader:
                 self._mistakes.append(f"{where}: needs exactly one of {name} and {name}_file")
         paths: list[str] = []
         for name in ("cert", "key"):
-            if mapping.get(f"{name}_file"):
-                path = self._file(mapping, f"{name}_file", where)
-                if path is not None:
-                    paths.append(str(path))
-            elif mapping.get(name):
-                paths.append(_in_memory(str(mapping[name])))
+            path = self._file(mapping, f"{name}_file", where)
+            text = self._text(mapping, name, where)
+            if path is not None:
+                paths.append(str(path))
+            elif text is not None:
+                paths.append(_in_memory(text))
         if len(paths) != 2:
             return
         try:
@@ -225,29 +274,34 @@ class _Reader:
             self._mistakes.append(f"{where}: certificate and key cannot be used together: {error}")
 
     def _clients(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
-        kind = str(mapping.get("client_auth_type") or "NoClientCert")
+        kind = self._text(mapping, "client_auth_type", where) or "NoClientCert"
         if kind not in _CLIENT_AUTH:
             self._mistakes.append(f"{where}.client_auth_type: {kind!r} is none of {', '.join(_CLIENT_AUTH)}")
             return
-        path = self._file(mapping, "client_ca_file", where) if mapping.get("client_ca_file") else None
-        authority = mapping.get("client_ca")
+        path = self._file(mapping, "client_ca_file", where)
+        authority = self._text(mapping, "client_ca", where)
         if kind == "NoClientCert":
             if path is not None or authority:
                 self._mistakes.append(f"{where}: a client CA is given, but client_auth_type asks for no certificate")
             return
-        if path is None and not authority:
+        if not mapping.get("client_ca_file") and not mapping.get("client_ca"):
             # OpenSSL has no way to take a certificate that it cannot check.
             self._mistakes.append(f"{where}.client_auth_type: {kind} needs client_ca_file")
             return
+        if path is None and authority is None:
+            return
         try:
             context.load_verify_locations(cafile=None if path is None else str(path), cadata=authority or None)
-        except (ssl.SSLError, OSError) as error:
+        except (ssl.SSLError, OSError, ValueError) as error:
             self._mistakes.append(f"{where}.client_ca_file: {error}")
         context.verify_mode = _CLIENT_AUTH[kind]
 
     def _file(self, mapping: dict[str, Any], key: str, where: str) -> Path | None:
-        path = self._path.parent / str(mapping[key])
-        if not path.is_file():
+        name = self._text(mapping, key, where)
+        if name is None:
+            return None
+        path = self._path.parent / name
+        if "\0" in name or not path.is_file():
             self._mistakes.append(f"{where}.{key}: no file {path}")
             return None
         if not os.access(path, os.R_OK):

@@ -25,7 +25,7 @@ class Ethtool:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket: socket.socket | None = None
         self._names: dict[str, list[str]] = {}
 
     def read(self, device: str) -> dict[str, int]:
@@ -54,7 +54,9 @@ class Ethtool:
 
     def close(self) -> None:
         """Close the socket."""
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def _read_names(self, device: str) -> list[str]:
         request = bytearray(struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _STATS_SET, 0))
@@ -73,5 +75,7 @@ class Ethtool:
         memory = array.array("B", data)
         address, _ = memory.buffer_info()
         request = struct.pack(f"={_NAME_BYTES}sQ16x", device.encode()[: _NAME_BYTES - 1], address)
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         fcntl.ioctl(self._socket.fileno(), _SIOCETHTOOL, request)
         data[:] = memory.tobytes()

@@ -6,6 +6,7 @@ RDMA traffic does not pass here; `scope.probe.rdma` has it.
 from __future__ import annotations
 
 import re
+import socket
 from typing import TYPE_CHECKING, Final
 
 from scope.probe.ethtool import Ethtool
@@ -54,14 +55,14 @@ class NetProbe:
     """Reads all interfaces of this network namespace but the loopback.
 
     Args:
-        tree: Where sysfs lies.
-        ioctl: Ask drivers too; False where the tree is not this machine's.
+        tree: Where sysfs lies. Drivers are asked too, about the interfaces that this network namespace has under the
+            same name and number: a tree of the host's, seen from a container, may be another's.
     """
 
-    def __init__(self, tree: Tree, *, ioctl: bool = True) -> None:
+    def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._files = CounterFiles(tree)
-        self._ethtool = Ethtool() if ioctl else None
+        self._ethtool = Ethtool()
         self._without_counters: set[str] = set()
         self._known: set[str] = set()
 
@@ -84,16 +85,14 @@ class NetProbe:
     def close(self) -> None:
         """Close all files and the socket."""
         self._files.close()
-        if self._ethtool is not None:
-            self._ethtool.close()
+        self._ethtool.close()
 
     def _forget(self, alive: set[str]) -> None:
         for gone in self._known - alive:
             self._files.forget(f"{_BASE}/{gone}/")
         self._known = alive
         self._without_counters &= alive
-        if self._ethtool is not None:
-            self._ethtool.forget(alive)
+        self._ethtool.forget(alive)
 
     def _read_device(self, name: str, problems: Problems) -> NetDevice:
         folder = f"{_BASE}/{name}"
@@ -106,9 +105,15 @@ class NetProbe:
         reading.carrier_downs = self._number(f"{folder}/carrier_down_count", problems)
         if reading.up and not virtual:
             reading.speed_bytes_per_s = self._speed(folder)
-        if not virtual:
+        if not virtual and self._is_here(name):
             self._read_driver(reading, problems)
         return reading
+
+    def _is_here(self, name: str) -> bool:
+        try:
+            return int(self._tree.read(f"{_BASE}/{name}/ifindex")) == socket.if_nametoindex(name)
+        except (OSError, ValueError):
+            return False
 
     def _speed(self, folder: str) -> int | None:
         """Return the speed; the kernel refuses to tell it of an interface that is down, and gives -1 for unknown."""
@@ -119,7 +124,7 @@ class NetProbe:
         return megabits * 1_000_000 // BITS_PER_BYTE if megabits > 0 else None
 
     def _read_driver(self, reading: NetDevice, problems: Problems) -> None:
-        if self._ethtool is None or reading.name in self._without_counters:
+        if reading.name in self._without_counters:
             return
         try:
             counters = self._ethtool.read(reading.name)

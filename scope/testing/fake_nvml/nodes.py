@@ -9,6 +9,7 @@ from scope.errors import UsageError
 from scope.testing.fake_nvml.build import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -55,7 +56,9 @@ GENERATIONS: Final = {
 }
 
 
-def make_node(path: Path, *, generation: str = "hopper", num_gpus: int = 8, link_rate: float = 0) -> Script:
+def make_node(
+    path: Path, *, generation: str | Sequence[str] = "hopper", num_gpus: int = 8, link_rate: float = 0
+) -> Script:
     """Write the script of a node.
 
     Every figure has a value that tells which GPU, link and counter it is: KiB counters of link L of GPU G start at
@@ -63,24 +66,26 @@ def make_node(path: Path, *, generation: str = "hopper", num_gpus: int = 8, link
 
     Args:
         path: The script's file.
-        generation: A key of `GENERATIONS`.
-        num_gpus: How many GPUs.
+        generation: A key of `GENERATIONS`, or one for each GPU.
+        num_gpus: How many GPUs, when all are of one generation.
         link_rate: KiB (bytes on Blackwell) that each link counter grows by a second; 0 leaves them still.
 
     Raises:
         UsageError: No such generation.
     """
-    if generation not in GENERATIONS:
-        message = f"no generation {generation!r}; there are {', '.join(GENERATIONS)}"
-        raise UsageError(message)
+    kinds = [generation] * num_gpus if isinstance(generation, str) else list(generation)
+    for name in kinds:
+        if name not in GENERATIONS:
+            message = f"no generation {name!r}; there are {', '.join(GENERATIONS)}"
+            raise UsageError(message)
     script = Script(path)
     script.set("sys.nvmlSystemGetDriverVersion", "570.124.06")
-    script.set("sys.nvmlDeviceGetCount", num_gpus)
-    for gpu in range(num_gpus):
-        _add_basics(script, gpu, GENERATIONS[generation])
-        _add_fields(script, gpu, GENERATIONS[generation])
-        _add_links(script, gpu, GENERATIONS[generation], link_rate)
-        _add_neighbours(script, gpu, GENERATIONS[generation])
+    script.set("sys.nvmlDeviceGetCount", len(kinds))
+    for gpu, kind in enumerate(GENERATIONS[name] for name in kinds):
+        _add_basics(script, gpu, kind)
+        _add_fields(script, gpu, kind)
+        _add_links(script, gpu, kind, link_rate)
+        _add_neighbours(script, gpu, kind)
     script.write()
     return script
 

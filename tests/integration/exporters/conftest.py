@@ -14,16 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from scope.testing.fake_nvml.build import SCRIPT_VARIABLE, Script, build_library
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def free_port() -> int:
@@ -74,6 +72,10 @@ class RunningExporter:
         self.port = port
         self.process = process
 
+    def wait(self) -> None:
+        """Return once it has a fresh sample."""
+        wait_for(lambda: fetch(self.port, "/healthz")[0] == 200, what="the exporter is healthy")
+
     def text(self) -> str:
         """Return the answer of /metrics."""
         status, text = fetch(self.port, "/metrics")
@@ -106,19 +108,38 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library(tmp_path_factory.mktemp("nvml"))
 
 
+@pytest.fixture(scope="session")
+def fake_ethtool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that, loaded first, answers for the drivers of network interfaces."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc (make setup-system)")
+    library = tmp_path_factory.mktemp("ethtool") / "fake_ethtool.so"
+    source = Path(__file__).with_name("fake_ethtool.c")
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    return library
+
+
 @pytest.fixture
 def start_exporter(fake_library: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts exporters over a script and stops them at the end."""
     running: list[RunningExporter] = []
 
-    def start(script: Script, *options: str) -> RunningExporter:
-        port = free_port()
-        environment = {**os.environ, SCRIPT_VARIABLE: str(script.path), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+    def start(
+        script: Script, *options: str, port: int = 0, wait: bool = True, variables: dict[str, str] | None = None
+    ) -> RunningExporter:
+        port = port or free_port()
+        environment = {
+            **os.environ,
+            SCRIPT_VARIABLE: str(script.path),
+            "SCOPE_REGISTRY": str(tmp_path / "registry"),
+            **(variables or {}),
+        }
         command = [sys.executable, "-m", "exporters", "--port", str(port), "--nvml-library", str(fake_library)]
         process = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.DEVNULL)
         exporter = RunningExporter(port, process)
         running.append(exporter)
-        wait_for(lambda: fetch(port, "/healthz")[0] == 200, what="the exporter is healthy")
+        if wait:
+            exporter.wait()
         return exporter
 
     yield start

@@ -21,8 +21,8 @@ def serve() -> Iterator[Callable[..., ExporterServer]]:
     """Starts servers and stops them at the end."""
     started: list[ExporterServer] = []
 
-    def start(config: WebConfig | None = None, **options: int) -> ExporterServer:
-        content = Content(lambda content_type: BODY, lambda: None, lambda: "[]\n", "<b>T</b>")
+    def start(config: WebConfig | None = None, *, body: str = BODY, **options: int) -> ExporterServer:
+        content = Content(lambda content_type: body, lambda: None, lambda: "[]\n", "<b>T</b>")
         server = ExporterServer(("127.0.0.1", 0), content, config or WebConfig(None, {}, {}), **options)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         started.append(server)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
+import concurrent.futures
 import gzip
 import http.client
-import socket
 import ssl
 import subprocess
-import time
+import threading
 from typing import TYPE_CHECKING
 
 import bcrypt
@@ -191,19 +191,25 @@ def test_no_password_no_metrics(serve: Callable[..., ExporterServer]) -> None:
     assert (status, headers["X-Frame-Options"]) == (200, "deny")
 
 
-def test_too_many_connections_are_refused(serve: Callable[..., ExporterServer]) -> None:
-    """Beyond the limit the answer is 503, and the server recovers."""
+def test_too_many_requests_at_once_are_refused(serve: Callable[..., ExporterServer]) -> None:
+    """While all threads are busy the answer is 503, and the server recovers."""
     server = serve(max_connections=2)
-    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
-    deadline = time.monotonic() + 5
-    while server._slots._value and time.monotonic() < deadline:  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
-        time.sleep(0.01)
-    assert get(server, "/metrics")[0] == 503
-    for connection in idle:
-        connection.close()
-    while get(server, "/metrics")[0] != 200 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert get(server, "/metrics")[0] == 200
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def answer_late(_content_type: str) -> str:
+        begun.release()
+        assert release.wait(10)
+        return BODY
+
+    server.content = server.content._replace(metrics=answer_late)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        busy = [pool.submit(get, server, "/metrics") for _ in range(2)]
+        assert begun.acquire(timeout=5)
+        assert begun.acquire(timeout=5)
+        assert get(server, "/healthz")[0] == 503
+        release.set()
+        assert [future.result()[0] for future in busy] == [200, 200]
+    assert get(server, "/healthz")[0] == 200
 
 
 def make_certificate(folder: Path, name: str, *, authority: str | None = None) -> None:

@@ -165,6 +165,59 @@ def test_folded_steps_keep_every_counter(world: World) -> None:
             assert after[metric] == before[metric], metric.name
 
 
+def fold(folder: Path, steps: list[StepRecord], num_folded: int) -> None:
+    """Replace a rank's steps by a summary of the first ones and the others."""
+    fresh = folder / "fresh"
+    lines = [msgspec.json.encode(line) for line in (summarize_steps(steps[:num_folded]), *steps[num_folded:])]
+    fresh.write_bytes(b"\n".join(lines) + b"\n")
+    fresh.replace(folder / paths.STEPS_FILE)
+
+
+def test_no_counter_falls_when_steps_are_folded_again_and_again(world: World) -> None:
+    """Not even one that a summary cannot tell, because some of its steps did not know it (tokens, by hand)."""
+    folder = world.rank(0)
+    steps = [
+        step(number, tokens=None if number == 1 else 1_000, num_dropped=number, recorder_ns=S // 100, gc_ns=S // 50)
+        for number in range(12)
+    ]
+    last: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def check() -> None:
+        now = {
+            (metric.name, labels): value
+            for metric, samples in world.read()
+            for labels, value in samples.items()
+            if metric.kind == "counter"
+        }
+        assert {key: (last[key], now.get(key)) for key in last if now.get(key, -1) < last[key]} == {}
+        last.update(now)
+
+    for known in range(0, 10, 2):
+        append(folder, *steps[known : known + 2])
+        check()
+        fold(folder, steps[: known + 2], known + 1)
+        check()
+    series = world.read()
+    assert series.get(t.STEPS, (RUN, "0")) == 10
+    assert series.get(t.TOKENS, (RUN, "0")) == 9_000
+    assert series.get(t.DROPPED, (RUN, "0")) == sum(range(10))
+    assert series.get(t.RECORDER_SECONDS, (RUN, "0")) == 0.1
+    assert world.problems == []
+
+
+def test_steps_that_are_folded_before_they_are_read(world: World) -> None:
+    """A summary of steps some of which are new cannot be split: all is added anew, and exact."""
+    folder = world.rank(0)
+    steps = [step(number) for number in range(8)]
+    append(folder, *steps[:2])
+    assert world.read().get(t.STEPS, (RUN, "0")) == 2
+    fold(folder, steps, 5)
+    series = world.read()
+    assert series.get(t.STEPS, (RUN, "0")) == 8
+    assert series.get(t.STEP_SECONDS, (RUN, "0")) == 16
+    assert series.get(t.TOKENS, (RUN, "0")) == 8_000
+
+
 def test_series_leave_fifteen_minutes_after_the_end(world: World) -> None:
     """Until then they stay, marked as not active."""
     folder = world.rank(0, ended_ns=BEGAN + 50 * S, exit_reason="finished")
