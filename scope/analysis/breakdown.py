@@ -13,7 +13,7 @@ from scope.analysis.windows import Parts, cut_at_parts
 from scope.trace.schema import DeviceEvents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from scope.analysis.options import Options
     from scope.analysis.windows import Timeline
@@ -154,22 +154,35 @@ def _measure(
     layers = _layers(options)
     flagged = events.select(by, Parts.start_ns, Parts.end_ns, *(layer.alias(name) for name, layer in layers.items()))
     pieces = cut_at_parts(flagged, parts, layers={name: pl.col(name) for name in layers}, by=by)
-    compute, communication, memory = (pl.col(name) > 0 for name in (_COMPUTE, _COMMUNICATION, _MEMORY))
-    figures = {
-        "compute_ns": compute,
-        "exposed_communication_ns": communication & ~compute,
-        "exposed_memory_ns": memory & ~communication & ~compute,
-        "idle_ns": ~compute & ~communication & ~memory,
-        "communication_ns": communication,
-        "memory_ns": memory,
-        "overlap_ns": communication & compute,
-        "peer_copy_ns": pl.col(_PEER) > 0,
-    }
-    sums = pieces.group_by(Parts.part_id).agg(
-        spans.SPAN_NS.filter(where).sum().alias(name) for name, where in figures.items()
-    )
-    whole = parts.select(Parts.part_id, spans.SPAN_NS.alias("window_ns")).join(sums, on=Parts.part_id, how="left")
-    return {row.pop(Parts.part_id): _breakdown(row) for row in whole.fill_null(0).iter_rows(named=True)}
+    # What runs over a piece is one of a few sets of layers: a sum for each, and the figures are sums of these. Part and
+    # set make one number, because to group by several columns takes thrice as long.
+    running = [(pl.col(name) > 0).cast(pl.UInt32) * (1 << bit) for bit, name in enumerate(layers)]
+    number = pl.sum_horizontal(pl.col(Parts.part_id) * (1 << len(layers)), *running).alias(_GROUP)
+    sums = pieces.group_by(number).agg(spans.SPAN_NS.sum())
+    windows = dict(parts.select(Parts.part_id, spans.SPAN_NS).iter_rows())
+    lengths = {part: dict.fromkeys(_LENGTHS, 0) | {"window_ns": window_ns} for part, window_ns in windows.items()}
+    for key, length_ns in sums.iter_rows():
+        part, bits = divmod(key, 1 << len(layers))
+        for figure in _figures({name for bit, name in enumerate(layers) if bits >> bit & 1}):
+            lengths[part][figure] += length_ns
+    return {part: _breakdown(figures) for part, figures in lengths.items()}
+
+
+def _figures(running: set[str]) -> Iterator[str]:
+    """Yield the figures that a piece of time counts to, by what runs over it."""
+    if not running & {_COMPUTE, _COMMUNICATION, _MEMORY}:
+        yield "idle_ns"
+    if _COMPUTE in running:
+        yield "compute_ns"
+    if _COMMUNICATION in running:
+        yield "communication_ns"
+        yield "overlap_ns" if _COMPUTE in running else "exposed_communication_ns"
+    if _MEMORY in running:
+        yield "memory_ns"
+        if not running & {_COMPUTE, _COMMUNICATION}:
+            yield "exposed_memory_ns"
+    if _PEER in running:
+        yield "peer_copy_ns"
 
 
 def _breakdown(lengths: Mapping[str, int]) -> Breakdown:
