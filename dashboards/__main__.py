@@ -50,7 +50,7 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "streamlit",
+        "dashboards.server",
         "run",
         str(APP),
         *(f"--{name}={value}" for name, value in flags.items()),

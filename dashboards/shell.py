@@ -11,6 +11,7 @@ import streamlit as st
 from dashboards.numbers import number_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, by_id, find_sources
+from dashboards.sources.runs import open_live
 from dashboards.state import PageState, read_state, write_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _LIST_TTL_S: Final = 5.0
 _MAX_TABLE_ROWS: Final = 5_000
+_PATIENCE_S: Final = 0.2
 _KIND_WORDS: Final[dict[SourceKind, str]] = {
     "run": "recorded run",
     "trace": "profiler traces",
@@ -200,6 +202,26 @@ def on_each_refresh(run: LiveRun, draw: Callable[[], None]) -> None:
             say_error(error)
 
     st.fragment(draw_or_say, run_every=settings().refresh_s if run.is_live else None)()
+
+
+def load_run(source: Source) -> LiveRun:
+    """Return a run with all that has been written so far; say how far reading has come when it takes long.
+
+    Raises:
+        RunError: The folder is no run directory any more.
+    """
+    run = open_live(source.place, refresh_s=settings().refresh_s)
+    if not run.was_read:
+        reading = run.read_aside()
+        reading.join(_PATIENCE_S)
+        if reading.is_alive():
+            bar = st.progress(0.0, "Reading the run …")
+            while reading.is_alive():
+                bar.progress(run.run.read_ratio, f"Reading the run: {run.run.read_ratio:.0%}")
+                reading.join(_PATIENCE_S)
+            bar.empty()
+    run.refresh()
+    return run
 
 
 def say_error(error: ScopeError) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import polars as pl
-import streamlit as st
 
 from scope.analysis.recorded import (
     RunSummary,
@@ -24,7 +25,9 @@ from scope.analysis.recorded import (
     summarize_steps,
     summarize_traffic,
 )
+from scope.errors import ScopeError
 from scope.frames import Run, open_run
+from scope.frames.kept import entry_of, read_kept, write_kept
 from scope.frames.schema import Ranks, RankSteps
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ _MAX_HEAT_RANKS: Final = 256
 _MAX_HEAT_STEPS: Final = 600
 _REST_FACTOR: Final = 50.0
 """Whatever took a second is done again after 50 s at the earliest, so that a live page costs 2 % of a core for each."""
+_LONG_READ_S: Final = 1.0
+"""What took longer to read is kept in the cache folder."""
 _Value = TypeVar("_Value")
 
 
@@ -70,6 +75,7 @@ class LiveRun:
     clock: Callable[[], float] = time.monotonic
     steps: pl.DataFrame = field(default_factory=RankSteps.empty, init=False)
     ranks: pl.DataFrame = field(default_factory=Ranks.empty, init=False)
+    was_read: bool = field(default=False, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     _rest_until: float = field(default=float("-inf"), init=False)
     _version: int = field(default=0, init=False)
@@ -86,12 +92,30 @@ class LiveRun:
             if began < self._rest_until:
                 return
             self.run.info()
+            is_first = not self.was_read
+            if is_first and (kept := read_kept(entry_of(self.run.path))):
+                self.run.resume(kept)
             ranks, steps = self.run.ranks, self.run.steps()
             if steps.height != self.steps.height or not ranks.equals(self.ranks):
                 self.ranks, self.steps = ranks, steps
                 self._version += 1
             now = self.clock()
             self._rest_until = now + max(self.refresh_s, _REST_FACTOR * (now - began))
+            self.was_read = True
+            if is_first and now - began > _LONG_READ_S:
+                arguments = (entry_of(self.run.path), self.run.to_keep())
+                threading.Thread(target=write_kept, args=arguments, name="scope-keep").start()
+
+    def read_aside(self) -> threading.Thread:
+        """Read for the first time in a thread, so that a page can show how far it has come; what fails fails again."""
+
+        def read() -> None:
+            with suppress(ScopeError):
+                self.refresh()
+
+        thread = threading.Thread(target=read, name="scope-read", daemon=True)
+        thread.start()
+        return thread
 
     @property
     def info(self) -> RunInfo:
@@ -256,17 +280,11 @@ class LiveRun:
             return cast("_Value", known.value)
 
 
-@st.cache_resource(max_entries=_MAX_OPEN_RUNS, show_spinner=False)
-def _open(place: str, refresh_s: float) -> LiveRun:
-    return LiveRun(run=open_run(Path(place)), refresh_s=refresh_s)
-
-
-def load_run(place: str, *, refresh_s: float) -> LiveRun:
-    """Return a run with all that has been written so far.
+@lru_cache(maxsize=_MAX_OPEN_RUNS)
+def open_live(place: str, *, refresh_s: float) -> LiveRun:
+    """Return a run, the same one for all visitors; nothing but `run.json` is read yet.
 
     Raises:
         RunError: The folder is no run directory any more.
     """
-    run = _open(place, refresh_s)
-    run.refresh()
-    return run
+    return LiveRun(run=open_run(Path(place)), refresh_s=refresh_s)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from dashboards.shell import (
+    load_run,
     on_each_refresh,
     open_page,
     say_age,
     say_traces,
-    settings,
     show_figure,
     show_report_table,
 )
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from scope.analysis.recorded import CollectiveSummary
 from scope.report.figures import CollectiveBubble, collective_bandwidth, parts_by_time, wait_and_transfer
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
 
 
 def bubbles_of(collectives: pl.DataFrame) -> list[CollectiveBubble]:
@@ -111,7 +111,7 @@ def main() -> None:
     if source.kind == "trace":
         draw_trace(source)
         return
-    run = load_run(source.place, refresh_s=settings().refresh_s)
+    run = load_run(source)
     on_each_refresh(run, lambda: draw_run(run))
 
 

@@ -11,15 +11,14 @@ import streamlit as st
 from dashboards.shell import (
     choose_other,
     keep_state,
+    load_run,
     open_page,
     say_synthetic,
     say_traces,
-    settings,
     show_figure,
     show_report_table,
     show_table,
 )
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from scope.analysis.comparison import compare_jobs
 from scope.analysis.recorded import PhaseChanges, compare_phases
@@ -31,6 +30,7 @@ from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
     from dashboards.state import PageState
 
 RUNS, RANGES = "Two runs", "Two ranges of steps"
@@ -60,7 +60,7 @@ def draw_runs(run: LiveRun, source: Source, state: PageState) -> None:
     if other is None:
         st.info("There is only one run here: start the dashboard on a folder of runs to compare two.")
         return
-    base = load_run(other.place, refresh_s=settings().refresh_s)
+    base = load_run(other)
     draw(base.of_attempt, run.of_attempt, (other.label, source.label))
 
 
@@ -104,7 +104,7 @@ def main() -> None:
     if source.kind == "trace":
         draw_traces(source, state)
         return
-    run = load_run(source.place, refresh_s=settings().refresh_s)
+    run = load_run(source)
     if run.info.synthetic:
         say_synthetic()
     if run.steps.is_empty():

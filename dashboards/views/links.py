@@ -9,9 +9,17 @@ import polars as pl
 import streamlit as st
 
 from dashboards.links import ERRORS, KINDS, ask_each_nvlink, ask_use, peak_use
-from dashboards.shell import on_each_refresh, open_page, say_age, say_error, settings, show_figure, show_table
+from dashboards.shell import (
+    load_run,
+    on_each_refresh,
+    open_page,
+    say_age,
+    say_error,
+    settings,
+    show_figure,
+    show_table,
+)
 from dashboards.sources.prometheus import Prometheus, labels_table
-from dashboards.sources.runs import LiveRun, load_run
 from scope.analysis.recorded import AxisTraffic
 from scope.errors import ScopeError
 from scope.report.figures import Samples, heat_map, link_use_over_time, parts_by_bytes
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.links import LinkKind
+    from dashboards.sources.runs import LiveRun
 
 WINDOWS_S: Final = {"5 min": 300, "30 min": 1_800, "3 h": 10_800, "24 h": 86_400}
 MAX_LINES: Final = 16
@@ -121,7 +130,7 @@ def main() -> None:
     question = "How much do the links carry against what they can, and which have errors?"
     source, _ = open_page("Links", question, ("prometheus", "run"))
     if source.kind == "run":
-        run = load_run(source.place, refresh_s=settings().refresh_s)
+        run = load_run(source)
         on_each_refresh(run, lambda: draw_run(run))
         return
     window_s = WINDOWS_S[st.segmented_control("Time", list(WINDOWS_S), default="5 min") or "5 min"]

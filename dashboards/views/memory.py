@@ -10,16 +10,15 @@ import streamlit as st
 
 from dashboards.shell import (
     keep_state,
+    load_run,
     on_each_refresh,
     open_page,
     say_age,
     say_traces,
-    settings,
     show_figure,
     show_report_table,
     show_table,
 )
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import metric
 from scope.frames.schema import Ranks, RankSteps
@@ -30,6 +29,7 @@ from scope.units import format_bytes, format_ratio
 
 if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
     from dashboards.state import PageState
 
 LINES = {
@@ -130,7 +130,7 @@ def main() -> None:
     if source.kind == "trace":
         draw_trace(source)
         return
-    run = load_run(source.place, refresh_s=settings().refresh_s)
+    run = load_run(source)
     rank = choose_rank(run, state)
     if rank is None:
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")

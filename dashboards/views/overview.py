@@ -10,18 +10,17 @@ import streamlit as st
 from dashboards.findings import draw_alerts, draw_findings, draw_verdicts
 from dashboards.server_overview import draw_server
 from dashboards.shell import (
+    load_run,
     on_each_refresh,
     open_page,
     say_age,
     say_traces,
-    settings,
     show_figure,
     show_report_table,
     show_table,
     sources,
     utc,
 )
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import metric, say_problems
 from scope.analysis.recorded import RankExcess, RunSummary, compute_waste
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
 
 WORST_RANKS = 3
 NOTABLE_EXCESS = 0.05
@@ -202,7 +202,7 @@ def main() -> None:
     elif source.kind == "prometheus":
         draw_server(source)
     else:
-        run = load_run(source.place, refresh_s=settings().refresh_s)
+        run = load_run(source)
         on_each_refresh(run, lambda: draw_run(run, source))
 
 

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
-from dashboards.shell import on_each_refresh, open_page, say_age, settings, show_table
-from dashboards.sources.runs import LiveRun, load_run
+from dashboards.shell import (
+    load_run,
+    on_each_refresh,
+    open_page,
+    say_age,
+    show_table,
+)
 from dashboards.words import say_problems
 from scope.analysis.recorded import GroupProgress, compute_group_progress, find_absentees
 from scope.report.inert import markdown_text
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from dashboards.sources.runs import LiveRun
     from scope.run.blackbox import BlackBoxState
 
 SHOWN_CALLS = 64
@@ -111,7 +117,7 @@ def main() -> None:
     """Draw the page."""
     question = "What did every rank do last, and which one did not arrive?"
     source, _ = open_page("Post-mortem", question, ("run",))
-    run = load_run(source.place, refresh_s=settings().refresh_s)
+    run = load_run(source)
     on_each_refresh(run, lambda: draw(run))
 
 

@@ -8,17 +8,16 @@ import polars as pl
 import streamlit as st
 
 from dashboards.shell import (
+    load_run,
     on_each_refresh,
     open_page,
     say_age,
     say_error,
     say_traces,
-    settings,
     show_report_table,
     show_table,
 )
 from dashboards.sources.prometheus import Prometheus, labels_table
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
 from scope.errors import ScopeError
@@ -29,6 +28,7 @@ from scope.report.sections.quality import quality_table
 
 if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
 
 QUESTIONS: Final = {
     "Exporters that answer (1) or not (0)": "up",
@@ -99,7 +99,7 @@ def main() -> None:
     elif source.kind == "prometheus":
         draw_server(source)
     else:
-        run = load_run(source.place, refresh_s=settings().refresh_s)
+        run = load_run(source)
         on_each_refresh(run, lambda: draw_run(run))
 
 

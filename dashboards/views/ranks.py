@@ -8,16 +8,15 @@ import polars as pl
 import streamlit as st
 
 from dashboards.shell import (
+    load_run,
     on_each_refresh,
     open_page,
     say_age,
     say_traces,
-    settings,
     show_figure,
     show_report_table,
     show_table,
 )
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
 from scope.analysis.recorded import RankExcess, mesh_axes, summarize_excess_by_group
@@ -31,6 +30,7 @@ from scope.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
 
 MAX_BARS = 64
 
@@ -147,7 +147,7 @@ def main() -> None:
     if source.kind == "trace":
         draw_trace(source)
         return
-    run = load_run(source.place, refresh_s=settings().refresh_s)
+    run = load_run(source)
     on_each_refresh(run, lambda: draw_ranks(run))
 
 

@@ -12,16 +12,15 @@ from dashboards.shell import (
     choose_points,
     is_new_choice,
     keep_state,
+    load_run,
     on_each_refresh,
     open_page,
     say_age,
     say_traces,
-    settings,
     show_figure,
     show_report_table,
     show_table,
 )
-from dashboards.sources.runs import LiveRun, load_run
 from dashboards.sources.traces import load_traces
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.report.figures import StackedTimes, phase_breakdown, rank_breakdown, step_breakdown
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.runs import LiveRun
     from dashboards.state import PageState
 
 SHOWN_STEPS = 200
@@ -161,7 +161,7 @@ def main() -> None:
     if source.kind == "trace":
         draw_trace(source, state)
         return
-    run = load_run(source.place, refresh_s=settings().refresh_s)
+    run = load_run(source)
     chosen = choose(run, state)
     on_each_refresh(run, lambda: draw_steps(run, chosen))
 

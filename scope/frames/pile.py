@@ -36,6 +36,10 @@ class Pile:
         if len(self._rows) >= BATCH_ROWS:
             self._flush()
 
+    def put_back(self, frame: pl.DataFrame) -> None:
+        """Add rows that `whole` has returned before."""
+        self._parts.append(self._table.check(frame))
+
     def forget(self, *, attempt: int, rank: int) -> None:
         """Drop the rows of one rank: its file was replaced and is read again from its start."""
         others = ~((pl.col(Ranks.attempt) == attempt) & (pl.col(Ranks.rank) == rank))

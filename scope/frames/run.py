@@ -10,6 +10,7 @@ import polars as pl
 
 from scope.errors import RunError
 from scope.frames import columns
+from scope.frames.kept import KEY_SCHEMA, KeptSteps
 from scope.frames.pile import Pile
 from scope.frames.schema import Calls, Events, NumberedTotals, RankSteps, Traces
 from scope.run.paths import RANK_FILE, rank_folder
@@ -64,11 +65,13 @@ class Run:
     Attributes:
         path: The run directory.
         problems: What could not be read, one sentence each, naming the file.
+        read_ratio: How much of the reading that goes on now is done; another thread may look at it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[str] = []
+        self.read_ratio = 0.0
         self._reader = RunReader(path)
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._by_folder: dict[Path, _Rank] = {}
@@ -100,6 +103,20 @@ class Run:
         """Return the table `RankSteps`; the same frame as before when no step came."""
         self._read(self._read_steps)
         return self._steps.whole()
+
+    def to_keep(self) -> KeptSteps:
+        """Return the steps that were read, for another reader to go on from."""
+        places = {key: rank.reader.steps_place for key, rank in self._ranks.items()}
+        return KeptSteps(steps=self._steps.whole(), totals=self._totals.whole(), places=places)
+
+    def resume(self, kept: KeptSteps) -> None:
+        """Take over what another reader has read, but for files that were replaced; call it before anything else."""
+        self._open_ranks()
+        known = {key: rank for key, rank in self._ranks.items() if key in kept.places}
+        resumed = [key for key, rank in known.items() if rank.reader.resume_steps(kept.places[key])]
+        keys = pl.DataFrame(resumed, schema=KEY_SCHEMA, orient="row")
+        for pile, frame in ((self._steps, kept.steps), (self._totals, kept.totals)):
+            pile.put_back(frame.join(keys, on=list(KEY_SCHEMA), how="semi", maintain_order="left"))
 
     def phase_memory(self, *, attempt: int, rank: int) -> pl.DataFrame:
         """Return the table `PhaseMemory` of one rank, over its steps that were not folded; reads its file anew.
@@ -191,7 +208,9 @@ class Run:
 
     def _read(self, read: Callable[[_Rank], None]) -> None:
         """Read what is new of every rank; one whose file is torn is noted."""
-        for rank in self._open_ranks():
+        ranks = self._open_ranks()
+        for place, rank in enumerate(ranks):
+            self.read_ratio = place / len(ranks)
             try:
                 read(rank)
             except RunError as error:

@@ -86,6 +86,23 @@ def check_version(version: str, path: Path) -> str | None:
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinePlace:
+    """Where the reading of a growing file of lines has stopped, and how to tell that it is still the same file.
+
+    Attributes:
+        inode: Number of the file.
+        offset: Bytes that were read.
+        line: Lines that were read.
+        seen_last: The bytes before `offset`, at most 256.
+    """
+
+    inode: int
+    offset: int
+    line: int
+    seen_last: bytes
+
+
 class LineTail(Generic[_Record]):
     """Reads a growing file of JSON lines from where it stopped the last time.
 
@@ -123,6 +140,30 @@ class LineTail(Generic[_Record]):
             return self._read(descriptor, max_bytes)
         finally:
             os.close(descriptor)
+
+    @property
+    def place(self) -> LinePlace:
+        """Where reading has stopped."""
+        return LinePlace(inode=self._inode, offset=self._offset, line=self._line, seen_last=self._seen_last)
+
+    def resume(self, place: LinePlace) -> bool:
+        """Go on from a place that an earlier reader has reached; return whether the file is still the one it read.
+
+        Raises:
+            RunError: The file is no regular one.
+        """
+        if place.inode < 0 or not self.path.exists():
+            return False
+        descriptor = open_regular(self.path)
+        try:
+            seen_last = os.pread(descriptor, len(place.seen_last), place.offset - len(place.seen_last))
+            if os.fstat(descriptor).st_ino != place.inode or seen_last != place.seen_last:
+                return False
+        finally:
+            os.close(descriptor)
+        self._inode, self._offset, self._line = place.inode, place.offset, place.line
+        self._seen_last = place.seen_last
+        return True
 
     def _restart_if_replaced(self, descriptor: int) -> None:
         inode = os.fstat(descriptor).st_ino
@@ -239,6 +280,19 @@ class RankReader:
             RunError: As `LineTail.read`.
         """
         return self._steps.read(max_bytes=max_bytes)
+
+    @property
+    def steps_place(self) -> LinePlace:
+        """Where the reading of `steps.jsonl` has stopped."""
+        return self._steps.place
+
+    def resume_steps(self, place: LinePlace) -> bool:
+        """Go on reading `steps.jsonl` from a place; False, and nothing done, when it is not the same file any more.
+
+        Raises:
+            RunError: As `LineTail.resume`.
+        """
+        return self._steps.resume(place)
 
     def new_events(self) -> list[EventRecord]:
         """Return the events written since the last call.
