@@ -260,10 +260,10 @@ def test_a_slow_product_could_be_faster(builder: Any, results_of: Make) -> None:
 
 
 def test_a_product_near_its_peak_is_not_slow(builder: Any, results_of: Make) -> None:
-    """A product that takes 150 us of at least 139 us is not far below its ceiling; other kernels fill the step."""
+    """A product that takes 140 us of at least 139 us is neither far below its ceiling nor above it."""
     builder.step(1, 0, 3000)
     _product(builder, "sm90_xmma_gemm_bf16bf16_bf16f32", 100, 140, dtype="c10::BFloat16", columns=4096)
-    assert "far_below_ceiling" not in kinds(results_of(builder))
+    assert not {"far_below_ceiling", "roofline_exceeded"} & kinds(results_of(builder))
 
 
 def test_a_product_above_its_peak_is_doubted(builder: Any, results_of: Make) -> None:
