@@ -294,8 +294,21 @@ def _with_memory(figure: Figure, key: str) -> Figure:
 
 
 def _fold(table: pl.DataFrame, key: str) -> None:
-    with st.expander("Table"):
-        show_table(table, key=key)
+    fold("Table", lambda: show_table(table, key=key), key=key)
+
+
+def fold(label: str, draw: Callable[[], None], *, key: str) -> None:
+    """Offer something to unfold; it is drawn, and sent to the browser, only while it is open.
+
+    Args:
+        label: Fixed words.
+        draw: Draws what is inside.
+        key: Name on the page; keeps it open while the page is refreshed.
+    """
+    place = st.expander(label, key=f"{key} fold", on_change="rerun")
+    if place.open:
+        with place:
+            draw()
 
 
 def show_table(table: pl.DataFrame, *, key: str) -> None:

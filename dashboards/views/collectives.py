@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from dashboards.shell import (
+    fold,
     load_run,
     on_each_refresh,
     open_page,
@@ -91,8 +92,8 @@ def draw_trace(source: Source) -> None:
         return
     if results.collective_roofline is not None:
         show_figure(bandwidth_figure(results.collective_roofline), None, key="size against bandwidth")
-        with st.expander("Table and ceilings"):
-            show_report_table(collective_roofline_table(results.collective_roofline), key="size and bandwidth")
+        table = collective_roofline_table(results.collective_roofline)
+        fold("Table and ceilings", lambda: show_report_table(table, key="size and bandwidth"), key="size and bandwidth")
     if results.stragglers is not None:
         show_figure(wait_and_transfer(wait_bars(results)), None, key="wait against transfer")
         show_figure(lateness_figure(results.collectives), None, key="arrival skew")

@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboards.shell import (
     choose_points,
+    fold,
     keep_state,
     open_page,
     say_traces,
@@ -53,10 +54,10 @@ def draw_roofline(results: Results, state: PageState) -> None:
         draw_point(placed.row(place, named=True))
     elif not placed.is_empty():
         st.caption("The area of a bubble is the time of its kernels. Click one to see its operator, shapes and saving.")
-    with st.expander("Table"):
-        show_report_table(roofline_table(results.rooflines), key="roofline points")
-    with st.expander("What is covered, and against which GPU"):
-        show_report_table(coverage_table(results.rooflines), key="roofline coverage")
+    table, coverage = roofline_table(results.rooflines), coverage_table(results.rooflines)
+    fold("Table", lambda: show_report_table(table, key="roofline points"), key="roofline points")
+    title = "What is covered, and against which GPU"
+    fold(title, lambda: show_report_table(coverage, key="roofline coverage"), key="roofline coverage")
 
 
 def clicked(points: list[Mapping[str, Any]]) -> int | None:

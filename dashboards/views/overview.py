@@ -10,6 +10,7 @@ import streamlit as st
 from dashboards.findings import draw_alerts, draw_findings, draw_verdicts
 from dashboards.server_overview import draw_server
 from dashboards.shell import (
+    fold,
     load_run,
     on_each_refresh,
     open_page,
@@ -160,8 +161,7 @@ def draw_blame(run: LiveRun, summary: RunSummary) -> None:
             f"{markdown_text(row[RankExcess.phase])}.",
             icon=":material/person_alert:",
         )
-    with st.expander("All ranks"):
-        show_table(excess, key="excess of ranks")
+    fold("All ranks", lambda: show_table(excess, key="excess of ranks"), key="excess of ranks")
 
 
 def draw_windows(source: Source) -> None:

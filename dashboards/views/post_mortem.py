@@ -9,6 +9,7 @@ import polars as pl
 import streamlit as st
 
 from dashboards.shell import (
+    fold,
     load_run,
     on_each_refresh,
     open_page,
@@ -76,8 +77,7 @@ def draw(run: LiveRun) -> None:
     rank = st.selectbox("Last calls of rank", sorted(boxes))
     show_table(_calls(boxes[rank]), key="last calls")
     if not run.events().is_empty():
-        with st.expander("Events"):
-            show_table(run.events(), key="events")
+        fold("Events", lambda: show_table(run.events(), key="events"), key="events")
     say_problems(run)
 
 

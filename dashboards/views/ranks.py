@@ -8,6 +8,7 @@ import polars as pl
 import streamlit as st
 
 from dashboards.shell import (
+    fold,
     load_run,
     on_each_refresh,
     open_page,
@@ -69,8 +70,7 @@ def draw_ranks(run: LiveRun) -> None:
     st.caption("Blue: shorter than the median of all ranks and steps; red: longer.")
     draw_excess(run)
     draw_groups(run)
-    with st.expander("The ranks"):
-        show_table(run.ranks.drop(Ranks.pid), key="ranks")
+    fold("The ranks", lambda: show_table(run.ranks.drop(Ranks.pid), key="ranks"), key="ranks")
     say_problems(run)
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import streamlit as st
 
 from dashboards.perfetto import window_json
-from dashboards.shell import choose_span, keep_state, open_page, say_traces, show_table
+from dashboards.shell import choose_span, fold, keep_state, open_page, say_traces, show_table
 from dashboards.sources.traces import TraceReport, load_traces
 from dashboards.spans import spans_of
 from scope.report.figures import TimelineSpans, timeline
@@ -96,8 +96,11 @@ def draw(spans: pl.DataFrame, state: PageState) -> None:
 
 def offer(inside: pl.DataFrame) -> None:
     """Offer the window as a table and as a trace for Perfetto; it leaves this machine only by the visitor's hand."""
-    with st.expander("Table"):
-        show_table(inside.sort(TimelineSpans.start_ns).head(TABLE_ROWS), key="timeline table")
+    fold(
+        "Table",
+        lambda: show_table(inside.sort(TimelineSpans.start_ns).head(TABLE_ROWS), key="timeline table"),
+        key="timeline table",
+    )
     if inside.height > MAX_WINDOW_SPANS:
         st.caption(f"Choose a window of at most {MAX_WINDOW_SPANS:,} spans to hand it to Perfetto.")
         return

@@ -13,7 +13,7 @@ from scope.trace.columns import Column, Table
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scope.report.figures.style import Figure
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _BAR_WIDTH: Final = 0.85
 _MAX_BARS: Final = 3_000
 _MAX_BINS: Final = 1_000
+_MAX_CELLS: Final = 16_000
+"""Cells of all lanes together: each has a text of its own, which is what the browser waits for."""
+_FEWEST_BINS: Final = 250
 _TITLE: Final = "Timeline"
 
 
@@ -129,9 +132,10 @@ def _bar_trace(category: str, spans: pl.DataFrame, frame: _Frame) -> dict[str, A
 
 def _bins(spans: pl.DataFrame, frame: _Frame) -> Figure:
     length = frame.end_ns - frame.start_ns
-    num_bins = min(_MAX_BINS, length)
+    num_bins = min(max(_FEWEST_BINS, min(_MAX_BINS, _MAX_CELLS // len(frame.lanes))), length)
     edges = [frame.start_ns + length * index // num_bins for index in range(num_bins + 1)]
-    rows = [_lane_bins(spans.filter(pl.col(TimelineSpans.lane) == lane), edges, frame) for lane in frame.lanes]
+    parts = spans.partition_by(TimelineSpans.lane, TimelineSpans.category, as_dict=True)
+    rows = [_lane_bins(parts, lane, edges, frame) for lane in frame.lanes]
     middles = [frame.scale.of((left + right) / 2 - frame.start_ns) for left, right in pairwise(edges)]
     num_categories = len(frame.categories)
     bands = [
@@ -167,20 +171,24 @@ def _bins(spans: pl.DataFrame, frame: _Frame) -> Figure:
     return _drawn([trace, *legend], frame, title=f"{_TITLE} ({spans.height:,} spans in bins of {width})")
 
 
-def _lane_bins(spans: pl.DataFrame, edges: Sequence[int], frame: _Frame) -> list[tuple[int | None, str]]:
+def _lane_bins(
+    parts: Mapping[tuple[object, ...], pl.DataFrame], lane: str, edges: Sequence[int], frame: _Frame
+) -> list[tuple[int | None, str]]:
     busy = {
-        category: binned_busy_ns(spans.filter(pl.col(TimelineSpans.category) == category), edges)
+        category: binned_busy_ns(parts[lane, category], edges)
         for category in frame.categories
+        if (lane, category) in parts
     }
     return [
-        _cell({category: sums[place] for category, sums in busy.items()}, edges, place)
+        _cell({category: sums[place] for category, sums in busy.items()}, edges, place, frame.categories)
         for place in range(len(edges) - 1)
     ]
 
 
-def _cell(busy: dict[str, int], edges: Sequence[int], place: int) -> tuple[int | None, str]:
+def _cell(
+    busy: Mapping[str, int], edges: Sequence[int], place: int, categories: Sequence[str]
+) -> tuple[int | None, str]:
     """Return the index of the category with most time in a bin, and what ran there in words."""
-    names = list(busy)
     if not any(busy.values()):
         return None, ""
     width = edges[place + 1] - edges[place]
@@ -189,7 +197,7 @@ def _cell(busy: dict[str, int], edges: Sequence[int], place: int) -> tuple[int |
         for name, length in busy.items()
         if length
     ]
-    return names.index(max(names, key=lambda name: busy[name])), "<br>".join(parts)
+    return categories.index(max(busy, key=lambda name: busy[name])), "<br>".join(parts)
 
 
 def _drawn(traces: Sequence[dict[str, Any]], frame: _Frame, *, title: str) -> Figure:
