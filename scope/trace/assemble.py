@@ -128,7 +128,7 @@ def _quality(
     if ops is not None and total:
         attributed_ratio = int(lengths.filter(events[DeviceEvents.op_id].is_not_null()).sum()) / total
     idle_launches = launches.filter(
-        pl.col(Launches.kind).cast(pl.String).is_in(LAUNCHING_KINDS) & (pl.col(Launches.num_device_events) == 0)
+        pl.col(Launches.kind).is_in(LAUNCHING_KINDS) & (pl.col(Launches.num_device_events) == 0)
     )
     return TraceQuality(
         events_read=read.collected.events_read,

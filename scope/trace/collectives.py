@@ -18,7 +18,7 @@ from scope.trace.raw import FILE_ROW
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from scope.trace.deviceevents import Devices
     from scope.trace.model import ProcessGroup
@@ -102,10 +102,16 @@ class _Context:
         if len(self.by_device_row) < len(sources.collective_args):
             op_of_row = {row: op for op, row in enumerate(sources.op_file_rows.to_list())}
             self.by_op = {op_of_row[row]: fields for is_device, row, fields in sources.collective_args if not is_device}
-        self.op_names: list[str] = sources.ops[Ops.name].to_list()
-        self.parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
+        self._sources = sources
+        names = sources.ops[Ops.name]
+        # Strings of each row would cost more than all that is asked of them.
+        distinct = names.unique()
+        self._names: dict[int, str] = dict(zip(distinct.to_physical(), distinct.to_list(), strict=True))
+        self._name_codes: list[int] = names.to_physical().to_list()
+        self._parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
         self.ranges = _ranges_by_thread(sources.host_ranges)
         self._chains: dict[int, list[tuple[int, str]]] = {}
+        self._known_by_name: dict[tuple[str, ...], Fields] = {}
 
     def ancestors(self, op: int | None) -> list[tuple[int, str]]:
         """Return an operator and those around it, with their names, innermost first."""
@@ -117,9 +123,18 @@ class _Context:
             chain = self._chains[op] = []
             place: int | None = op
             while place is not None:
-                chain.append((place, self.op_names[place]))
-                place = self.parents[place]
+                chain.append((place, self._names[self._name_codes[place]]))
+                place = self._parents[place]
         return chain
+
+    def described(self, fields: CollectiveArgs | None, labels: tuple[str, ...]) -> Fields:
+        """Return a new row with what metadata and names tell; see `_described`."""
+        if fields is not None:
+            return _described(fields, labels, self._sources)
+        known = self._known_by_name.get(labels)
+        if known is None:
+            known = self._known_by_name[labels] = _described(None, labels, self._sources)
+        return dict(known)
 
     def range_around(self, thread: int | None, instant: int | None) -> Fields | None:
         """Return the range of the library that a thread was in at an instant."""
@@ -152,7 +167,7 @@ def _device_calls(sources: CallSources) -> tuple[list[Fields], list[list[int]]]:
         taken(sources.launches[Launches.start_ns], launch_ids).alias(_LAUNCHED),
     )
     context = _Context(sources)
-    is_hip = bool(sources.launches[Launches.name].cast(pl.String).str.starts_with("hip").any())
+    is_hip = bool(sources.launches[Launches.name].unique().cast(pl.String).str.starts_with("hip").any())
     rows: list[Fields] = []
     members: list[list[int]] = []
     known: dict[tuple[Any, ...], int] = {}
@@ -204,7 +219,7 @@ def _device_row(
     labels.append(around[Annotations.name].partition(":")[2] if around else None)
     labels += [op_name for _, op_name in context.ancestors(event[DeviceEvents.op_id]) if op_name.startswith(_C10D)]
     labels.append(name)
-    row = _described(fields, [label for label in labels if label], sources)
+    row = context.described(fields, tuple(label for label in labels if label))
     if row[CollectiveCalls.operation] in _ROLE_PLACES:
         known = _roles(row[CollectiveCalls.operation], _arguments(event[DeviceEvents.op_id], context, sources))
         row.update({column: value for column, value in known.items() if row[column] is None})
@@ -230,7 +245,7 @@ def _arguments(op: int | None, context: _Context, sources: CallSources) -> list[
     return [] if c10d is None else _concrete({Ops.concrete_inputs: sources.ops[Ops.concrete_inputs][c10d]})
 
 
-def _described(fields: CollectiveArgs | None, labels: list[str], sources: CallSources) -> Fields:
+def _described(fields: CollectiveArgs | None, labels: Sequence[str], sources: CallSources) -> Fields:
     """Return the columns that metadata fills; `labels` name the operation, best first."""
     operations = (calls.operation(label) for label in labels)
     row: Fields = dict(_EMPTY_ROW)

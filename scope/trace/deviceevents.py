@@ -11,6 +11,7 @@ import polars as pl
 from scope.trace import classes
 from scope.trace.eager import is_true, not_negative, taken
 from scope.trace.hostcalls import rows_by_external_id, usable_external_ids
+from scope.trace.launches import LAUNCHING_KINDS
 from scope.trace.nesting import covered
 from scope.trace.raw import RawDevice, RawFlows, RawOps, RawSpans
 from scope.trace.schema import (
@@ -181,16 +182,17 @@ def _launch_ids(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, 
     by_number = launches.select(
         Launches.correlation,
         Launches.launch_id,
-        pl.col(Launches.kind).cast(pl.String).is_in(["kernel", "memcpy", "memset", "graph"]).alias("launches"),
+        pl.col(Launches.kind).is_in(LAUNCHING_KINDS).alias("launches"),
     ).drop_nulls(Launches.correlation)
     # Where several calls bear one number, the one that launches is meant.
-    numbers = by_number.sort("launches", descending=True, maintain_order=True).unique(
-        Launches.correlation, keep="first", maintain_order=True
-    )
+    numbers = by_number
+    if by_number[Launches.correlation].n_unique() < by_number.height:
+        first = by_number.sort("launches", descending=True, maintain_order=True)
+        numbers = first.unique(Launches.correlation, keep="first", maintain_order=True)
     wanted = raw.select(pl.col(RawDevice.correlation).alias(Launches.correlation))
     found = wanted.join(numbers, on=Launches.correlation, how="left", maintain_order="left")[Launches.launch_id]
     launching = by_number.filter("launches")
-    if launching.height > launching[Launches.correlation].n_unique():
+    if numbers is not by_number and launching.height > launching[Launches.correlation].n_unique():
         found = _last_before(raw, launching.drop("launches"), launches, base_ns).fill_null(found)
     if found.null_count() == 0 or flows.height == 0 or launches.height == 0:
         return found.alias(DeviceEvents.launch_id)

@@ -40,9 +40,9 @@ def linked_ops(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame,
     ops = _ops(raw, texts, base_ns)
     nesting = nest(ops[Ops.thread], ops[Ops.start_ns], ops[Ops.end_ns])
     ops = ops.with_columns(
-        pl.Series(Ops.parent_id, nesting.parents, dtype=NO_ROW),
-        pl.Series(Ops.depth, nesting.depths, dtype=pl.UInt32).clip(upper_bound=_DEEPEST).cast(pl.UInt16),
-        pl.Series(Ops.is_leaf, nesting.is_leaf, dtype=pl.Boolean),
+        nesting.parents.alias(Ops.parent_id),
+        nesting.depths.clip(upper_bound=_DEEPEST).cast(pl.UInt16).alias(Ops.depth),
+        nesting.is_leaf.alias(Ops.is_leaf),
         step_of(ops[Ops.start_ns], steps).alias(Ops.step_id),
         _forward_ops(raw, flows).alias(Ops.forward_op_id),
     ).select(*Ops.columns())
@@ -118,7 +118,7 @@ def _by_external_id(known: pl.Series, raw: pl.DataFrame, ops: pl.DataFrame) -> p
     if known.null_count() == 0 or ops.height == 0:
         return known
     ids = usable_external_ids(raw[RawLaunches.external_id], raw[RawLaunches.correlation])
-    return known.fill_null(rows_by_external_id(ids, ops))
+    return known if ids.null_count() == len(ids) else known.fill_null(rows_by_external_id(ids, ops))
 
 
 def usable_external_ids(external_ids: pl.Series, correlations: pl.Series) -> pl.Series:

@@ -14,49 +14,82 @@ _TIME: Final = "time"
 _OP: Final = "op"
 _ROW: Final = "row"
 _END: Final = "end"
+_MOST_TURNS: Final = 64
 
 
 @dataclass(frozen=True)
 class Nesting:
-    """Rows of containing operators; None where there is none."""
+    """Rows of containing operators, null where there is none, and what follows from them."""
 
-    parents: list[int | None]
-    depths: list[int]
-    is_leaf: list[bool]
+    parents: pl.Series
+    depths: pl.Series
+    is_leaf: pl.Series
     overlaps: int
     """Operators that end after the operator in which they began."""
 
 
 def nest(threads: pl.Series, starts: pl.Series, ends: pl.Series) -> Nesting:
-    """Sweep the operators, thread by thread.
+    """Find the operator that contains each operator of its thread.
 
     They are given outer before inner: sorted by start, the longer first. An operator that outlives the one it began in
     keeps its span; its parent is the innermost running operator that contains all of it.
     """
-    size = len(threads)
-    parents: list[int | None] = [None] * size
-    depths = [0] * size
-    is_leaf = [True] * size
-    overlaps = 0
-    stacks: dict[int, list[tuple[int, int]]] = {}
-    rows = zip(range(size), threads.to_list(), starts.to_list(), ends.to_list(), strict=True)
-    for row, thread, start, end in rows:
-        stack = stacks.get(thread)
-        if stack is None:
-            stack = stacks[thread] = []
-        while stack and stack[-1][0] <= start:
-            stack.pop()
-        if stack:
-            around_end, parent = stack[-1]
-            if around_end < end:
-                overlaps += 1
-                parent = next((outer for outer_end, outer in reversed(stack) if outer_end >= end), -1)
-            if parent >= 0:
-                parents[row] = parent
-                depths[row] = depths[parent] + 1
-                is_leaf[parent] = False
-        stack.append((end, row))
-    return Nesting(parents, depths, is_leaf, overlaps)
+    frame = pl.DataFrame([threads.alias(_THREAD), starts.alias(_TIME), ends.alias(_END)]).with_row_index(_ROW)
+    frame = frame.sort(_THREAD, maintain_order=True)
+    rows, begins, finishes = frame[_ROW], frame[_TIME], frame[_END]
+    is_same_thread = pl.col(_THREAD) == pl.col(_THREAD).shift(1)
+    before = pl.when(is_same_thread).then(pl.int_range(pl.len(), dtype=pl.Int64) - 1).otherwise(None)
+    running = _climb(frame.select(before.cast(pl.UInt32)).to_series(), finishes, begins)
+    is_overlap = is_true(finishes[running] < finishes)
+    places = _climb(running, finishes, finishes - 1) if is_overlap.any() else running
+    parents = taken(rows, places).alias(_OP)
+    in_order = pl.DataFrame([rows, parents]).sort(_ROW)[_OP]
+    has_child = pl.repeat(value=True, n=len(rows), dtype=pl.Boolean, eager=True)
+    is_leaf = has_child.scatter(in_order.drop_nulls().unique(), values=False)
+    return Nesting(in_order, _depths(in_order), is_leaf, int(is_overlap.sum()))
+
+
+def _climb(places: pl.Series, ends: pl.Series, limits: pl.Series) -> pl.Series:
+    """Return for each row the nearest row before it that ends later than the row's limit; null where none does.
+
+    Args:
+        places: The row before each, null for the first of a thread; or what an earlier climb returned.
+        ends: Ends of the rows.
+        limits: Limit of each row; never less than those of the rows that it passes over.
+    """
+    places = places.clone()
+    rows = pl.int_range(len(places), dtype=pl.UInt32, eager=True)
+    for _ in range(_MOST_TURNS):
+        rows = rows.filter(is_true(ends[places[rows]] <= limits[rows]))
+        if rows.is_empty():
+            return places
+        # Whom a row passes over, those behind it pass over too, so that each turn shortens the way of all.
+        places = places.scatter(rows, places[places[rows]])
+    return _climbed_one_by_one(places, rows, ends, limits)
+
+
+def _climbed_one_by_one(places: pl.Series, rows: pl.Series, ends: pl.Series, limits: pl.Series) -> pl.Series:
+    """Finish a climb where operators are nested so deeply that turns of all rows would be many."""
+    known: list[int | None] = places.to_list()
+    finishes: list[int] = ends.to_list()
+    waiting: list[int] = rows.to_list()
+    bounds: list[int] = limits[rows].to_list()
+    for row, limit in zip(waiting, bounds, strict=True):
+        place = known[row]
+        while place is not None and finishes[place] <= limit:
+            place = known[place]
+        known[row] = place
+    return pl.Series(known, dtype=pl.UInt32)
+
+
+def _depths(parents: pl.Series) -> pl.Series:
+    """Return how many operators are around each; every turn doubles how far each row has looked."""
+    further = parents
+    depths = parents.is_not_null().cast(pl.UInt32)
+    while further.null_count() < len(further):
+        depths = depths + taken(depths, further).fill_null(0)
+        further = taken(further, further)
+    return depths
 
 
 def innermost(points: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:

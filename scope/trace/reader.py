@@ -30,6 +30,7 @@ _CHUNK_BYTES: Final = 512 << 10
 _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
 _TAIL_BYTES: Final = 4 << 10
+_CLOSED: Final = ord("]")
 _LIST_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*')
 _MOST_LIST_KEYS: Final = 32
 """Each is tried by decoding all that stands before it."""
@@ -65,10 +66,15 @@ class _Reader:
         head, buffer = self._find_list()
         is_last = False
         while self.tail is None and not is_last:
-            buffer, is_last = self._fill(buffer)
-            cut, following = (len(buffer), len(buffer)) if is_last else self._cut(buffer)
-            text = b"".join((b"[", memoryview(buffer)[:cut], b"]"))
-            buffer = self._take_chunk(text, is_last=is_last) + buffer[following:]
+            text, is_last = self._fill(buffer)
+            end, following = self._cut(text, is_last=is_last)
+            # The chunk is closed in place of what separates it from the next event: a copy costs as much as decoding.
+            if is_last:
+                text.append(_CLOSED)
+            else:
+                text[end] = _CLOSED
+            buffer = bytes(memoryview(text)[following:])
+            buffer = self._take_chunk(memoryview(text)[: end + 1], is_last=is_last) + buffer
         tail = (self.tail or b"") + buffer
         is_truncated = self.tail is None or self.source.is_cut
         if self.tail is not None:
@@ -127,52 +133,57 @@ class _Reader:
             )
             raise LimitError(message)
 
-    def _fill(self, buffer: bytes) -> tuple[bytes, bool]:
-        """Read on until there is a chunk; say whether the file ended."""
-        parts = [buffer]
+    def _fill(self, buffer: bytes) -> tuple[bytearray, bool]:
+        """Read on until there is a chunk, which begins with a bracket; say whether the file ended."""
+        parts = [b"[", buffer]
         size = len(buffer)
         wanted = max(_CHUNK_BYTES, size + 1)
         while size < wanted:
             block = next(self.blocks, None)
             if block is None:
-                return b"".join(parts), True
+                return bytearray().join(parts), True
             parts.append(block)
             size += len(block)
-        return b"".join(parts), False
+        return bytearray().join(parts), False
 
-    def _cut(self, buffer: bytes) -> tuple[int, int]:
-        """Return where the last complete event ends, and where the next one begins."""
+    def _cut(self, text: bytearray, *, is_last: bool) -> tuple[int, int]:
+        """Return where the last complete event ends, and where the next one begins; the bracket's place for none."""
+        if is_last:
+            return len(text), len(text) + 1
         window = _TAIL_BYTES
         while True:
-            last = deque(SEPARATOR.finditer(buffer, max(0, len(buffer) - window)), maxlen=1)
+            last = deque(SEPARATOR.finditer(text, max(0, len(text) - window)), maxlen=1)
             if last:
                 return last[0].start() + 1, last[0].end()
-            if window >= len(buffer):
+            if window >= len(text):
                 break
             window *= 16
-        if len(buffer) > _LONGEST_EVENT_BYTES:
+        if len(text) > _LONGEST_EVENT_BYTES:
             message = f"{self.source.path}: one event is longer than {_LONGEST_EVENT_BYTES >> 20} MiB; not read"
             raise LimitError(message)
-        return 0, 0
+        return 0, 1
 
-    def _take_chunk(self, text: bytes, *, is_last: bool) -> bytes:
+    def _take_chunk(self, chunk: memoryview, *, is_last: bool) -> bytes:
         """Decode a chunk, which stands in brackets; return the beginning of an event that it does not finish."""
-        if len(text) == len(b"[]"):
+        if len(chunk) <= len(b"[]"):
             return b""
         try:
-            self._add(text)
-        except msgspec.ValidationError:
+            self._add(chunk)
+        except DECODE_ERRORS as error:
+            return self._take_damaged(bytes(chunk), error, is_last=is_last)
+        return b""
+
+    def _take_damaged(self, text: bytes, error: Exception, *, is_last: bool) -> bytes:
+        """Decode a chunk in which something is of another type than expected, or no JSON."""
+        if isinstance(error, msgspec.ValidationError):
             if self._add_loose(text):
                 return b""
-        except DECODE_ERRORS as error:
-            chunk = text[1:-1]
-            if chunk.isspace():
-                return b""
+        elif text[1:-1].isspace():
+            return b""
+        else:
             end = array_end(text, error)
             if end is not None and self._add_until(text, end):
                 return b""
-        else:
-            return b""
         found = salvage(text[1:-1], is_last=is_last)
         self.collector.add(found.events, exact=True)
         self.collector.collected.events_lost += found.lost
@@ -188,7 +199,7 @@ class _Reader:
         self.tail = text[end + 1 : -1]
         return True
 
-    def _add(self, text: bytes) -> None:
+    def _add(self, text: bytes | memoryview) -> None:
         if not self.is_exact:
             try:
                 self.collector.add(FAST_DECODER.decode(text), exact=False)
