@@ -7,8 +7,6 @@ ends before it starts covers nothing. Cost: one sort of the boundaries each.
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -101,8 +99,10 @@ def _changes(frame: pl.DataFrame, *columns: str) -> pl.Series:
     """Return for each row whether the next one differs from it in some column; the last one does."""
     if frame.is_empty():
         return pl.Series([], dtype=pl.Boolean)
-    differs = reduce(or_, (frame[column][1:] != frame[column][:-1] for column in columns))
-    return pl.concat([differs, _EDGE])
+    first, *others = (frame[column][1:] != frame[column][:-1] for column in columns)
+    for differs in others:
+        first |= differs
+    return pl.concat([first, _EDGE])
 
 
 def union(spans: pl.DataFrame, *, by: str | None = None) -> pl.DataFrame:

@@ -32,7 +32,8 @@ def analyze(job: JobOptions, *, json: bool, html: Path | None, force: bool) -> N
         require("plotly", extra="html")
         check_writable(html, force=force)
     is_summary = html is None and not json
-    results = load_results(job, parts=SUMMARY_PARTS if is_summary else ALL_PARTS)
+    parts = SUMMARY_PARTS if is_summary else ALL_PARTS
+    results = load_results(job, parts=parts, ahead=_import_summary if is_summary else None)
     from scope.report.findings import find_all
 
     findings = find_all(results)
@@ -50,3 +51,11 @@ def analyze(job: JobOptions, *, json: bool, html: Path | None, force: bool) -> N
     from scope.report.text import make_console
 
     print_summary(results, findings, make_console())
+
+
+def _import_summary() -> object:
+    """Import what makes and prints a summary."""
+    from scope.report.findings import find_all
+    from scope.report.summary import print_summary
+
+    return find_all, print_summary

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
-from scope.errors import MissingExtraError, UsageError
+from scope.errors import MissingExtraError, ScopeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
@@ -58,17 +59,20 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         )
 
 
-def load_results(options: JobOptions, *, parts: Collection[Part]) -> Results:
+def load_results(options: JobOptions, *, parts: Collection[Part], ahead: Callable[[], object] | None = None) -> Results:
     """Read and analyse the traces that the user named, redacted when the user asks for it.
 
     Args:
         options: What the user said.
         parts: Which analyses to run beside those that always run.
+        ahead: Imports what the command needs of the results; called in a thread while traces are read.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
     # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time, and once more
     # when the interpreter ends.
     gc.disable()
+    require("polars", extra="trace")
+    threading.Thread(target=_prepare, args=(ahead,), name="scope-prepare").start()
     job = load_job(options)
     from scope.report.build import compute_results
 
@@ -79,6 +83,22 @@ def load_results(options: JobOptions, *, parts: Collection[Part]) -> Results:
         results = redact(results, make_redactor(job))
     gc.freeze()
     return results
+
+
+def _prepare(imports: Callable[[], object] | None) -> None:
+    """Import what comes after reading, and parse the catalogue of GPUs.
+
+    It runs in a thread while traces are read: decompression and work on columns leave Python's lock free.
+    """
+    # What fails here fails again where it is used, and is reported there.
+    with suppress(ImportError, ScopeError):
+        from scope.hardware import builtin_catalogue
+        from scope.report.build import compute_results
+
+        del compute_results
+        if imports is not None:
+            imports()
+        builtin_catalogue()
 
 
 def make_choices(options: JobOptions, job: Job) -> Choices:
