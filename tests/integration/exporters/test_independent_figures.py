@@ -152,7 +152,7 @@ def expect_errors(gpu: int, kind: Kind, own: dict[str, object]) -> dict[Key, flo
 def expect_c2c(gpu: int, link: int, own: dict[str, object]) -> dict[Key, float]:
     """Return one link to the CPU: 45,000 MB/s, active, at full power, each counter with a value of its own."""
     labels = {**own, "link": link}
-    found = {
+    found: dict[Key, float] = {
         key("scope_c2c_up", **labels): 1,
         key("scope_c2c_speed_bytes_per_second", **labels): 45e9,
         key("scope_c2c_low_power", **labels): 0,
@@ -190,7 +190,7 @@ def expect_activity(gpu: int, own: dict[str, object]) -> dict[Key, float]:
 def expect_fabric(gpu: int, own: dict[str, object]) -> dict[Key, float]:
     """Return the place in the fabric: joined, cluster 7, two cliques, nothing wrong."""
     cluster = "00000000-0000-0000-0000-000000000007"
-    found = {
+    found: dict[Key, float] = {
         key("scope_gpu_fabric_info", **own, cluster=cluster, clique=gpu % 2, configuration=""): 1,
         key("scope_gpu_fabric_state", **own): 3,
     }
