@@ -132,16 +132,24 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
 
 def keep_state(state: PageState) -> None:
     """Write the state into the address and remember it for the page that is opened next."""
-    st.session_state[_STATE] = state
+    remember(state)
     write_state(st.query_params, state)
+
+
+def remember(state: PageState) -> None:
+    """Keep the state for the next drawing; unlike writing the address, this cannot be broken off."""
+    st.session_state[_STATE] = state
+
+
+def remembered_state() -> PageState:
+    """Return the state that was remembered last."""
+    remembered = st.session_state.get(_STATE)
+    return remembered if isinstance(remembered, PageState) else PageState()
 
 
 def _current_state() -> PageState:
     from_address = read_state(st.query_params.to_dict())
-    remembered = st.session_state.get(_STATE)
-    if from_address == PageState() and isinstance(remembered, PageState):
-        return remembered
-    return from_address
+    return remembered_state() if from_address == PageState() else from_address
 
 
 def choose_other(source: Source, state: PageState, label: str) -> tuple[Source | None, PageState]:

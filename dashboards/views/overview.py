@@ -24,8 +24,8 @@ from dashboards.shell import (
 )
 from dashboards.sources.traces import load_traces
 from dashboards.words import metric, say_problems
-from scope.analysis.recorded import RankExcess, RunSummary, compute_waste
-from scope.frames.schema import Ranks
+from scope.analysis.recorded import RankExcess, RunSummary, StepSummary, compute_waste
+from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.inert import markdown_text
 from scope.report.page_figures import rank_bars
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 WORST_RANKS = 3
 NOTABLE_EXCESS = 0.05
+NOTABLE_INPUT = 0.1
+RECENT_STEPS = 50
 CONVENTIONS = {"full": "attention counted whole", "causal_halved": "causal attention counted half"}
 
 
@@ -138,6 +140,32 @@ def draw_standstill(run: LiveRun) -> None:
     )
 
 
+def input_share(steps: pl.DataFrame) -> tuple[int, float] | None:
+    """Return how long the slowest rank's host waits for input in a step, and its share; None before the first step.
+
+    Args:
+        steps: Table `StepSummary` of one attempt; its last 50 rows count.
+    """
+    recent = steps.tail(RECENT_STEPS).select(
+        pl.col(StepSummary.num_steps, RankSteps.input_ns, RankSteps.duration_ns).sum()
+    )
+    num_steps, input_ns, duration_ns = recent.row(0)
+    return (input_ns // num_steps, input_ns / duration_ns) if num_steps and duration_ns else None
+
+
+def draw_input(run: LiveRun) -> None:
+    """Say when the run waits for its data, whoever's loader it is."""
+    found = input_share(run.by_step_of_attempt())
+    if found is None or found[1] < NOTABLE_INPUT:
+        return
+    length_ns, share = found
+    st.warning(
+        f"**Input-bound**: each of the last steps waits {format_duration(length_ns)} for its data "
+        f"({format_ratio(share)} of the step). More loader workers or faster storage would gain up to that.",
+        icon=":material/hourglass_top:",
+    )
+
+
 def draw_blame(run: LiveRun, summary: RunSummary) -> None:
     """Say who holds the run up: a rank that does not arrive, else those slower than their peers, and in which phase."""
     st.subheader("Who is to blame")
@@ -146,6 +174,7 @@ def draw_blame(run: LiveRun, summary: RunSummary) -> None:
     stands_still = run.stands_still(usual_ns=step_time and step_time.median_ns)
     if stands_still:
         draw_standstill(run)
+    draw_input(run)
     excess = run.excess()
     if excess.is_empty():
         st.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")

@@ -15,6 +15,8 @@ from dashboards.shell import (
     load_run,
     on_each_refresh,
     open_page,
+    remember,
+    remembered_state,
     say_age,
     say_traces,
     show_figure,
@@ -73,8 +75,12 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
         st.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
     step = clicked(points, numbers, bars.num_merged)
     if is_new_choice("step of a run", step):
-        # The whole page is drawn again, so that the address and the field in the sidebar follow the click.
-        keep_state(replace(state, step=step))
+        remember(replace(state, step=step))
+    # The whole page is drawn again, so that the address and the field in the sidebar follow the click. The drawing that
+    # saw the click may have been broken off by a later event, so what counts is what is remembered.
+    remembered = remembered_state()
+    if remembered.step != state.step:
+        keep_state(remembered)
         st.rerun()
     if state.step is None:
         st.caption("Click a bar to see the step on every rank.")

@@ -61,6 +61,19 @@ def test_the_overview_names_the_slow_rank(open_app: Callable[..., AppTest], run_
     assert "forward" in warning.value
 
 
+def test_a_run_that_waits_for_data_says_how_long(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """25 of 100 ms in `input` on every rank: input-bound; 5 ms are not worth a word."""
+    assert not any("Input-bound" in each.value for each in open_app("overview", run_folder).warning)
+    slow = run_folder.parent / "slow-input"
+    shutil.copytree(run_folder, slow)
+    for file in slow.rglob("steps.jsonl"):
+        text = file.read_text().replace('"input": 5000000', '"input": 25000000')
+        file.write_text(text.replace('"backward": 60000000', '"backward": 40000000'))
+    (sentence,) = [each.value for each in open_app("overview", slow).warning if "Input-bound" in each.value]
+    assert "25 ms" in sentence
+    assert "(25.0 % of the step)" in sentence
+
+
 def test_plotted_phases_are_those_of_the_files(open_app: Callable[..., AppTest], run_folder: Path) -> None:
     """The bars of the steps page hold 5 ms input, 30 or 60 ms forward, 5 ms optimizer of each of 30 steps."""
     (figure,) = figures_of(open_app("steps", run_folder))
