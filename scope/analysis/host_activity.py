@@ -93,25 +93,26 @@ class HostActivity:
 
 def find_launched(events: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return the table `Launched` of the events whose call is in the trace."""
-    called = launches.select(
-        Launches.launch_id,
-        pl.col(Launches.thread).alias(Launched.thread),
-        pl.col(Launches.start_ns).alias(Launched.call_ns),
+    known = events.filter(events[DeviceEvents.launch_id].is_not_null()).select(
+        DeviceEvents.launch_id,
+        DeviceEvents.device,
+        pl.col(DeviceEvents.start_ns).alias(Launched.first_start_ns),
+        pl.col(DeviceEvents.end_ns).alias(Launched.last_end_ns),
+        pl.col(DeviceEvents.copy_kind).is_in(["H2D", "D2H"]).fill_null(value=False).alias(Launched.touches_host),
     )
-    found = (
-        events.lazy()
-        .filter(pl.col(DeviceEvents.launch_id).is_not_null())
-        .group_by(DeviceEvents.launch_id, DeviceEvents.device)
-        .agg(
-            pl.col(DeviceEvents.start_ns).min().alias(Launched.first_start_ns),
-            pl.col(DeviceEvents.end_ns).max().alias(Launched.last_end_ns),
-            pl.col(DeviceEvents.copy_kind).is_in(["H2D", "D2H"]).any().alias(Launched.touches_host),
+    found = in_order(known, Launched.launch_id, Launched.device)
+    if not found[Launched.launch_id].is_unique().all():
+        # A graph, or a call on several devices.
+        found = found.group_by(Launched.launch_id, Launched.device, maintain_order=True).agg(
+            pl.col(Launched.first_start_ns).min(),
+            pl.col(Launched.last_end_ns).max(),
+            pl.col(Launched.touches_host).any(),
         )
-        .join(called.lazy(), on=Launched.launch_id)
-        .select(Launched.columns())
-        .collect()
-    )
-    return in_order(found, Launched.launch_id, Launched.device)
+    call = found[Launched.launch_id]
+    return found.with_columns(
+        launches[Launches.thread][call].alias(Launched.thread),
+        launches[Launches.start_ns][call].alias(Launched.call_ns),
+    ).select(Launched.columns())
 
 
 def find_blocking_calls(launches: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:

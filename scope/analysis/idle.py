@@ -10,7 +10,7 @@ import polars as pl
 from scope.analysis import spans
 from scope.analysis.host_activity import ACTIVITIES, HostSpans, overlap_with_host
 from scope.analysis.result import Result
-from scope.analysis.windows import Parts, split_at_parts
+from scope.analysis.windows import Parts, find_parts
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches
 
@@ -130,31 +130,50 @@ def compute_part_idle_causes(timeline: Timeline, idle: pl.DataFrame) -> dict[int
         idle: What `find_idle_spans` returned for it.
     """
     lengths: dict[int, dict[str, int]] = {part: dict.fromkeys(IDLE_CAUSES, 0) for part in timeline.parts[Parts.part_id]}
-    pieces = split_at_parts(idle.drop(IdleSpans.thread), timeline.parts)
-    sums = pieces.group_by(Parts.part_id, IdleSpans.cause).agg(spans.SPAN_NS.sum())
-    for part, cause, length_ns in sums.iter_rows():
-        lengths[part][cause] = length_ns
+    for windows in timeline.devices:
+        own = idle if len(timeline.devices) == 1 else idle.filter(pl.col(IdleSpans.device) == windows.device)
+        parts = timeline.parts.filter(pl.col(Parts.device) == windows.device, spans.SPAN_NS > 0)
+        _add_causes(lengths, own, parts)
     return {part: _idle_causes(by_cause) for part, by_cause in lengths.items()}
+
+
+def _add_causes(lengths: dict[int, dict[str, int]], idle: pl.DataFrame, parts: pl.DataFrame) -> None:
+    """Add the idle time of one device to that of its parts, which are adjacent and cover all of it."""
+    owners = find_parts(idle[IdleSpans.start_ns], parts)
+    sums = idle.select(owners, IdleSpans.cause, spans.SPAN_NS).group_by(Parts.part_id, IdleSpans.cause).sum()
+    for part, cause, length_ns in sums.iter_rows():
+        lengths[part][cause] += length_ns
+    # What reaches over the edge between two parts was counted whole in the first of them; what lies beyond moves on.
+    edges = list(parts.select(Parts.end_ns, Parts.part_id).iter_rows())
+    before = idle[IdleSpans.start_ns].search_sorted(parts[Parts.end_ns], side="left")
+    for (edge_ns, part), (_, following), num_before in zip(edges, edges[1:], before, strict=False):
+        if num_before:
+            end_ns, cause = idle[num_before - 1, IdleSpans.end_ns], idle[num_before - 1, IdleSpans.cause]
+            beyond = max(0, end_ns - edge_ns)
+            lengths[part][cause] -= beyond
+            lengths[following][cause] += beyond
 
 
 def _find_gaps(timeline: Timeline) -> pl.DataFrame:
     """Return every gap of every device with the event that ended it and the call that launched that event."""
-    calls = timeline.trace.launches.select(
-        Launches.launch_id, pl.col(Launches.start_ns).alias(_CALL_NS), Launches.thread
-    )
-    reach = pl.col(DeviceEvents.end_ns).cum_max().over(DeviceEvents.device)
-    before = reach.shift(1).over(DeviceEvents.device)
+    launches, launch_id = timeline.trace.launches, timeline.events[DeviceEvents.launch_id]
     events = timeline.events.select(
-        DeviceEvents.device, DeviceEvents.start_ns, DeviceEvents.end_ns, DeviceEvents.event_id, Launches.launch_id
-    ).join(calls, on=Launches.launch_id, how="left")
-    return (
-        spans.in_order(events, DeviceEvents.device, DeviceEvents.start_ns, _CALL_NS, DeviceEvents.event_id)
-        .lazy()
-        .with_columns(before.alias(IdleSpans.start_ns), pl.col(DeviceEvents.start_ns).alias(IdleSpans.end_ns))
-        .filter(spans.SPAN_NS > 0)
-        .select(IdleSpans.device, IdleSpans.start_ns, IdleSpans.end_ns, IdleSpans.event_id, IdleSpans.thread, _CALL_NS)
-        .collect()
+        DeviceEvents.device,
+        DeviceEvents.event_id,
+        pl.col(DeviceEvents.start_ns),
+        pl.col(DeviceEvents.end_ns),
+        launches[Launches.thread][launch_id].alias(IdleSpans.thread),
+        launches[Launches.start_ns][launch_id].alias(_CALL_NS),
     )
+    events = spans.in_order(events, DeviceEvents.device, DeviceEvents.start_ns, _CALL_NS, DeviceEvents.event_id)
+    reach = pl.col(DeviceEvents.end_ns).cum_max()
+    if spans.is_constant(events[DeviceEvents.device]):
+        before = reach.shift(1)
+    else:
+        before = reach.over(DeviceEvents.device).shift(1).over(DeviceEvents.device)
+    return events.with_columns(
+        before.alias(IdleSpans.start_ns), pl.col(DeviceEvents.start_ns).alias(IdleSpans.end_ns)
+    ).filter(spans.SPAN_NS > 0)
 
 
 def _split_host(late: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:

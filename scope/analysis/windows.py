@@ -37,9 +37,7 @@ PLACES: Final[tuple[Place, ...]] = ("before", "step", "after", "whole")
 
 _LANE: Final = "lane"
 _BUSY: Final = "busy_ns"
-_PART_START: Final = "part_start_ns"
 _PART_END: Final = "part_end_ns"
-_LAST_PART: Final = "last_part_id"
 _STEP_COLUMNS: Final = (Steps.step_id, Steps.number, Steps.start_ns, Steps.end_ns, Steps.is_cut)
 
 
@@ -324,60 +322,31 @@ def cut_at_parts(
     """
     edges = parts.select(by, Parts.start_ns, Parts.end_ns)
     pieces = spans.sweep(pl.concat([covered, edges], how="diagonal_relaxed"), layers=layers, by=by)
-    owners = parts.filter(spans.SPAN_NS > 0).select(
-        by, Parts.part_id, Parts.start_ns, pl.col(Parts.end_ns).alias(_PART_END)
-    )
+    solid = parts.filter(spans.SPAN_NS > 0)
+    if spans.is_constant(pieces[by]):
+        return pieces.with_columns(find_parts(pieces[Parts.start_ns], solid)).drop_nulls(Parts.part_id)
+    owners = solid.select(by, Parts.part_id, Parts.start_ns, pl.col(Parts.end_ns).alias(_PART_END))
     joined = pieces.sort(Parts.start_ns).join_asof(
         owners.sort(Parts.start_ns), on=Parts.start_ns, by=by, check_sortedness=False
     )
     return joined.filter(pl.col(Parts.end_ns) <= pl.col(_PART_END)).drop(_PART_END)
 
 
-def split_at_parts(disjoint: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """Give spans the part that they lie in; a span across an edge becomes one row a part.
+def find_parts(instants: pl.Series, parts: pl.DataFrame) -> pl.Series:
+    """Return the part in which each instant of one device lies, null where none does; named `part_id`.
 
     Args:
-        disjoint: Spans with the column `device`, those of one device disjoint.
-        parts: The table `Parts`.
-
-    Returns:
-        The rows of `disjoint` with `part_id`, cut to the part, in no order; what lies in no part is left out.
+        instants: Sorted.
+        parts: Columns `part_id`, `start_ns`, `end_ns`; disjoint and sorted. There are few, so to look each of their
+            edges up costs less than to look every instant up.
     """
-    owners = parts.filter(spans.SPAN_NS > 0).select(
-        Parts.device,
-        Parts.part_id,
-        Parts.start_ns,
-        pl.col(Parts.start_ns).alias(_PART_START),
-        pl.col(Parts.end_ns).alias(_PART_END),
-    )
-    placed = disjoint.sort(Parts.start_ns).join_asof(
-        owners.sort(Parts.start_ns), on=Parts.start_ns, by=Parts.device, check_sortedness=False
-    )
-    is_inside = (pl.col(Parts.end_ns) <= pl.col(_PART_END)).fill_null(value=False)
-    inside = placed.filter(is_inside)
-    # The parts of a device are numbered in the order of time, so a span across edges covers a run of numbers.
-    last = owners.select(Parts.device, pl.col(Parts.part_id).alias(_LAST_PART), pl.col(_PART_START).alias(Parts.end_ns))
-    across = (
-        placed.filter(~is_inside)
-        .drop(_PART_START, _PART_END)
-        .sort(Parts.end_ns)
-        .join_asof(
-            last.sort(Parts.end_ns),
-            on=Parts.end_ns,
-            by=Parts.device,
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .with_columns(pl.int_ranges(Parts.part_id, pl.col(_LAST_PART) + 1, dtype=pl.UInt32).alias(Parts.part_id))
-        .explode(Parts.part_id)
-    )
-    cut = (
-        across.join(owners.select(Parts.part_id, _PART_START, _PART_END), on=Parts.part_id)
-        .with_columns(
-            pl.max_horizontal(Parts.start_ns, _PART_START).alias(Parts.start_ns),
-            pl.min_horizontal(Parts.end_ns, _PART_END).alias(Parts.end_ns),
-        )
-        .filter(spans.SPAN_NS > 0)
-    )
-    columns = [*disjoint.columns, Parts.part_id]
-    return pl.concat([inside.select(columns), cut.select(columns)])
+    edges = [instants.search_sorted(parts[edge], side="left") for edge in (Parts.start_ns, Parts.end_ns)]
+    part_ids = parts[Parts.part_id]
+    nothing = pl.Series(Parts.part_id, [None], dtype=part_ids.dtype)
+    runs: list[pl.Series] = []
+    done = 0
+    for row, (first, end) in enumerate(zip(*edges, strict=True)):
+        runs += [nothing.new_from_index(0, first - done), part_ids.new_from_index(row, end - first)]
+        done = end
+    runs.append(nothing.new_from_index(0, len(instants) - done))
+    return pl.concat(runs, rechunk=True).alias(Parts.part_id)
