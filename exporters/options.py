@@ -19,15 +19,18 @@ _DESCRIPTION: Final = (
     """Serve this node's GPUs, links, NICs, storage, and the training runs of its ranks to Prometheus."""
 )
 _EPILOG: Final = """
-A node with 8 GPUs of 18 links, 8 NICs and 8 ranks makes about 2,800 series; --compat dcgm adds about 300 and
+A node with 8 GPUs of 18 links, 8 NICs and 8 ranks makes about 3,000 series; --compat dcgm adds about 300 and
 --compat node-exporter about 350. Per collector: gpu 75 a GPU, 25 of them XID counters that exist before the first
-event; gpm 8 a GPU or MIG instance; nvlink 7 a link, and one a kind of error that a link ever had; rdma 21 a port and at
-most 64 of its driver; affinity one a pair of GPU and NIC; net 11 an interface and at most 43 of its driver; nfs 9 a
-mount and 7 an operation; host 40; training 30 a rank and 4 a pair of operation and axis. Nothing that grows without end
-(process, kernel, step, name of a run) is a label, and every list has a cap.
+event; gpm 8 a GPU or MIG instance; nvlink 7 a link, 8 a GPU for its place behind switches, and one a kind of error that
+a link ever had; NVLink 5 adds 1 a link and 16 a GPU, and one a bin of error correction that a link ever used (at most
+15); 6 a link between GPU and CPU (Grace); rdma 21 a port and at most 64 of its driver; affinity one a pair of GPU and
+NIC; net 11 an interface and at most 43 of its driver; nfs 9 a mount and 7 an operation; host 40; training 30 a rank and
+4 a pair of operation and axis. Nothing that grows without end (process, kernel, step, name of a run) is a label, and
+every list has a cap.
 
 No root is needed: NVML, sysfs, proc and driver counters are readable by everybody. CAP_SYSLOG adds XIDs from the
-kernel's log where dmesg is restricted; seeing other users' processes adds the job of a GPU (--collectors jobs).
+kernel's log where dmesg is restricted; seeing other users' processes adds the job of a GPU (--collectors jobs). Spools
+of the exporter's own user that no `scope run` publishes are copied to their run directories; others are not touched.
 
 examples:
   python -m exporters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 
 import hypothesis
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporters import metrics, training_series
+from exporters import compat_dcgm, compat_node, metrics, training_series
 from exporters.counters import ProblemCounts, Unwrapper, XidCounts
 from exporters.render import OPENMETRICS, TEXT, Renderer, choose_format
 from exporters.series import Metric, SeriesSet
@@ -106,6 +107,38 @@ def test_names_follow_their_kind() -> None:
         assert metric.help.endswith(".") or metric.help.endswith(")."), metric.name
     names = [metric.name for metric in found]
     assert len(set(names)) == len(names)
+
+
+def lint(found: list[Metric]) -> list[str]:
+    """Return what promtool says of one sample of each metric."""
+    series = SeriesSet()
+    for metric in found:
+        series.add(metric, tuple("1" for _ in metric.labels), 1)
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=Renderer(TEXT).render(series), capture_output=True, text=True, check=False)
+    # 3 is what it returns when it can read all and has something to say about names.
+    assert done.returncode in {0, 3}, done.stderr
+    return done.stderr.splitlines()
+
+
+@pytest.mark.system("promtool")
+def test_every_metric_passes_promtool() -> None:
+    """Not only those that some node shows; of the names that are other exporters' own, node_exporter's pass too."""
+    assert lint(all_metrics()) == []
+    theirs = [value for value in vars(compat_node).values() if isinstance(value, Metric)]
+    theirs += [metric for value in vars(compat_node).values() if isinstance(value, dict) for metric in value.values()
+               if isinstance(metric, Metric)]  # fmt: skip
+    assert len(theirs) > 40
+    assert lint(theirs) == []
+
+
+@pytest.mark.system("promtool")
+def test_promtool_on_names_of_dcgm() -> None:
+    """They are valid; all that it has to say is what dcgm-exporter's own names and its label modelName bring along."""
+    theirs = [metric for metric, _ in compat_dcgm._TABLE]  # pyright: ignore[reportPrivateUsage]
+    for line in lint(theirs):
+        assert line.startswith("DCGM_FI_")
+        assert line.endswith(("'camelCase'", 'should have "_total" suffix', "should not include type 'counter'"))
 
 
 @pytest.mark.parametrize("bits", [32, 40, 48])

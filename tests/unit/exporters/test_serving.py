@@ -274,7 +274,16 @@ def test_help_states_how_many_series_a_node_makes() -> None:
     from exporters.options import _EPILOG  # pyright: ignore[reportPrivateUsage]
     from exporters.series import SeriesSet
     from scope.probe.nvml.tables import GPM_ACTIVITIES
-    from scope.probe.records import Affinity, EccCount, GpuIdentity, GpuReading, NetDevice, NvlinkReading, RdmaPort
+    from scope.probe.records import (
+        Affinity,
+        EccCount,
+        FabricReading,
+        GpuIdentity,
+        GpuReading,
+        NetDevice,
+        NvlinkReading,
+        RdmaPort,
+    )
 
     series = SeriesSet()
     gpus = [
@@ -290,6 +299,7 @@ def test_help_states_how_many_series_a_node_makes() -> None:
             recovery_action=0,
             pcie_transmit_bytes=1, pcie_receive_bytes=1, pcie_replays=0, pcie_generation=5, pcie_generation_max=5,
             pcie_width=16, pcie_width_max=16, mig_enabled=False,
+            fabric=FabricReading(3, "c", 1, dict.fromkeys("abcdef", 0)),
             activity_ratio=dict.fromkeys(GPM_ACTIVITIES.values(), 0.5),
             nvlinks=[
                 NvlinkReading(
