@@ -21,6 +21,21 @@ FILE: Final = click.Path(path_type=Path)
 """The type of options and arguments that are paths."""
 
 
+class _UnaskedPath(click.ParamType[Path]):
+    """A path as it was written."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        del param, ctx
+        return Path(value)
+
+
+UNASKED_PATH: Final = _UnaskedPath()
+"""The type of paths that may lie on a file system that hangs: nothing is asked of it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOptions:
     """Which traces, and what the user says about the job that they come from."""

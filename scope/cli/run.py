@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scope.cli.options import FILE
+from scope.cli.options import UNASKED_PATH
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", help="The command, after two dashes.")
-@click.option("--run-dir", type=FILE, help="Run directory; runs/RUN_ID when absent.")
+@click.option("--run-dir", type=UNASKED_PATH, help="Run directory; runs/RUN_ID when absent.")
 @click.option("--run-id", help="Name of the run.")
-@click.option("--spool", type=FILE, help="Folder on this node that ranks write to.")
+@click.option("--spool", type=UNASKED_PATH, help="Folder on this node that ranks write to.")
 @click.option("--tag", multiple=True, help="A label of the run: name=value. May be repeated.")
 @click.option("--max-run-bytes", default="256MiB", show_default=True, help="Budget of a rank; old steps are folded.")
 @click.option("--capture", help="What may start a profiler window: schedule,file,anomaly,signal or off.")
@@ -67,7 +67,9 @@ def run(
         variables={name: value for name, value in variables.items() if value is not None},
     )
     result = launch(plan, os.environ)
-    if not result.num_ranks:
+    if result.unrecorded:
+        _say(f"the command ran unrecorded: {result.unrecorded}")
+    elif not result.num_ranks:
         _say("nothing was recorded: no rank of this command imported torch in an interpreter that can see scope")
     elif result.unpublished:
         for problem in result.problems:

@@ -71,6 +71,7 @@ class LaunchResult:
         num_ranks: Ranks that were recorded on this node, in the attempt that had most.
         unpublished: Spool that could not be published whole, or `None`.
         problems: What could not be published, and why.
+        unrecorded: Why nothing could be recorded at all, or `None`.
     """
 
     returncode: int
@@ -78,6 +79,7 @@ class LaunchResult:
     num_ranks: int
     unpublished: Path | None
     problems: tuple[str, ...] = ()
+    unrecorded: str | None = None
 
 
 def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
@@ -85,7 +87,7 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
 
     Raises:
         UsageError: There is no command, the run id cannot be the name of a folder, or windows are asked for wrongly.
-        RunError: The spool cannot be made, or the command cannot be started.
+        RunError: The spool that was asked for cannot be made, or the command cannot be started.
     """
     if not plan.command:
         message = "there is no command; write it after two dashes: scope run -- torchrun train.py"
@@ -93,12 +95,15 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     read_capture({**environment, **plan.variables})
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
-    spool = (plan.spool or paths.default_spool(dict(environment))).absolute() / f"{run_id}-{os.getpid()}"
     try:
-        identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags)
-    except OSError as error:
-        message = f"{spool}: cannot be written ({error.strerror}); name another folder with --spool"
-        raise RunError(message) from error
+        spool = _make_spool(plan, environment, run_id=run_id, source=source)
+    except RunError as error:
+        if plan.spool is not None:
+            raise  # a mistake of whoever named it, who is told before the job begins
+        returncode = _run_command(plan.command, environment)
+        return LaunchResult(
+            returncode=returncode, run_dir=run_dir, num_ranks=0, unpublished=None, unrecorded=str(error)
+        )
     paths.register_spool(
         paths.Registration(
             run_id=run_id,
@@ -120,6 +125,23 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
         unpublished=None if published else spool,
         problems=tuple(publisher.problems),
     )
+
+
+def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str) -> Path:
+    """Make the folder that ranks write to; on disk where memory has no room."""
+    chosen = plan.spool or paths.default_spool(dict(environment))
+    problems: list[str] = []
+    for choose in (lambda: chosen, paths.disk_spool)[: 1 if plan.spool is not None else 2]:
+        spool = chosen
+        try:
+            spool = choose().absolute() / f"{run_id}-{os.getpid()}"
+            identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags)
+        except OSError as error:
+            problems.append(f"{spool}: cannot be written ({error.strerror})")
+        else:
+            return spool
+    message = "; ".join(problems) + "; name another folder with --spool"
+    raise RunError(message)
 
 
 def build_environment(

@@ -115,10 +115,14 @@ def default_spool(environment: dict[str, str] | None = None) -> Path:
     named = (os.environ if environment is None else environment).get("SCOPE_SPOOL")
     if named:
         return Path(named)
-    name = f"scope-{os.getuid()}"
     if _MEMORY_FOLDER.is_dir() and os.access(_MEMORY_FOLDER, os.W_OK) and _free_bytes(_MEMORY_FOLDER) > _MIN_FREE_BYTES:
-        return _MEMORY_FOLDER / name
-    return Path(tempfile.gettempdir()) / name
+        return _MEMORY_FOLDER / f"scope-{os.getuid()}"
+    return disk_spool()
+
+
+def disk_spool() -> Path:
+    """Return the folder of this user's spools on disk."""
+    return Path(tempfile.gettempdir()) / f"scope-{os.getuid()}"
 
 
 def registry_folder() -> Path:

@@ -116,6 +116,12 @@ class Recording:
             return []
 
 
+@pytest.fixture(scope="session")
+def new_recording() -> type[Recording]:
+    """What makes a job's folder out of a path."""
+    return Recording
+
+
 @pytest.fixture
 def recording(tmp_path: Path) -> Recording:
     """A job's folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,8 +18,6 @@ from scope.run.blackbox import read_black_box
 from scope.run.reader import RankReader, RunReader, read_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from scope.run.schema import StepRecord
 
 JOBS = Path(__file__).parent / "training_jobs.py"
@@ -117,92 +114,6 @@ def test_facts_of_the_ranks(truth: Path) -> None:
     assert list((truth / "spool").iterdir()) == []
 
 
-@pytest.fixture
-def endless(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, list[int]]]:
-    """A recorded job of two ranks that trains until it is ended, and the pids of its ranks."""
-    command = [*RECORD, "--run-dir", str(tmp_path / "run"), "--", *TORCHRUN]
-    command += ["--nproc-per-node", "2", str(JOBS), "endless"]
-    process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    files = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
-    deadline = time.monotonic() + 60
-    while not all(file.exists() and file.read_text() for file in files) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    # Ranks write once a second; wait until both have written steps.
-    while len(list((tmp_path / "spool").glob("*/*/ranks/*/steps.jsonl"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    pids = [int(file.read_text()) for file in files]
-    yield process, tmp_path, pids
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.kill()
-    process.wait(timeout=30)
-
-
-def test_stopped_then_killed_rank(endless: tuple[subprocess.Popen[bytes], Path, list[int]]) -> None:
-    """A stopped rank's heartbeats age while the other waits; a killed one's black box tells step, phase and calls."""
-    process, folder, pids = endless
-    (spool,) = (folder / "spool").iterdir()
-    os.kill(pids[1], signal.SIGSTOP)
-    time.sleep(3.0)
-    now = time.time_ns()
-    stopped = read_black_box(paths.rank_folder(spool, 0, 1) / paths.BLACK_BOX_FILE)
-    waiting = read_black_box(paths.rank_folder(spool, 0, 0) / paths.BLACK_BOX_FILE)
-    assert now - max(stopped.pulse_ns or 0, stopped.beat_ns or 0) > 2e9
-    assert now - (waiting.pulse_ns or 0) < 2e9
-    assert waiting.phase in ("backward", "forward")
-    (mine,) = waiting.groups
-    (theirs,) = stopped.groups
-    assert mine.enqueued > mine.completed
-    assert theirs.enqueued <= mine.enqueued
-    os.kill(pids[1], signal.SIGKILL)
-    assert process.wait(timeout=60) != 0
-    dead = read_black_box(rank_folder(folder, 1) / paths.BLACK_BOX_FILE)
-    assert dead.step is not None
-    assert dead.step >= 10
-    assert dead.phase is not None
-    assert dead.calls[-1].operation == "all_reduce"
-    assert dead.calls[-1].step is not None
-    assert abs(dead.calls[-1].step - dead.step) <= 1
-    assert not dead.closed
-    info = RankReader(rank_folder(folder, 1)).info()
-    assert info.ended_ns is None
-    recorded = read_steps(rank_folder(folder, 1))
-    assert recorded[-1].step >= dead.step - 120
-
-
-@pytest.fixture(scope="module")
-def plain_output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the job prints without Scope."""
-    done = subprocess.run(
-        [sys.executable, str(JOBS), "alone"],
-        env=environment(tmp_path_factory.mktemp("plain")),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert float(done.stdout)
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    ("end", "code", "reason"),
-    [("exit", 17, "finished"), ("exception", 1, "exception"), ("interrupt", -2, "interrupted")],
-)
-def test_a_program_ends_as_without_scope(tmp_path: Path, plain_output: str, end: str, code: int, reason: str) -> None:
-    """Exit code, output and traceback are the program's own however it ends, and the record says how."""
-    done = run(tmp_path, sys.executable, str(JOBS), "alone", JOB_END=end)
-    assert done.returncode == code
-    assert done.stdout == plain_output
-    assert ("ValueError: the job's own" in done.stderr) == (end == "exception")
-    reader = RankReader(rank_folder(tmp_path))
-    assert reader.info().exit_reason == reason
-    assert len(read_steps(rank_folder(tmp_path))) == 30
-
-
 def test_python_m_and_a_chained_sitecustomize(tmp_path: Path) -> None:
     """`python -m` is recorded, and the user's own sitecustomize still runs."""
     (tmp_path / "own").mkdir()
@@ -217,14 +128,6 @@ def test_python_m_and_a_chained_sitecustomize(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"42 {tmp_path / 'own' / 'sitecustomize.py'}" in done.stdout
     assert len(read_steps(rank_folder(tmp_path))) == 3
-
-
-def test_an_elastic_restart_is_a_new_attempt(tmp_path: Path) -> None:
-    """After a failed attempt the restarted rank stands beside it, and the first one's end is kept."""
-    done = run(tmp_path, *TORCHRUN, "--nproc-per-node", "1", "--max-restarts", "1", str(JOBS), "restarts")
-    assert done.returncode == 0, done.stderr
-    assert RunReader(tmp_path / "run").attempts() == [0, 1]
-    assert [len(read_steps(rank_folder(tmp_path, 0, attempt))) for attempt in (0, 1)] == [5, 5]
 
 
 def test_nothing_to_record_is_said(tmp_path: Path) -> None:
@@ -261,26 +164,6 @@ def test_parameters_are_bit_identical_under_ddp_and_fsdp(tmp_path: Path) -> None
             assert operations <= {total.operation for step in steps for total in step.collectives}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small memory file system needs root")
-def test_a_full_memory_backed_spool_costs_records_only(tmp_path: Path, plain_output: str) -> None:
-    """On a memory file system without room the job ends as ever: no SIGBUS, and what was dropped is counted."""
-    spool = tmp_path / "spool"
-    spool.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "scope", str(spool)], check=False)
-    if mounted.returncode:
-        pytest.skip("this container may not mount")
-    try:
-        done = run(tmp_path, sys.executable, str(JOBS), "alone", JOB_PAUSE="0.05")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == plain_output
-        (spool / "fill").write_bytes(b"x" * max(0, os.statvfs(spool).f_bavail * os.statvfs(spool).f_frsize))
-        done = run(tmp_path, sys.executable, str(JOBS), "alone")
-        assert done.returncode != 0 or done.stdout == plain_output
-        assert "Traceback" not in done.stderr
-    finally:
-        subprocess.run(["umount", "-l", str(spool)], check=True)
-
-
 def test_a_spool_that_is_truncated_under_a_rank(tmp_path: Path) -> None:
     """Truncating every file of a live spool neither ends nor stalls the job, and its later steps are kept."""
     command = [*RECORD, "--run-dir", str(tmp_path / "run"), "--", sys.executable, str(JOBS), "alone"]
@@ -301,13 +184,3 @@ def test_a_spool_that_is_truncated_under_a_rank(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert len(output.split()) == 1
     assert read_steps(rank_folder(tmp_path))[-1].step == 29
-
-
-def test_a_run_directory_that_cannot_be_written_leaves_the_spool(tmp_path: Path, plain_output: str) -> None:
-    """Where the run directory cannot be made, the job ends as ever and its record stays in the spool, which is said."""
-    (tmp_path / "run").write_text("a file where the folder should be")
-    done = run(tmp_path, sys.executable, str(JOBS), "alone")
-    assert (done.returncode, done.stdout) == (0, plain_output)
-    assert "not all of it could be published" in done.stderr
-    (spool,) = (tmp_path / "spool").iterdir()
-    assert len(read_steps(paths.rank_folder(spool, 0, 0))) == 30

@@ -1,0 +1,139 @@
+"""Programs that end in every way there is; they know nothing of Scope, and have to end as if it were not there."""
+
+# torch annotates only a part of itself.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+STEPS = 5
+
+
+class Model(nn.Module):
+    """A layer whose call raises in one step."""
+
+    def __init__(self, *, fails_in: int = -1) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.fails_in = fails_in
+        self.step = -1
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Raise what was caused by something else, or run the layer."""
+        self.step += 1
+        if self.step == self.fails_in:
+            try:
+                {}["missing"]
+            except KeyError as error:
+                message = "the job's own"
+                raise ValueError(message) from error
+        return self.layer(batch)
+
+
+def train(*, fails_in: int = -1, pause_s: float = 0.0) -> None:
+    """Train a few steps and print what came out of them."""
+    torch.manual_seed(0)
+    model = Model(fails_in=fails_in)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    samples = [torch.full((8,), float(number)) for number in range(STEPS)]
+    for batch in DataLoader(samples, batch_size=1):  # pyright: ignore[reportArgumentType]
+        model(batch).sum().backward()
+        optimizer.step()
+        time.sleep(pause_s)
+    sys.stdout.write(f"{sum(each.sum().item() for each in model.parameters()):.12f}\n")
+    sys.stdout.flush()
+
+
+def exits_with_words() -> None:
+    """Leave with a message, which Python prints, and a code."""
+    train()
+    sys.exit("no more data")
+
+
+def raise_in_a_backward() -> None:
+    """Raise in a hook of a tensor."""
+    value = torch.ones(2, requires_grad=True)
+    value.register_hook(lambda _: {}["no such gradient"])
+    value.sum().backward()
+
+
+def raise_in_a_collective() -> None:
+    """Hand a collective sizes that do not fit, and receive the backend's error from C++."""
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    dist.reduce_scatter_tensor(torch.ones(3), torch.ones(2))
+
+
+def raises() -> None:
+    """Print two exceptions as Python would; die of a third one in a model's call, which another one caused."""
+    for function in (raise_in_a_backward, raise_in_a_collective):
+        try:
+            function()
+        except (KeyError, RuntimeError, ValueError):
+            sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType] - there is one
+    train(fails_in=3)
+
+
+def has_a_hook() -> None:
+    """Raise where the program prints exceptions by itself, and passes them on to nobody."""
+    sys.excepthook = lambda kind, error, traceback: print(f"own hook: {error!r}", file=sys.stderr)  # noqa: T201
+    train(fails_in=2)
+
+
+def is_interrupted() -> None:
+    """Receive what Ctrl-C sends."""
+    train()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+
+def is_terminated() -> None:
+    """Receive what a scheduler sends, without a handler for it."""
+    train()
+    time.sleep(1.2)  # ranks write once a second
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
+def ends_at_once() -> None:
+    """Leave without any of Python's endings."""
+    train()
+    time.sleep(1.2)
+    os._exit(9)
+
+
+def tears_everything_away() -> None:
+    """Close all descriptors, clear the environment, and change directory, umask and session; then write a file."""
+    train()
+    os.closerange(3, 20_000)
+    os.environ.clear()
+    folder = Path(sys.argv[2])
+    os.chdir("/")
+    os.umask(0o077)
+    with contextlib.suppress(PermissionError):  # of the one that leads its group already
+        os.setsid()
+    own = folder / "own.txt"
+    with own.open("wb", buffering=0) as file:
+        # Whoever still writes to a number that was once its own now writes in here.
+        others = [os.dup(file.fileno()) for _ in range(300)]
+        file.write(b"mine\n")
+        train(pause_s=0.3)
+        for other in others:
+            os.close(other)
+    sys.stdout.write(own.read_text())
+
+
+if __name__ == "__main__":
+    jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, tears_everything_away)
+    {job.__name__: job for job in jobs}[sys.argv[1]]()

@@ -1,0 +1,131 @@
+"""However a program ends: exit code, output and errors are to the byte those without Scope, and its record is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("torch")
+
+from scope.run import paths
+from scope.run.blackbox import read_black_box
+from scope.run.reader import RankReader, read_steps
+
+SCRIPT = Path(__file__).parent / "ending_jobs.py"
+ENDINGS = {
+    "exits_with_words": (1, "finished"),
+    "raises": (1, "exception"),
+    "has_a_hook": (1, "exception"),
+    "is_interrupted": (-signal.SIGINT, "interrupted"),
+    "is_terminated": (-signal.SIGTERM, None),
+    "ends_at_once": (9, None),
+    "tears_everything_away": (0, "finished"),
+}
+"""Exit code, and what the record says of it; `None` where the program is gone before anybody could say."""
+COMPARED = ("raises", "is_interrupted")
+"""Those run without Scope as well: their tracebacks are compared."""
+ERRORS = {"exits_with_words": "no more data\n", "has_a_hook": 'own hook: ValueError("the job\'s own")\n'}
+"""What the others have on standard error, which is nothing elsewhere."""
+AT_ONCE = 2
+
+
+class Ending(NamedTuple):
+    """How a program ended, with Scope and without."""
+
+    folder: Path
+    plain: subprocess.CompletedProcess[bytes] | None
+    recorded: subprocess.CompletedProcess[bytes]
+
+    @property
+    def rank(self) -> Path:
+        """The folder of its one rank in the run directory."""
+        return paths.rank_folder(self.folder / "run", 0, 0)
+
+
+def run_both(name: str, folder: Path) -> Ending:
+    """Run a program with Scope, and without it where tracebacks are to be compared."""
+    folder.mkdir()
+    own = {"SCOPE_SPOOL": str(folder / "spool"), "SCOPE_REGISTRY": str(folder / "registry"), "OMP_NUM_THREADS": "1"}
+
+    def run(*command: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*command, sys.executable, str(SCRIPT), name, str(folder)],
+            env={**os.environ, **own},
+            capture_output=True,
+            timeout=200,
+            check=False,
+        )
+
+    recorded = run(sys.executable, "-m", "scope", "run", "--run-dir", str(folder / "run"), "--")
+    return Ending(folder, run() if name in COMPARED else None, recorded)
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
+    """Every program, run once; two at a time, for most of it is the import of torch."""
+    folder = tmp_path_factory.mktemp("endings")
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(ENDINGS, pool.map(lambda name: run_both(name, folder / name), ENDINGS), strict=True))
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_it_ends_as_without_scope(endings: dict[str, Ending], name: str) -> None:
+    """Exit code, output and standard error, tracebacks in it, are the same to the byte; one line of ours follows."""
+    _, plain, recorded = endings[name]
+    assert recorded.returncode == ENDINGS[name][0], recorded.stderr.decode()
+    errors, _, ours = recorded.stderr.rpartition(b"scope: ")
+    assert ours.startswith(b"1 ranks were recorded")
+    if plain is None:
+        assert errors.decode() == ERRORS.get(name, "")
+        assert recorded.stdout.startswith(b"" if name == "has_a_hook" else trained(endings))
+        return
+    assert plain.returncode == ENDINGS[name][0]
+    assert without_times(errors) == without_times(plain.stderr) != ""
+    assert recorded.stdout == plain.stdout
+
+
+def without_times(errors: bytes) -> str:
+    """Leave out the instant that an error of torch's C++ bears."""
+    return re.sub(r"\d{2}:\d{2}:\d{2}\.\d+", "TIME", errors.decode())
+
+
+def trained(endings: dict[str, Ending]) -> bytes:
+    """What training comes to without Scope."""
+    plain = endings["is_interrupted"].plain
+    assert plain is not None
+    assert float(plain.stdout)
+    return plain.stdout.strip()
+
+
+def test_a_program_that_tears_everything_away_keeps_its_files(endings: dict[str, Ending]) -> None:
+    """With all descriptors closed under it the recorder writes into no file of the program's, and records on."""
+    ending = endings["tears_everything_away"]
+    assert ending.recorded.stdout.splitlines() == [trained(endings)] * 2 + [b"mine"]
+    assert len(read_steps(ending.rank)) == 10
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_what_was_recorded_is_readable(endings: dict[str, Ending], name: str) -> None:
+    """Every finished step is there; the record says how it ended where Python still told, and is open elsewhere."""
+    ending, reason = endings[name], ENDINGS[name][1]
+    finished = {"raises": 3, "has_a_hook": 2, "is_terminated": 4, "ends_at_once": 4}.get(name, 5)
+    assert [step.step for step in read_steps(ending.rank)][:finished] == list(range(finished))
+    assert RankReader(ending.rank).info().exit_reason == reason
+    box = read_black_box(ending.rank / paths.BLACK_BOX_FILE)
+    assert (box.closed, box.exception) == (reason is not None, reason == "exception")
+    assert not list((ending.folder / "spool").iterdir())
+
+
+def test_the_record_names_the_exception(endings: dict[str, Ending]) -> None:
+    """The exception that ended the program is told, whoever printed it."""
+    for name in ("raises", "has_a_hook"):
+        told = [event.message for event in RankReader(endings[name].rank).new_events() if event.kind == "exception"]
+        assert told[-1] == "ValueError: the job's own"
