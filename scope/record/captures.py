@@ -1,5 +1,6 @@
 """Profiler windows of a few steps: on a schedule under a time budget, on a file, a signal or an anomaly.
 
+The budget counts what start, stop and export take, and how much longer the steps of a window are than usual ones.
 A window never begins while another profiler is active, and ends at once when the program starts one of its own. The
 trace lands under `traces/` of the rank, ready for `scope analyze`; it is read outside this process. Windows by schedule
 and anomaly end when the traces of an attempt are larger than the rank's budget (`--max-run-bytes`).
@@ -55,6 +56,7 @@ class Captures:
         self._spent_ns = 0
         self._kept_bytes = 0
         self._last_cost_ns = _FIRST_COST_NS
+        self._wrote_last = False
         self._usual: deque[int] = deque(maxlen=_NUM_USUAL)
         self._old_handler: Any = None
 
@@ -73,7 +75,7 @@ class Captures:
         self._request = reason
 
     def on_step(self, step: int, length_ns: int) -> str | None:
-        """A step has ended; return `capture` when it was inside a window. Called by the training thread."""
+        """A step has ended; return `capture` when a window was open or written in it. Called by the training thread."""
         if not self._patches.holds(autograd_profiler.profile, "_prepare_trace") or _HOOK in self._session.guard.reasons:
             return None
         try:
@@ -99,20 +101,23 @@ class Captures:
     def _on_step(self, step: int, length_ns: int) -> str | None:
         window = self._window
         if window is not None:
-            window.end_step()
+            window.end_step(length_ns)
             if step - window.first_step + 1 >= self._settings.num_steps:
                 self._window = None
                 self._keep(window)
             else:
                 window.begin_step(step + 1)
             return "capture"
-        self._notice_anomaly(length_ns)
+        # The trace of a window is written in the step that follows it, which is long for that alone.
+        wrote_last, self._wrote_last = self._wrote_last, False
+        if not wrote_last:
+            self._notice_anomaly(length_ns)
         reason = self._request or ("schedule" if self._is_due() else None)
         self._request = None
         if reason is not None and not torch._C._autograd._profiler_enabled():
             self._window = _Window(step + 1, reason, self)
             self._window.start()
-        return None
+        return "capture" if wrote_last else None
 
     def _notice_anomaly(self, length_ns: int) -> None:
         usual = self._usual
@@ -136,9 +141,11 @@ class Captures:
 
     def _keep(self, window: _Window) -> None:
         info = window.finish(self._session)
-        self._spent_ns += info.cost_ns
+        usual = round(statistics.median(self._usual)) if self._usual else None
+        self._last_cost_ns = info.cost_ns + window.slowed_ns(usual)
+        self._spent_ns += self._last_cost_ns
         self._kept_bytes += info.trace_bytes or 0
-        self._last_cost_ns = info.cost_ns
+        self._wrote_last = True
         self._session.writer.add_event(
             "capture",
             f"{info.num_steps} steps were profiled ({info.reason})",
@@ -196,6 +203,8 @@ class _Window:
         self._settings = captures.settings
         self._label: Any = None
         self._cost_ns = 0
+        self._start_cost_ns = 0
+        self._length_ns = 0
         self._start_ns = 0
         self._profiler: Any = None
 
@@ -213,7 +222,7 @@ class _Window:
         self._profiler.start()
         self.starting = False
         self._start_ns = time.monotonic_ns()
-        self._cost_ns += self._start_ns - before
+        self._cost_ns = self._start_cost_ns = self._start_ns - before
         self.begin_step(self.first_step)
 
     def begin_step(self, step: int) -> None:
@@ -221,12 +230,19 @@ class _Window:
         self._label = torch.profiler.record_function(f"ProfilerStep#{step}")
         self._label.__enter__()
 
-    def end_step(self) -> None:
-        """End the mark."""
+    def end_step(self, length_ns: int = 0) -> None:
+        """End the mark of a step that took so long."""
+        self._length_ns += length_ns
         if self._label is not None:
             self._label.__exit__(None, None, None)
             self._label = None
             self.num_steps += 1
+
+    def slowed_ns(self, usual_ns: int | None) -> int:
+        """Return how much longer its steps took than as many usual ones, the profiler's start apart."""
+        if usual_ns is None:
+            return 0
+        return max(0, self._length_ns - self._start_cost_ns - self.num_steps * usual_ns)
 
     def abandon(self) -> None:
         """Stop and forget what was profiled."""
