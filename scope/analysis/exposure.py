@@ -38,8 +38,6 @@ _KEYS: Final = (
 )
 _COMPUTE: Final = "compute"
 _COMMUNICATION: Final = "communication"
-_EXPOSED_BEFORE: Final = "exposed_before_ns"
-_EXPOSED_UNTIL: Final = "exposed_until_ns"
 
 
 def compute_exposed_collectives(trace: RankTrace) -> pl.DataFrame:
@@ -48,37 +46,29 @@ def compute_exposed_collectives(trace: RankTrace) -> pl.DataFrame:
     communication = events.filter(pl.col(DeviceEvents.category) == _COMMUNICATION)
     if communication.is_empty():
         return ExposedCollectives.empty()
-    curve = _exposed_before(events)
-    sides = (DeviceEvents.device, DeviceEvents.start_ns)
-    measured = (
-        communication.join(curve, on=sides, how="left")
-        .join(
-            curve.rename({_EXPOSED_BEFORE: _EXPOSED_UNTIL, DeviceEvents.start_ns: DeviceEvents.end_ns}),
-            on=(DeviceEvents.device, DeviceEvents.end_ns),
-            how="left",
-        )
-        # An event of no length bounds no piece and is exposed for no time.
-        .with_columns(
-            (pl.col(_EXPOSED_UNTIL) - pl.col(_EXPOSED_BEFORE)).fill_null(0).alias(ExposedCollectives.exposed_ns)
-        )
-    )
+    devices = communication[DeviceEvents.device].unique(maintain_order=True)
+    measured = pl.concat([_measured(events, communication, device) for device in devices])
     return ExposedCollectives.check(_grouped(measured, trace.collective_calls))
 
 
-def _exposed_before(events: pl.DataFrame) -> pl.DataFrame:
-    """Return, at every boundary of a device's events, how long communication was exposed before it."""
+def _measured(events: pl.DataFrame, communication: pl.DataFrame, device: int) -> pl.DataFrame:
+    """Return the communication of one device with how long each event of it was exposed."""
+    own = pl.col(DeviceEvents.device) == device
     category = pl.col(DeviceEvents.category)
     layers = {_COMPUTE: category == _COMPUTE, _COMMUNICATION: category == _COMMUNICATION}
-    pieces = spans.sweep(events, layers=layers, by=DeviceEvents.device)
+    pieces = spans.sweep(events.filter(own, category.is_in([_COMPUTE, _COMMUNICATION])), layers=layers)
     exposed = pl.when(pl.col(_COMMUNICATION) > 0, pl.col(_COMPUTE) == 0).then(spans.SPAN_NS).otherwise(0)
-    until = exposed.cum_sum().over(DeviceEvents.device)
-    measured = pieces.with_columns(until.alias(_EXPOSED_UNTIL), (until - exposed).alias(_EXPOSED_BEFORE))
-    begins = measured.select(DeviceEvents.device, DeviceEvents.start_ns, _EXPOSED_BEFORE)
-    last = measured.group_by(DeviceEvents.device).agg(
-        pl.col(DeviceEvents.end_ns).max().alias(DeviceEvents.start_ns),
-        pl.col(_EXPOSED_UNTIL).max().alias(_EXPOSED_BEFORE),
+    # How long communication was exposed before each boundary; every event that has a length begins and ends at one.
+    before = pl.concat([pl.Series([0]), pieces.select(exposed.cum_sum()).to_series()])
+    boundaries = pl.concat([pieces[DeviceEvents.start_ns], pieces[DeviceEvents.end_ns].tail(1)])
+    mine = communication.filter(own)
+    until, since = (
+        before[boundaries.search_sorted(mine[edge], side="left").clip(upper_bound=len(pieces))]
+        for edge in (DeviceEvents.end_ns, DeviceEvents.start_ns)
     )
-    return pl.concat([begins, last.select(begins.columns)])
+    has_length = mine[DeviceEvents.end_ns] > mine[DeviceEvents.start_ns]
+    # An event of no length is exposed for no time.
+    return mine.with_columns((until - since).zip_with(has_length, pl.Series([0])).alias(ExposedCollectives.exposed_ns))
 
 
 def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

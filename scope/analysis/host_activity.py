@@ -122,10 +122,12 @@ def find_blocking_calls(launches: pl.DataFrame, launched: pl.DataFrame) -> pl.Da
     device, unless the call is asynchronous and touches no memory of the host: `cudaMemcpyAsync` waits for a copy from
     or to pageable memory, and nothing but its length says so.
     """
-    done = launched.group_by(Launched.launch_id).agg(
+    moves = launches.filter(pl.col(Launches.kind).is_in(["memcpy", "memset"]))
+    moving = launched.filter(pl.col(Launched.launch_id).is_in(moves[Launches.launch_id].implode()))
+    done = moving.group_by(Launched.launch_id).agg(
         pl.col(Launched.last_end_ns).max(), pl.col(Launched.touches_host).any()
     )
-    moved = launches.filter(pl.col(Launches.kind).is_in(["memcpy", "memset"])).join(done, on=Launches.launch_id)
+    moved = moves.join(done, on=Launches.launch_id)
     can_wait = pl.col(Launched.touches_host) | ~pl.col(Launches.name).cast(pl.String).str.contains("Async")
     waited = moved.filter(can_wait, pl.col(Launches.end_ns) >= pl.col(Launched.last_end_ns))
     sync = launches.filter(pl.col(Launches.kind) == "sync")
@@ -148,8 +150,9 @@ def find_host_spans(trace: RankTrace, blocking: pl.DataFrame) -> pl.DataFrame:
         _overheads(host, threads),
         *(_named(frame, Ops.name, _GC, "gc") for frame in (host, trace.python_calls)),
     ]
-    merged = _merge(pl.concat(found))
-    return pl.concat([_spans(blocking, "sync"), merged]).sort(HostSpans.thread, HostSpans.start_ns)
+    seen = [spans for spans in found if not spans.is_empty()]
+    merged = [_merge(pl.concat(seen))] if seen else []
+    return pl.concat([_spans(blocking, "sync"), *merged]).sort(HostSpans.thread, HostSpans.start_ns)
 
 
 def _merge(found: pl.DataFrame) -> pl.DataFrame:
@@ -176,30 +179,37 @@ def overlap_with_host(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFra
         `start_ns` and `end_ns` cut to what stretch and span share. Costs the number of pairs, not its square.
     """
     keys = (DeviceEvents.device, HostSpans.thread)
-    rows = stretches.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).over(keys).alias(_LANE))
-    wanted = host.join(rows.select(keys).unique(), on=HostSpans.thread)
-    ended = rows.select(*keys, pl.col(Spans.end_ns).alias(Spans.start_ns), (pl.col(_LANE) + 1).alias(_FIRST))
-    begun = rows.select(*keys, pl.col(Spans.start_ns).alias(Spans.end_ns), (pl.col(_LANE) + 1).alias(_LAST))
-    reached = (
-        wanted.sort(Spans.start_ns)
-        .join_asof(ended.sort(Spans.start_ns), on=Spans.start_ns, by=keys, check_sortedness=False)
-        .sort(Spans.end_ns)
-        .join_asof(
-            begun.sort(Spans.end_ns), on=Spans.end_ns, by=keys, allow_exact_matches=False, check_sortedness=False
+    lanes = [stretches] if stretches.is_empty() else stretches.partition_by(keys)
+    return pl.concat([_overlap_of_thread(lane, host) for lane in lanes])
+
+
+def _overlap_of_thread(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
+    """Return the pairs of the stretches of one device and thread, as `overlap_with_host` does."""
+    thread = None if stretches.is_empty() else stretches[HostSpans.thread][0]
+    spans = host.filter(pl.col(HostSpans.thread) == pl.lit(thread, dtype=HostSpans.thread.dtype))
+    starts, ends = stretches[Spans.start_ns], stretches[Spans.end_ns]
+    # Both edges of disjoint stretches are sorted, so a span overlaps a run of them.
+    first = ends.search_sorted(spans[Spans.start_ns], side="right")
+    last = starts.search_sorted(spans[Spans.end_ns], side="left")
+    pairs = (
+        spans.select(
+            pl.col(Spans.start_ns).alias(_SPAN_START),
+            pl.col(Spans.end_ns).alias(_SPAN_END),
+            HostSpans.activity,
+            HostSpans.launch_id,
+            first.alias(_FIRST),
+            last.alias(_LAST),
         )
-        .with_columns(
-            pl.int_ranges(pl.col(_FIRST).fill_null(0), pl.col(_LAST).fill_null(0)).alias(_LANE),
-        )
+        .filter(pl.col(_FIRST) < pl.col(_LAST))
+        .with_columns(pl.int_ranges(_FIRST, _LAST).alias(_LANE))
         .drop(_FIRST, _LAST)
         .explode(_LANE)
-        .drop_nulls(_LANE)
-        .rename({Spans.start_ns: _SPAN_START, Spans.end_ns: _SPAN_END})
     )
-    common = (
+    both = stretches[pairs[_LANE].cast(pl.UInt32)].hstack(pairs.drop(_LANE))
+    return both.with_columns(
         pl.max_horizontal(Spans.start_ns, _SPAN_START).alias(Spans.start_ns),
         pl.min_horizontal(Spans.end_ns, _SPAN_END).alias(Spans.end_ns),
     )
-    return rows.join(reached, on=[*keys, _LANE]).drop(_LANE).with_columns(common)
 
 
 def _spans(calls: pl.DataFrame, activity: str) -> pl.DataFrame:
@@ -217,6 +227,8 @@ def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.
     """Return the rows whose name matches as spans of an activity."""
     names = frame[column].unique()
     matching = names.filter(names.cast(pl.String).str.contains(pattern))
+    if matching.is_empty():
+        return HostSpans.empty()
     rows = frame.filter(pl.col(column).is_in(matching.implode()))
     return rows.select(
         pl.col(PythonCalls.thread).alias(HostSpans.thread),
@@ -230,6 +242,8 @@ def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.
 def _overheads(host: pl.DataFrame, threads: pl.Series) -> pl.DataFrame:
     """Return the profiler's own time; records on a track that launches nothing hold up every thread."""
     spans = _named(host, Annotations.category, _OVERHEAD, "profiler")
+    if spans.is_empty():
+        return spans
     is_own = pl.col(HostSpans.thread).is_in(threads.implode())
     shared = spans.filter(~is_own.fill_null(value=False)).drop(HostSpans.thread)
     everywhere = shared.join(threads.alias(HostSpans.thread).to_frame(), how="cross").select(HostSpans.columns())

@@ -15,7 +15,7 @@ from scope.trace.columns import Column, Table
 from scope.trace.schema import LAUNCH_KINDS, DeviceEvents, Launches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from scope.analysis.windows import Timeline
 
@@ -23,8 +23,6 @@ _LAUNCHING: Final = ("kernel", "memcpy", "memset", "graph")
 _WAITING: Final = ("input", "sync")
 _DELAY: Final = "delay_ns"
 _DEPTH: Final = "depth"
-_EMPTY: Final = "empty"
-_WAITS: Final = "waits"
 
 APIS: Final = ("cuda_runtime", "cuda_driver", "hip", "other")
 """Families of launching calls, told by the call's name."""
@@ -178,12 +176,27 @@ def compute_part_queues(timeline: Timeline) -> dict[int, QueueDepth]:
         depth.max().alias("max_depth"),
         spans.SPAN_NS.filter(depth == 0).sum().alias("empty_ns"),
     )
-    counts = [_count_by_part(timeline, launched=True), _count_by_part(timeline, launched=False)]
+    unseen = timeline.events.filter(timeline.events[DeviceEvents.launch_id].is_null())
+    launches = _count_by_part(timeline, timeline.launched, Launched.first_start_ns)
+    events = _count_by_part(timeline, unseen, DeviceEvents.start_ns)
     bound = _host_bound(timeline, pieces.filter(depth == 0))
-    whole = timeline.parts.select(Parts.part_id, spans.SPAN_NS.alias("window_ns"))
-    for figures in (sums, *counts, bound):
-        whole = whole.join(figures, on=Parts.part_id, how="left")
-    return {row.pop(Parts.part_id): _queue_depth(row) for row in whole.fill_null(0).iter_rows(named=True)}
+    measured = {row[Parts.part_id]: row for row in sums.iter_rows(named=True)}
+    return {
+        part: _queue_depth(
+            {
+                **_NO_QUEUE,
+                **measured.get(part, {}),
+                "window_ns": window_ns,
+                "num_launches": launches[part],
+                "num_unseen_events": events[part],
+                "host_bound_ns": bound.get(part, 0),
+            }
+        )
+        for part, window_ns in timeline.parts.select(Parts.part_id, spans.SPAN_NS).iter_rows()
+    }
+
+
+_NO_QUEUE: Final = {"waited_ns": 0, "max_depth": 0, "empty_ns": 0}
 
 
 def sum_queues(parts: Iterable[QueueDepth]) -> QueueDepth:
@@ -204,25 +217,29 @@ def _delays(timeline: Timeline) -> pl.DataFrame:
     return first.select(Launched.launch_id, (pl.col(Launched.first_start_ns) - pl.col(Launched.call_ns)).alias(_DELAY))
 
 
-def _count_by_part(timeline: Timeline, *, launched: bool) -> pl.DataFrame:
-    """Count by the part in which they start: launches (by their first event), or events without a launch."""
-    if launched:
-        starts = timeline.launched.select(Launched.device, pl.col(Launched.first_start_ns).alias(Parts.start_ns))
-    else:
-        starts = timeline.events.filter(pl.col(DeviceEvents.launch_id).is_null()).select(
-            DeviceEvents.device, DeviceEvents.start_ns
-        )
-    parts = timeline.parts.select(Parts.device, Parts.start_ns, Parts.part_id)
-    owned = starts.sort(Parts.start_ns).join_asof(
-        parts.sort(Parts.start_ns), on=Parts.start_ns, by=Parts.device, check_sortedness=False
-    )
-    return owned.group_by(Parts.part_id).agg(pl.len().alias("num_launches" if launched else "num_unseen_events"))
+def _count_by_part(timeline: Timeline, frame: pl.DataFrame, column: str) -> dict[int, int]:
+    """Return for every part how many rows of the frame, of its device, have their instant in it.
+
+    The last part of a device has those after it too.
+    """
+    counts: dict[int, int] = {}
+    for windows in timeline.devices:
+        parts = timeline.parts.filter(pl.col(Parts.device) == windows.device)
+        instants = frame[column].filter(frame[Parts.device] == windows.device).sort()
+        # Of a part without length and the next, which begin together, the next has what lies there.
+        first = [*instants.search_sorted(parts[Parts.start_ns], side="left"), len(instants)]
+        counts |= {part: end - begin for part, begin, end in zip(parts[Parts.part_id], first, first[1:], strict=False)}
+    return counts
 
 
-def _host_bound(timeline: Timeline, empty: pl.DataFrame) -> pl.DataFrame:
+def _host_bound(timeline: Timeline, empty: pl.DataFrame) -> dict[int, int]:
     """Return by part the empty time in which the thread that launches next neither waits nor fetches data.
 
     Empty time after the last launch counts for nobody: no thread is known to be preparing one.
+
+    Args:
+        timeline: One rank's events.
+        empty: Stretches of empty time, each within a part.
     """
     calls = timeline.launched.select(Launched.device, Launched.thread, pl.col(Launched.call_ns).alias(Parts.end_ns))
     stretches = (
@@ -232,17 +249,18 @@ def _host_bound(timeline: Timeline, empty: pl.DataFrame) -> pl.DataFrame:
         )
         .drop_nulls(Launched.thread)
         .sort(Launched.device, Parts.start_ns)
+        .select(*_STRETCH, Parts.part_id)
     )
+    bound = dict(_lengths_by_part(stretches))
     waits = timeline.host_spans.filter(pl.col(HostSpans.activity).is_in(_WAITING))
-    shared = overlap_with_host(stretches.select(*_STRETCH), waits)
-    both = pl.concat([stretches.with_columns(pl.lit(value=True).alias(_EMPTY)), shared], how="diagonal")
-    pieces = cut_at_parts(
-        both.select(*_STRETCH, _EMPTY),
-        timeline.parts,
-        layers={_EMPTY: pl.col(_EMPTY), _WAITS: pl.col(_EMPTY).is_null() & pl.col(Launched.thread).is_not_null()},
-    )
-    busy = (pl.col(_EMPTY) > 0) & (pl.col(_WAITS) == 0)
-    return pieces.group_by(Parts.part_id).agg(spans.SPAN_NS.filter(busy).sum().alias("host_bound_ns"))
+    waited = spans.union(overlap_with_host(stretches, waits), by=Parts.part_id)
+    for part, length_ns in _lengths_by_part(waited):
+        bound[part] -= length_ns
+    return bound
+
+
+def _lengths_by_part(disjoint: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    return disjoint.group_by(Parts.part_id).agg(spans.SPAN_NS.sum()).iter_rows()
 
 
 _STRETCH: Final = (Launched.device, Launched.thread, Parts.start_ns, Parts.end_ns)
