@@ -83,7 +83,7 @@ class PhaseClock:
             return False
         called = self._now() if not self.num_changes & _TIMED_MASK else 0
         current = self._stack[-1][0]
-        if automatic and (current == name or any(open_ in ABSORBING for open_, _ in self._stack)):
+        if automatic and (current == name or self.is_absorbing()):
             return False
         now = self._now()
         self._spend(now)
@@ -120,9 +120,10 @@ class PhaseClock:
         """Return what all changes so far took: their number times the median of those that were timed, in ns."""
         return self.num_changes * round(statistics.median(self._costs)) if self._costs else 0
 
-    def is_open(self, name: str) -> bool:
-        """Whether a phase is open, innermost or not."""
-        return any(open_ == name for open_, _ in self._stack)
+    def is_absorbing(self) -> bool:
+        """Whether a phase is open inside which automatic phases are not told apart."""
+        # Outside of all phases, where most hooks come in, there is nothing to look for.
+        return len(self._stack) > 1 and any(open_ in ABSORBING for open_, _ in self._stack)
 
     def cut(self) -> tuple[int, int, dict[str, int]]:
         """End the step; return its start, its end and its exclusive times, which sum to the difference exactly."""

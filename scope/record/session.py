@@ -314,7 +314,7 @@ class Session:
         return self.clock.is_own_thread()
 
     def _absorbed(self) -> bool:
-        return self.clock.is_open("evaluation") or self.clock.is_open("checkpoint")
+        return self.clock.is_absorbing()
 
     def _finish_step(self, following: int) -> None:
         if not self._num_taken:

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import msgspec
@@ -39,13 +39,17 @@ _RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
 _LATE_NS: Final = 100_000_000
 _TIMED_PLACE: Final = 8
 """Which of 256 calls is timed: one of the first, and none of those that are slow because they come first."""
+_COMPLETED: Final = layout.FLAG_COMPLETED
 _WAITED: Final = layout.FLAG_COMPLETED | layout.FLAG_WAIT_SEEN
+_NOT_COUNTED: Final = 255
+"""Earlier open calls in a record of the ring: unknown, or at least as many."""
 _pack_ring = RING.pack
+_pack_ring_in_parts = layout.RING_IN_PARTS.pack
 _pack_crc = CRC.pack
 _pwrite = os.pwrite
 
 
-class CallShape(NamedTuple):
+class CallShape(msgspec.Struct, frozen=True, gc=False):
     """What equal calls have in common; made once and shared by all of them.
 
     Attributes:
@@ -59,6 +63,8 @@ class CallShape(NamedTuple):
         tag: Tag of a send or recv, -1 without.
         num_tensors: Tensors of a coalesced call.
         word: `scope.run.layout.hash_word` of it; -1 for send and recv, which do not enter the group's hash.
+        codes: Operation, variant and dtype as a record of the ring has them; worked out, as the next one.
+        sizes: Bytes given and got, as a record of the ring has them.
     """
 
     group: int
@@ -71,6 +77,19 @@ class CallShape(NamedTuple):
     tag: int = -1
     num_tensors: int = 1
     word: int = -1
+    codes: int = 0
+    sizes: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Work out what every call of this shape writes into the ring."""
+        codes = layout.RING_CODES.pack(self.operation, self.variant, self.dtype)
+        msgspec.structs.force_setattr(self, "codes", int.from_bytes(codes, "little"))
+        sizes = layout.RING_SIZES.pack(self.in_bytes, self.out_bytes)
+        msgspec.structs.force_setattr(self, "sizes", sizes)
+
+    def with_variant(self, variant: int) -> CallShape:
+        """Return the same shape under another variant."""
+        return msgspec.structs.replace(self, variant=variant)
 
 
 class Call(msgspec.Struct, gc=False):
@@ -264,16 +283,19 @@ class CallLog:
             issued_ns: When the call was made.
         """
         # Written out where elsewhere there would be functions: each call of one is a tenth of what a record may cost.
-        group, operation, variant, dtype, in_bytes, out_bytes, peer, _, _, word = shape
+        group = shape.group
+        word = shape.word
         counter = self._groups.get(group)
         if counter is None:
             counter = self._groups.setdefault(group, GroupCounter())
         if word < 0:
             sequence = counter.point_to_point = counter.point_to_point + 1
-            outstanding = 255
+            outstanding = _NOT_COUNTED
         else:
             sequence = counter.enqueued = counter.enqueued + 1
             outstanding = sequence - 1 - counter.completed
+            if outstanding > _NOT_COUNTED:
+                outstanding = _NOT_COUNTED
             if self.hashing:
                 counter.rolling_hash = (counter.rolling_hash ^ word) * _PRIME & _MASK
         rolling = counter.rolling_hash
@@ -285,29 +307,25 @@ class CallLog:
         counter.last = call
         current.seen.append(call)
         box = self._black_box
-        if box is not None and box.descriptor >= 0:
+        if box is not None and (descriptor := box.descriptor) >= 0:
             slot = index & _RING_MASK
             self._ring[slot] = call
-            body = _pack_ring(
-                operation,
-                variant,
-                dtype,
-                flags,
+            body = _pack_ring_in_parts(
+                shape.codes | flags << 24,
                 index >> _RING_SHIFT,
                 group,
                 phase,
-                outstanding if outstanding < 255 else 255,
+                outstanding,
                 sequence,
                 step,
-                peer,
+                shape.peer,
                 rolling & 0xFFFFFFFF,
-                in_bytes,
-                out_bytes,
+                shape.sizes,
                 issued_ns,
                 0,
             )
             try:
-                _pwrite(box.descriptor, _pack_crc(crc32(body)) + body, RING_OFFSETS[slot])
+                _pwrite(descriptor, _pack_crc(crc32(body)) + body, RING_OFFSETS[slot])
             except OSError:
                 box.num_failed += 1
         if index & 255 == _TIMED_PLACE:
@@ -338,7 +356,7 @@ class CallLog:
         call.blocked_ns = spent if call.blocked_ns < 0 else call.blocked_ns + spent
         flags = call.flags
         call.flags = flags | _WAITED
-        if flags & layout.FLAG_COMPLETED:
+        if flags & _COMPLETED:
             return
         call.completed_ns = end_ns
         counter = call.counter

@@ -65,6 +65,13 @@ completed_ns.
 
 A call's place in the ring is `lap * 1024 + slot`."""
 
+RING_IN_PARTS: Final = struct.Struct("<IIHBBIiiI16sqq")
+"""The same bytes from fewer values, for the hot path: operation, variant, dtype and flags are one number (`RING_CODES`
+gives its first three bytes, the flags are the fourth), and in_bytes and out_bytes are 16 bytes (`RING_SIZES`)."""
+
+RING_CODES: Final = struct.Struct("<BBBx")
+RING_SIZES: Final = struct.Struct("<QQ")
+
 CALL: Final = struct.Struct("<IiQBBBBiiQQqqqqHBBIIQ")
 """group, step (-1 before the first), sequence, operation, variant, dtype, flags, peer (-1 none; the group rank of the
 root), tag (-1 none), in_bytes, out_bytes, issued_ns, arrived_ns, completed_ns, blocked_ns (-1 unknown), num_tensors,
@@ -109,7 +116,7 @@ assert STATE_OFFSET + CRC.size + STATE.size <= PULSE_OFFSET
 assert PULSE_OFFSET + CRC.size + PULSE.size <= GROUPS_OFFSET
 assert CRC.size + GROUP.size == GROUP_BYTES
 assert GROUPS_OFFSET + NUM_GROUP_SLOTS * GROUP_BYTES <= PAGE_BYTES
-assert CRC.size + RING.size == RING_RECORD_BYTES
+assert CRC.size + RING.size == CRC.size + RING_IN_PARTS.size == RING_RECORD_BYTES
 assert CRC.size + SEGMENT.size <= SEGMENT_HEADER_BYTES
 
 

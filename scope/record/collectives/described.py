@@ -48,6 +48,25 @@ def described_spec(operation: str, *, coalesced: bool) -> OperationSpec:
     return _SPECS[operation, COALESCED if coalesced else PLAIN]
 
 
+def sign_described(operation: int | str, inputs: Sequence[Any], outputs: Sequence[Any], *, root: int = -1) -> Any:
+    """Return what tells calls on one group apart; None for those to be measured each time (several or sparse tensors).
+
+    Args:
+        operation: Any name or number of the operation.
+        inputs: As `measure_described`.
+        outputs: As `measure_described`.
+        root: As `measure_described`.
+    """
+    if len(inputs) != 1 or len(outputs) > 1:
+        return None
+    source = inputs[0]
+    try:
+        return operation, source.nbytes, source.dtype, outputs[0].nbytes if outputs else -1, root
+    except RuntimeError:
+        # A sparse tensor: how many elements it has is not among its sizes.
+        return None
+
+
 def measure_described(
     operation: str, inputs: Sequence[Any], outputs: Sequence[Any], *, root: int = -1, rank: int = 0, tag: int = -1
 ) -> Measured:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
-from scope.record.collectives.described import described_spec, measure_described
+from scope.record.collectives.described import described_spec, measure_described, sign_described
+from scope.record.collectives.shapes import make_shapes, remember
+from scope.run.layout import FLAG_ASYNCHRONOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scope.record.collectives.groups import GroupTable
     from scope.record.collectives.guard import HookGuard
+    from scope.record.collectives.shapes import Shapes
     from scope.record.collectives.tracker import CallTracker
 
 # torch annotates only a part of itself.
@@ -88,6 +91,8 @@ class MethodsRoute:
     def _recording(self, name: str, operation: str, original: Callable[..., Any]) -> Callable[..., Any]:
         tracker, groups, guard = self._tracker, self._groups, self._guard
         spec = described_spec(operation, coalesced=name.endswith("_coalesced"))
+        known: dict[Any, Shapes] = {}
+        sign = _SIGNERS.get(name)
         intact = True
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,16 +101,23 @@ class MethodsRoute:
                 return original(self, *args, **kwargs)
             begun, tensors = None, ()
             try:
-                group = groups.of(self)
-                values = (*args, *kwargs.values())
-                measured = _measure(operation, name, values, group.rank)
-                begun = tracker.begin_measured(spec, group, measured, asynchronous=_asynchronous(values), depth=2)
-                tensors = measured.tensors
+                values = (*args, *kwargs.values()) if kwargs else args
+                signature = sign(id(self), values) if sign is not None else None
+                shapes = known.get(signature)
+                if shapes is None or shapes.reference() is not self:
+                    group = groups.of(self)
+                    measured = _measure(operation, name, values, group.rank)
+                    shapes, tensors = make_shapes(spec, group, measured), measured.tensors
+                    remember(known, signature, shapes)
+                else:
+                    # What has a signature writes its first argument.
+                    tensors = _tensors(values[0])
+                begun = tracker.begin_shaped(shapes, tensors, asynchronous=_asynchronous(values), depth=2)
             except Exception as error:  # noqa: BLE001 - the one guard
                 intact = False
                 guard.disable(f"ProcessGroup.{name}", error)
             work = original(self, *args, **kwargs)
-            if begun is not None:
+            if begun is not None and begun.flags & FLAG_ASYNCHRONOUS:
                 try:
                     tracker.track(begun, spec, tensors, work)
                 except Exception as error:  # noqa: BLE001 - the one guard
@@ -144,4 +156,37 @@ def _tensors(value: Any) -> list[Any]:
 
 def _asynchronous(values: Sequence[Any]) -> bool | None:
     """Return what the options say; None where this torch has no such option."""
-    return next((bool(value.asyncOp) for value in values if hasattr(value, "asyncOp")), None)
+    for value in reversed(values):
+        asynchronous = getattr(value, "asyncOp", None)
+        if asynchronous is not None:
+            return bool(asynchronous)
+    return None
+
+
+def _sign_reduced(group: int, values: Sequence[Any]) -> Any:
+    return sign_described(group, _listed(values[0]), ())
+
+
+def _sign_rooted(group: int, values: Sequence[Any]) -> Any:
+    root = getattr(values[1], "rootRank", None) if len(values) > 1 else None
+    return None if root is None else sign_described(group, _listed(values[0]), (), root=root)
+
+
+def _sign_pair(group: int, values: Sequence[Any]) -> Any:
+    return sign_described(group, _listed(values[1]), _listed(values[0]))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else (value,)
+
+
+_SIGNERS: Final[dict[str, Callable[[int, Sequence[Any]], Any]]] = {
+    "allreduce": _sign_reduced,
+    "broadcast": _sign_rooted,
+    "reduce": _sign_rooted,
+    "_allgather_base": _sign_pair,
+    "all_gather_single": _sign_pair,
+    "_reduce_scatter_base": _sign_pair,
+    "reduce_scatter_single": _sign_pair,
+}
+"""What tells equal calls of a method apart; the others are measured each time."""

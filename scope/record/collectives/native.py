@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch.distributed as dist
 
-from scope.record.collectives.described import described_spec, measure_described
+from scope.record.collectives.described import described_spec, measure_described, sign_described
 from scope.record.collectives.dispatcher import WaitTensorKernel
+from scope.record.collectives.shapes import make_shapes, remember
+from scope.run.layout import FLAG_ASYNCHRONOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
     from scope.record.collectives.groups import GroupTable
     from scope.record.collectives.guard import HookGuard
-    from scope.record.collectives.operations import Measured
+    from scope.record.collectives.operations import Measured, OperationSpec
+    from scope.record.collectives.shapes import Shapes
     from scope.record.collectives.tracker import CallTracker
     from scope.run.calls import Call
 
@@ -110,8 +113,10 @@ class NativeRoute:
             # A rank outside the group gets a placeholder.
             return
         tracker, guard = self._tracker, self._guard
-        groups, reference = self._groups, weakref.ref(process_group)
-        open_calls: dict[int, tuple[Call, Any, Any]] = {}
+        reference = weakref.ref(process_group)
+        describe = self._describer(reference)
+        known: dict[Any, _Described] = {}
+        open_calls: dict[int, tuple[Call, OperationSpec, Any]] = {}
         intact = True
 
         def before(call: Any) -> None:
@@ -119,26 +124,27 @@ class NativeRoute:
             if not (intact and tracker.active):
                 return
             try:
-                operation = _OPERATIONS.get(call.name.name)
-                if operation is None:
-                    return
-                # Its ranks are not known yet when it is made; that it is alive, its call proves.
-                group = groups.of(reference())
+                # Whatever is asked of `call` is made anew each time, and the name of its operation costs a microsecond.
                 inputs, outputs = call.input_tensors, call.output_tensors
-                measured = measure_described(operation, inputs, outputs, root=call.root, rank=group.rank)
-                if operation in _TOLD_BY_CALLER:
-                    measured = _add_locals(measured, sys._getframe(1))
-                coalesced = operation in _CAN_COALESCE and len(inputs) > 1 and len(outputs) in (0, len(inputs))
-                spec = described_spec(operation, coalesced=coalesced)
-                begun = tracker.begin_measured(spec, group, measured, asynchronous=call.async_op, depth=2)
-                open_calls[call.op_id] = (begun, spec, measured.tensors)
+                signature = sign_described(int(call.name), inputs, outputs, root=call.root)
+                described = known.get(signature)
+                if described is None:
+                    described = describe(call, sys._getframe(1))
+                    if described is None:
+                        return
+                    if not described.told_by_caller:
+                        remember(known, signature, described)
+                tensors = outputs or inputs
+                begun = tracker.begin_shaped(described.shapes, tensors, asynchronous=call.async_op, depth=2)
+                if begun.flags & FLAG_ASYNCHRONOUS:
+                    open_calls[call.op_id] = begun, described.spec, tensors
             except Exception as error:  # noqa: BLE001 - the one guard
                 intact = False
                 guard.disable("pre_hook", error)
 
         def after(call: Any) -> None:
             nonlocal intact
-            begun = open_calls.pop(call.op_id, None)
+            begun = open_calls.pop(call.op_id, None) if open_calls else None
             if begun is None or not intact:
                 return
             try:
@@ -150,6 +156,34 @@ class NativeRoute:
         process_group.register_pre_hook(_HOOK_ID, before)
         process_group.register_post_hook(_HOOK_ID, after)
         self._hooked.append(reference)
+
+    def _describer(self, reference: weakref.ref[Any]) -> Callable[[Any, FrameType], _Described | None]:
+        groups = self._groups
+
+        def describe(call: Any, frame: FrameType) -> _Described | None:
+            operation = _OPERATIONS.get(call.name.name)
+            if operation is None:
+                return None
+            # Its ranks are not known yet when it is made; that it is alive, its call proves.
+            group = groups.of(reference())
+            inputs, outputs = call.input_tensors, call.output_tensors
+            measured = measure_described(operation, inputs, outputs, root=call.root, rank=group.rank)
+            told_by_caller = operation in _TOLD_BY_CALLER
+            if told_by_caller:
+                measured = _add_locals(measured, frame)
+            coalesced = operation in _CAN_COALESCE and len(inputs) > 1 and len(outputs) in (0, len(inputs))
+            spec = described_spec(operation, coalesced=coalesced)
+            return _Described(spec, make_shapes(spec, group, measured), told_by_caller)
+
+        return describe
+
+
+class _Described(NamedTuple):
+    """What equal calls on a group have in common; those that the caller tells more of are described anew each time."""
+
+    spec: OperationSpec
+    shapes: Shapes
+    told_by_caller: bool
 
 
 def _add_locals(measured: Measured, frame: FrameType) -> Measured:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 _MAX_SIGNATURES: Final = 4096
+_Kept = TypeVar("_Kept")
 _CONTROL_DTYPES: Final = frozenset({torch.uint8, torch.int8, torch.int64})
 
 
@@ -41,8 +42,8 @@ class Shapes:
         self.reference = group.reference
         self.on_device = group.on_device
         self.plain = plain
-        self.functional = plain._replace(variant=FUNCTIONAL) if plain.variant == PLAIN else plain
-        self.objects = plain._replace(variant=OBJECT)
+        self.functional = plain.with_variant(FUNCTIONAL) if plain.variant == PLAIN else plain
+        self.objects = plain.with_variant(OBJECT)
         self.may_be_control = may_be_control
 
 
@@ -84,11 +85,11 @@ def make_shapes(spec: OperationSpec, group: Group, measured: Measured) -> Shapes
     return Shapes(plain, group, may_be_control=measured.dtype in _CONTROL_DTYPES)
 
 
-def remember_shapes(known: dict[Any, Shapes], signature: Any, shapes: Shapes) -> None:
-    """Remember shapes by what tells calls of one operator apart; nothing where nothing does."""
+def remember(known: dict[Any, _Kept], signature: Any, kept: _Kept) -> None:
+    """Remember something by what tells calls apart; nothing where nothing does."""
     if signature is None:
         return
     if len(known) >= _MAX_SIGNATURES:
         # Sizes that never come back (packed batches) must not fill the memory.
         known.clear()
-    known[signature] = shapes
+    known[signature] = kept

@@ -25,7 +25,7 @@ from scope.record.collectives.callers import (
     FUNCTIONAL,
 )
 from scope.record.collectives.device_times import DeviceTimes
-from scope.record.collectives.shapes import make_shapes, remember_shapes
+from scope.record.collectives.shapes import make_shapes, remember
 from scope.record.collectives.waits import BackwardWaits
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL, FLAG_DEVICE_TIMED
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
-    from scope.record.collectives.groups import Group, GroupTable, Lease
+    from scope.record.collectives.groups import GroupTable, Lease
     from scope.record.collectives.guard import HookGuard
-    from scope.record.collectives.operations import Measured, OperationSpec
+    from scope.record.collectives.operations import OperationSpec
     from scope.record.collectives.shapes import Shapes
     from scope.record.collectives.sink import CallSink
     from scope.run.calls import Call
@@ -130,7 +130,7 @@ class CallTracker:
             if shapes is None or shapes.reference() is not process_group:
                 group = group_of(process_group)
                 shapes = make_shapes(spec, group, spec.measure(args, group.rank))
-                remember_shapes(known, signature, shapes)
+                remember(known, signature, shapes)
             try:
                 frame = getframe(2)
                 kind = kinds.get(id(frame.f_code))
@@ -172,38 +172,42 @@ class CallTracker:
 
         return begin
 
-    def begin_measured(
-        self, spec: OperationSpec, group: Group, measured: Measured, *, asynchronous: bool | None, depth: int
-    ) -> Call:
+    def begin_shaped(self, shapes: Shapes, tensors: Sequence[Any], *, asynchronous: bool | None, depth: int) -> Call:
         """Take a call that a hook describes by itself.
 
         Args:
-            spec: Which operation.
-            group: On which group.
-            measured: What its tensors say.
+            shapes: What its group and tensors say.
+            tensors: Those that it writes, or else reads.
             asynchronous: Whether the caller gets a Work to wait for; None where the hook does not say.
             depth: Frames from this function to the caller.
         """
-        shapes = make_shapes(spec, group, measured)
-        frame = _frame_above(depth)
-        kind = ENGINE if frame is None else self._callers.kind(frame.f_code)
+        try:
+            frame = sys._getframe(depth)
+            kind = self._callers.kinds.get(id(frame.f_code))
+            if kind is None:
+                kind = self._callers.kind(frame.f_code)
+        except ValueError:
+            # A thread of C++ has no Python frame.
+            frame, kind = None, ENGINE
         shape, flags = shapes.plain, 0
         if kind == API:
-            kind = self._callers.walk_api(frame)
-            if kind == API_OBJECT and shapes.may_be_control:
-                shape, flags = shapes.objects, FLAG_CONTROL
-            if asynchronous is None:
-                asynchronous = kind != API_BLOCKING_P2P and _says_asynchronous(frame)
+            if shapes.may_be_control or asynchronous is None:
+                kind = self._callers.walk_api(frame)
+                if kind == API_OBJECT and shapes.may_be_control:
+                    shape, flags = shapes.objects, FLAG_CONTROL
+                if asynchronous is None:
+                    asynchronous = kind != API_BLOCKING_P2P and _says_asynchronous(frame)
         elif kind >= FUNCTIONAL:
             shape = shapes.functional
             flags = FLAG_COMPILED if kind == COMPILED or self._callers.is_compiled(frame) else 0
-        self.thread.kind = kind
-        self.thread.blocking = None
-        if group.on_device or (group.on_device is None and any(not tensor.is_cpu for tensor in measured.tensors)):
+        if shapes.on_device is not False and (shapes.on_device or any(not tensor.is_cpu for tensor in tensors)):
             flags |= FLAG_DEVICE_TIMED
+        thread = self.thread
+        thread.kind = kind
         if asynchronous is False or kind == API_BLOCKING_P2P:
-            self.thread.blocking = call = self._issue(shape, flags, _monotonic())
+            thread.blocking = call = self._issue(shape, flags, _monotonic())
         else:
+            thread.blocking = None
             call = self._issue(shape, flags | FLAG_ASYNCHRONOUS, _monotonic())
         if flags & FLAG_DEVICE_TIMED:
             self.device.issued(call)
@@ -224,7 +228,7 @@ class CallTracker:
         """Follow an asynchronous call that the backend has accepted.
 
         Args:
-            call: What `begin_measured` returned.
+            call: What `begin_shaped` returned.
             spec: Which operation.
             tensors: The tensors that it writes.
             work: Its Work, or None.
@@ -284,7 +288,7 @@ class CallTracker:
         shape = call.shape
         if shape.variant == operations.PLAIN:
             # The C++ backward of a functional collective looks like DDP's reducer until somebody waits for its tensor.
-            call.shape = shape._replace(variant=operations.FUNCTIONAL)
+            call.shape = shape.with_variant(operations.FUNCTIONAL)
         return call
 
     def mark_wait(self, call: Call) -> Any:

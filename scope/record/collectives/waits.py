@@ -59,11 +59,25 @@ class WorkWaits:
                 owner.wait = original
         self._patched.clear()
 
-    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:  # noqa: C901 - flat on purpose, see below
         tracker, guard = self._tracker, self._guard
         thread, works, claim, device = tracker.thread, tracker.works, tracker.claim, tracker.device
         end_wait, add_wait = tracker.sink.end_wait, tracker.sink.add_wait
+        monotonic = _monotonic
         intact = True
+
+        def note(call: Call, before: Any, start_ns: int, *, completed: bool) -> None:
+            nonlocal intact
+            try:
+                if call.flags & FLAG_DEVICE_TIMED:
+                    device.waited(call, before)
+                elif completed:
+                    end_wait(call, start_ns, _monotonic())
+                else:
+                    add_wait(call, _monotonic() - start_ns)
+            except Exception as error:  # noqa: BLE001 - the one guard
+                intact = False
+                guard.disable("Work.wait", error)
 
         # Flat on purpose: every blocking collective comes through here.
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +85,7 @@ class WorkWaits:
             if not (intact and tracker.active):
                 return original(self, *args, **kwargs)
             call = before = None
-            completed = False
+            on_host = True
             try:
                 call = thread.blocking
                 if works and id(self) in works:
@@ -79,27 +93,29 @@ class WorkWaits:
                 if call is not None:
                     thread.blocking = None
                     if call.flags & FLAG_DEVICE_TIMED:
+                        on_host = False
                         before = device.mark()
             except Exception as error:  # noqa: BLE001 - the one guard
                 intact = False
+                call = None
                 guard.disable("Work.wait", error)
-            start = _monotonic()
+            if call is None:
+                return original(self, *args, **kwargs)
+            start = monotonic()
             try:
                 result = original(self, *args, **kwargs) if args or kwargs else original(self)
-                completed = True
-            finally:
+            except BaseException:
                 # A wait that raises (a time limit, a dead peer) blocked its thread all the same.
-                if call is not None and intact:
-                    try:
-                        if call.flags & FLAG_DEVICE_TIMED:
-                            device.waited(call, before)
-                        elif completed:
-                            end_wait(call, start, _monotonic())
-                        else:
-                            add_wait(call, _monotonic() - start)
-                    except Exception as error:  # noqa: BLE001 - the one guard
-                        intact = False
-                        guard.disable("Work.wait", error)
+                note(call, before, start, completed=False)
+                raise
+            if not on_host:
+                note(call, before, start, completed=True)
+                return result
+            try:
+                end_wait(call, start, monotonic())
+            except Exception as error:  # noqa: BLE001 - the one guard
+                intact = False
+                guard.disable("Work.wait", error)
             return result
 
         wait.__wrapped__ = original  # type: ignore[attr-defined]

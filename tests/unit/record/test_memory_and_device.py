@@ -85,6 +85,37 @@ def test_resident_peak_is_the_largest_reading_of_each_phase() -> None:
     meter.close()
 
 
+def test_a_reading_that_is_fresh_stands_for_a_phase_that_has_one() -> None:
+    """A phase that ends within 0.2 ms of the last reading is not read again, one without a reading or later is."""
+    clock = [1_000_000]
+    meter = ResidentMemory(now=lambda: clock[0])
+    meter.end_phase("forward")
+    held = bytearray(64 * 2**20)
+    held[::4096] = b"x" * len(held[::4096])
+    clock[0] += 199_999
+    meter.end_phase("forward")
+    meter.end_phase("backward")
+    del held
+    record = meter.end_step()
+    assert record is not None
+    forward, backward = record.phases["forward"].resident_bytes, record.phases["backward"].resident_bytes
+    assert forward is not None
+    assert backward is not None
+    assert backward - forward > 48 * 2**20
+
+    meter.end_phase("forward")
+    held = bytearray(64 * 2**20)
+    held[::4096] = b"x" * len(held[::4096])
+    clock[0] += 200_000
+    meter.end_phase("forward")
+    later = meter.end_step()
+    assert later is not None
+    assert later.phases["forward"].resident_bytes is not None
+    assert later.phases["forward"].resident_bytes - forward > 48 * 2**20
+    assert len(held) == 64 * 2**20
+    meter.close()
+
+
 class Event:
     """A timing event on a stream that the test moves on."""
 
