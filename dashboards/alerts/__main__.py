@@ -10,7 +10,7 @@ from dashboards.alerts.generate import render_manifest, render_rules, render_run
 from dashboards.alerts.grafana import render_dashboard
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
-from scope.errors import ScopeError, UsageError
+from scope.errors import InputError, ScopeError, UsageError
 
 FOLDER = Path(__file__).parent
 
@@ -51,9 +51,13 @@ def _write(options: argparse.Namespace) -> None:
     if existing and folder != FOLDER and not options.force:
         message = f"{folder} has {', '.join(existing)} already; --force overwrites"
         raise UsageError(message)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write to {folder}: {error.strerror}; name another folder with --output"
+        raise InputError(message) from error
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ EXPORTER_ALERTS: Final = (
     Alert(
         "ScopeExporterStale",
         "scope-exporter",
-        "time() - scope_exporter_sample_timestamp_seconds > $stale_after",
+        # The age that the exporter measures itself: a node whose clock is wrong is not blind.
+        "scope_exporter_sample_age_seconds > $stale_after",
         "2m",
         "critical",
         "{{ $labels.instance }} has not been read for {{ $value | humanizeDuration }}",

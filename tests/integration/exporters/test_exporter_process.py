@@ -126,6 +126,41 @@ def test_the_end_is_orderly(start_exporter: Callable[..., Any], tmp_path: Path) 
     until(lambda: not Path(f"/proc/{children[0]}").exists())
 
 
+def test_the_end_while_a_call_hangs(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """SIGTERM before the deadline of a call that never returns: status 0 within seconds, and no process is left."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=1)
+    exporter = start_exporter(script, "--interval", "200ms", "--deadline", "60s")
+    children = Path(f"/proc/{exporter.process.pid}/task/{exporter.process.pid}/children").read_text().split()
+    script.hang(0, "nvmlDeviceGetTemperature.0")
+    script.write()
+    until(lambda: exporter.value("scope_exporter_sample_age_seconds") > 1)
+    began = time.monotonic()
+    exporter.process.terminate()
+    assert exporter.process.wait(10) == 0
+    assert time.monotonic() - began < 6
+    until(lambda: not Path(f"/proc/{children[0]}").exists())
+
+
+def test_a_driver_that_is_reloaded(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """A fresh sampling process reads what is there then: one GPU less, counters that begin again; scrapes go on."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=3)
+    exporter = start_exporter(script, *FAST)
+    assert exporter.value("scope_gpu_energy_joules_total", gpu="0") == 7_000
+    healthy = dict(script.answers)
+    for gpu in range(3):
+        script.lose(gpu, code=9)
+    script.write()
+    until(lambda: exporter.value("scope_exporter_sampler_restarts_total", reason="driver") == 1)
+    script.answers = {**healthy, "sys.nvmlDeviceGetCount": "0 2"}
+    script.field(0, 83, 5_000)
+    script.write()
+    until(lambda: exporter.value("scope_gpu_energy_joules_total", gpu="0") == 5)
+    assert exporter.value("scope_gpu_up", gpu="1") == 1
+    assert exporter.value("scope_gpu_up", gpu="2") is None
+    assert exporter.value("scope_collector_up", collector="gpu") == 1
+    assert exporter.value("scope_exporter_sampler_restarts_total", reason="hang") == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
@@ -133,6 +168,7 @@ def test_the_end_is_orderly(start_exporter: Callable[..., Any], tmp_path: Path) 
         (["--web-config", "/nonexistent.yml"], 3, "/nonexistent.yml"),
         (["--listen", "203.0.113.1:9469"], 3, "cannot listen"),
         (["targets", "n[1-"], 2, "bracket"),
+        (["targets", "n1", "--output", "/proc/targets.json"], 3, "cannot write /proc/targets.json"),
     ],
 )
 def test_mistakes_are_one_clear_line(arguments: list[str], code: int, part: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.alerts.__main__ import main
 from dashboards.alerts.generate import (
     ALERTS,
     build_groups,
@@ -207,3 +208,12 @@ def test_a_site_changes_a_threshold() -> None:
     assert "scope_rdma_port_rate_bytes_per_second < 2.5e+10" in rules
     with pytest.raises(UsageError, match=r"no setting 'nope'; 'x' is no number for goodput"):
         choose_values(SETTINGS, ["nope=1", "goodput=x"])
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One clear line and the exit code of bad input, where a file stands in the way of the folder."""
+    (tmp_path / "file").write_text("")
+    assert main(["--output", str(tmp_path / "file" / "rules")]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"scope: cannot write to {tmp_path}/file/rules: Not a directory")
+    assert said.count("\n") == 1

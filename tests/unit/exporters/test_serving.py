@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import errno
 import gzip
 import http.client
+import os
 import ssl
 import subprocess
 import threading
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 import bcrypt
 import pytest
 
+from exporters.app import write_targets
 from exporters.discovery import expand_hosts, render_targets
 from exporters.options import ALL_COLLECTORS, DEFAULT_PORT, parse_options
 from exporters.web_config import Authenticator, WebConfig, load_web_config
@@ -107,6 +110,22 @@ def test_hosts_from_a_file(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError):
         expand_hosts(f"@{tmp_path}/none")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
+def test_targets_on_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The old file stands, nothing half is left beside it, and the message says what is wrong."""
+    path = tmp_path / "targets.json"
+    path.write_text("old")
+
+    def fail(fresh: Path, *_arguments: object, **_options: object) -> int:
+        fresh.touch()
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(type(path), "write_text", fail)
+    with pytest.raises(InputError, match=os.strerror(number)):
+        write_targets(["n[1-2]", "--output", str(path), "--force"])
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("targets.json", b"old")]
 
 
 def test_all_mistakes_of_a_web_config_are_reported(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,6 +86,50 @@ def test_counter_files_that_vanish_and_return(tmp_path: Path) -> None:
     assert [problem.error for problem in problems.found] == ["not_found"]
 
 
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.EIO, "io_error"), (errno.ENODEV, "no_device"), (errno.EINVAL, "invalid"), (errno.ESTALE, "stale"),
+     (errno.EOPNOTSUPP, "not_supported"), (errno.EACCES, "permission_denied"), (errno.ENXIO, "os_error")],
+)  # fmt: skip
+@pytest.mark.parametrize("call", ["open", "pread"])
+def test_counter_files_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, error: str
+) -> None:
+    """Firmware that does not answer, or a device that goes: counted by kind, all else stays, and it recovers."""
+    tree = make_port(tmp_path, port_xmit_data="1", port_rcv_data="2", port_rcv_packets="3")
+    probe = RdmaProbe(tree)
+    bad: set[int] = set()
+    real_open, real_pread = os.open, os.pread
+
+    def open_file(path: str, *arguments: int) -> int:
+        if str(path).endswith("port_xmit_data"):
+            if call == "open":
+                raise OSError(number, os.strerror(number))
+            bad.add(descriptor := real_open(path, *arguments))
+            return descriptor
+        return real_open(path, *arguments)
+
+    def pread(descriptor: int, *arguments: int) -> bytes:
+        if descriptor in bad:
+            bad.remove(descriptor)
+            raise OSError(number, os.strerror(number))
+        return real_pread(descriptor, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scope.probe.tree.os.open", open_file)
+        patch.setattr("scope.probe.tree.os.pread", pread)
+        for _ in range(2):
+            problems = Problems("rdma")
+            assert probe.read(problems)[0].counters == {"port_rcv_data_bytes": 8, "port_rcv_packets": 3}
+            assert [(problem.error, problem.where.rpartition("/")[2]) for problem in problems.found] == [
+                (error, "port_xmit_data")
+            ]
+    problems = Problems("rdma")
+    assert probe.read(problems)[0].counters["port_xmit_data_bytes"] == 4
+    assert problems.found == []
+    probe.close()
+
+
 def test_a_device_set_aside_is_not_read(tmp_path: Path) -> None:
     """The one that may not be touched is left out, the other stays."""
     make_port(tmp_path, "mlx5_0", port_xmit_data="1")
@@ -130,7 +176,7 @@ def test_interfaces_from_sysfs(tmp_path: Path) -> None:
     )
     (tmp_path / "sys/class/net/eth0").symlink_to("../../devices/pci0000:00/0000:00:01.0/net/eth0")
     problems = Problems("net")
-    devices = NetProbe(Tree(tmp_path), ioctl=False).read(problems)
+    devices = NetProbe(Tree(tmp_path)).read(problems)
     assert [(d.name, d.up, d.virtual, d.speed_bytes_per_s) for d in devices] == [("eth0", True, False, 12_500_000_000)]
     assert devices[0].statistics["rx_bytes"] == 11
     assert devices[0].carrier_downs == 2
