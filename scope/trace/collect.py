@@ -363,9 +363,14 @@ class Collector:
 
     def _args(self, kind: type[Any], members: list[Any]) -> list[Any]:
         """Decode the arguments of all records together; where one has a wrong type, each for itself."""
-        text = b"[" + b",".join([event.args or b"{}" for event in members]) + b"]"
+        if not members:
+            return []
+        raws: list[Any] = [event.args or b"{}" for event in members]
+        # The brackets go into the join, since putting them around its result would copy it twice.
+        raws[0] = b"[" + bytes(raws[0])
+        raws[-1] = bytes(raws[-1]) + b"]"
         try:
-            decoded = _ARGS_DECODERS[kind].decode(text)
+            decoded = _ARGS_DECODERS[kind].decode(b",".join(raws))
             if len(decoded) == len(members):
                 return decoded
         except DECODE_ERRORS:
@@ -378,8 +383,12 @@ class Collector:
         return found
 
     def _device_columns(self, kind: int, members: list[Any], args: list[DeviceArgs]) -> dict[Column, Values]:
-        devices = [event.pid if arg.device is None else arg.device for arg, event in zip(args, members, strict=True)]
-        streams = [event.tid if arg.stream is None else arg.stream for arg, event in zip(args, members, strict=True)]
+        devices = [arg.device for arg in args]
+        if None in devices:
+            devices = [event.pid if known is None else known for known, event in zip(devices, members, strict=True)]
+        streams = [arg.stream for arg in args]
+        if None in streams:
+            streams = [event.tid if known is None else known for known, event in zip(streams, members, strict=True)]
         texts = self.collected.texts
         copy_kinds = [0 if arg.kind is None else texts[str(arg.kind).encode()] for arg in args]
         return {
@@ -437,13 +446,12 @@ class Collector:
 
     def _codes(self, raws: list[msgspec.Raw]) -> list[int]:
         texts = self.collected.texts
-        if raws.count(NO_TEXT) == len(raws):
-            return [0] * len(raws)
-        return [0 if raw is NO_TEXT else texts[bytes(raw)] for raw in raws]
+        nothing = [NO_TEXT] * len(raws)
+        return [0] * len(raws) if raws == nothing else [0 if raw is NO_TEXT else texts[bytes(raw)] for raw in raws]
 
     def _memory(self, members: list[Any], instants: pl.Series) -> None:
         args: list[MemoryArgs] = self._args(MemoryArgs, members)
-        addresses = [a.address if a.address is not None and a.address in _UINT64 else None for a in args]
+        addresses = _addresses([arg.address for arg in args])
         sizes = int_series(RawMemory.size_bytes, [arg.size for arg in args])
         good = instants.is_not_null() & sizes.is_not_null()
         columns = {
@@ -484,9 +492,10 @@ class Collector:
     def _note_collectives(self, table: type[Table], members: list[Any], args: list[Any]) -> None:
         if not self._collectives:
             return
-        marked = [row for row, arg in enumerate(args) if arg.collective is not None]
-        if not marked:
+        names = [arg.collective for arg in args]
+        if names.count(None) == len(names):
             return
+        marked = [row for row, name in enumerate(names) if name is not None]
         base = self.collected.height(table)
         found: list[CollectiveArgs] = self._args(CollectiveArgs, [members[row] for row in marked])
         self.collected.collective_args += [
@@ -512,6 +521,15 @@ def _ran_on_device(args: AnnotationArgs) -> bool:
     return isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
 
 
+def _addresses(values: list[int | None]) -> pl.Series:
+    """Return addresses, null where one does not fit 64 bits."""
+    try:
+        return pl.Series(RawMemory.address, values, dtype=pl.UInt64)
+    except (TypeError, OverflowError):
+        known = [value if value is not None and value in _UINT64 else None for value in values]
+        return pl.Series(RawMemory.address, known, dtype=pl.UInt64)
+
+
 def _chosen(values: Values, wanted: pl.Series) -> Values:
     """Return the values that are wanted, in the same form."""
     return values.filter(wanted) if isinstance(values, pl.Series) else list(compress(values, wanted))
@@ -531,7 +549,10 @@ def _python_columns(args: list[PythonArgs]) -> dict[Column, Values]:
 
 
 def _external_ids(args: Sequence[Any]) -> list[int | None]:
-    return [arg.old_external_id if arg.external_id is None else arg.external_id for arg in args]
+    ids = [arg.external_id for arg in args]
+    if None in ids:
+        ids = [arg.old_external_id if known is None else known for known, arg in zip(ids, args, strict=True)]
+    return ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,9 @@ class _Reader:
                 text.append(_CLOSED)
             else:
                 text[end] = _CLOSED
-            buffer = bytes(memoryview(text)[following:])
-            buffer = self._take_chunk(memoryview(text)[: end + 1], is_last=is_last) + buffer
+            buffer = bytes(text[following:])
+            del text[end + 1 :]
+            buffer = self._take_chunk(text, is_last=is_last) + buffer
         tail = (self.tail or b"") + buffer
         is_truncated = self.tail is None or self.source.is_cut
         if self.tail is not None:
@@ -163,7 +164,7 @@ class _Reader:
             raise LimitError(message)
         return 0, 1
 
-    def _take_chunk(self, chunk: memoryview, *, is_last: bool) -> bytes:
+    def _take_chunk(self, chunk: bytearray, *, is_last: bool) -> bytes:
         """Decode a chunk, which stands in brackets; return the beginning of an event that it does not finish."""
         if len(chunk) <= len(b"[]"):
             return b""
@@ -199,7 +200,7 @@ class _Reader:
         self.tail = text[end + 1 : -1]
         return True
 
-    def _add(self, text: bytes | memoryview) -> None:
+    def _add(self, text: bytes | bytearray) -> None:
         if not self.is_exact:
             try:
                 self.collector.add(FAST_DECODER.decode(text), exact=False)
