@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,16 +18,23 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from scope.cli.children import Children
 from scope.cli.options import FILE
 from scope.errors import InputError, MissingExtraError, ScopeError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 _SCRIPT: Final = "scope.record.examples.tiny_transformer"
 _READY_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.2
+_MARKER: Final = "scope-demo.json"
+_REST: Final = {
+    "training": "the dashboard goes on",
+    "exporter": "the rest goes on without new metrics of this node",
+    "prometheus": "the rest goes on without it, and the dashboard says that it does not answer",
+}
+"""What still works when a process has ended."""
 
 _PROMETHEUS_CONFIG: Final = """\
 global:
@@ -75,65 +82,6 @@ class Plan:
         return self.runs / "demo"
 
 
-class Children:
-    """Processes that end when the demo ends; what they print lands in files of the demo's folder."""
-
-    def __init__(self, logs: Path) -> None:
-        self._logs = logs
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a process; its output goes to `NAME.log`.
-
-        It leads a process group of its own: Ctrl-C reaches the demo alone, which then ends its children in order.
-        """
-        with self.log(name).open("wb") as log:
-            process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
-            )
-        self._running[name] = process
-        return process
-
-    def log(self, name: str) -> Path:
-        """Return the file that holds what the process prints."""
-        return self._logs / f"{name}.log"
-
-    def error_of(self, name: str) -> ScopeError:
-        """Return an error that quotes the end of what the process printed."""
-        code = self._running[name].poll()
-        tail = self.log(name).read_text(errors="replace").strip().splitlines()[-5:]
-        state = "did not become ready" if code is None else f"ended with code {code}"
-        return ScopeError("\n  ".join([f"{name} {state}; the end of {self.log(name)}:", *tail]))
-
-    def has_ended(self, name: str) -> bool:
-        """Return whether a process has ended."""
-        return self._running[name].poll() is not None
-
-    def check(self, *, but: str) -> None:
-        """Raise an error when a process that should go on has ended.
-
-        Args:
-            but: The process that may end.
-        """
-        for name in self._running:
-            if name != but and self.has_ended(name):
-                raise self.error_of(name)
-
-    def stop(self) -> None:
-        """End all of them, the youngest first; whoever does not listen is killed with all its own children."""
-        for process in reversed(self._running.values()):
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        for process in self._running.values():
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
 @click.command()
 @click.option("--straggler", type=click.IntRange(min=-1), default=-1, help="Slow this rank down.")
 @click.option("--slow-input", is_flag=True, help="Make the data loader slow.")
@@ -172,13 +120,17 @@ def demo(
     if hang and once:
         message = "--hang never ends and --once waits for the end: choose one of them"
         raise UsageError(message)
-    plan = Plan(
-        folder=_fresh_folder(folder),
-        ranks=ranks,
-        steps=steps,
-        faults=_faults(straggler=straggler, slow_input=slow_input, hang_at=steps // 2 if hang else None),
-        port=_choose_port(port),
-    )
+    faults = _faults(straggler=straggler, slow_input=slow_input, hang_at=steps // 2 if hang else None)
+    try:
+        with _own_folder(folder):
+            plan = Plan(folder=folder.resolve(), ranks=ranks, steps=steps, faults=faults, port=_choose_port(port))
+            _run(plan, once=once)
+    except OSError as error:
+        message = f"the demo cannot write into {folder}: {error.strerror}; make room there, or name another --folder"
+        raise InputError(message) from error
+
+
+def _run(plan: Plan, *, once: bool) -> None:
     children = Children(plan.folder)
     # A plain kill must end the children too, just as Ctrl-C does.
     signal.signal(signal.SIGTERM, _stop_on_signal)
@@ -206,12 +158,18 @@ def _play(plan: Plan, children: Children, *, once: bool) -> None:
     if once:
         _check(plan, children, training)
         return
-    has_said = False
+    _watch(children)
+
+
+def _watch(children: Children) -> None:
+    """Say which processes end, until there is nothing more to look at."""
+    said: set[str] = set()
     while True:
-        children.check(but="training")
-        if not has_said and training.poll() is not None:
-            has_said = True
-            print(f"The training run has ended with code {training.returncode}; the dashboard goes on until Ctrl-C.")
+        for name in children.ended() - said:
+            said.add(name)
+            if name == "dashboard":
+                raise children.error_of(name)
+            print(f"The {name} {children.end_of(name)}; {_REST[name]}, until Ctrl-C.", flush=True)
         time.sleep(_POLL_S)
 
 
@@ -243,16 +201,28 @@ def _require(library: str, extra: str) -> None:
         raise MissingExtraError(message)
 
 
-def _fresh_folder(folder: Path) -> Path:
-    marker = folder / "scope-demo.json"
+@contextmanager
+def _own_folder(folder: Path) -> Generator[None]:
+    """Empty the demo's folder and hold it, so that a second demo does not take it away."""
+    marker = folder / _MARKER
     if folder.exists() and not marker.is_file() and any(folder.iterdir()):
         message = f"{folder} holds files that are not the demo's: name another with --folder"
         raise InputError(message)
-    # Only what an earlier demo made is removed.
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "runs").mkdir(parents=True)
-    marker.write_text(json.dumps({"made_by": "scope demo"}))
-    return folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with marker.open("a") as held:
+        try:
+            # The lock goes with the process, however it ends.
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            message = f"another demo is running in {folder}: end it with Ctrl-C, or name another with --folder"
+            raise InputError(message) from error
+        # Only what an earlier demo made is removed.
+        for old in folder.iterdir():
+            if old.name != _MARKER:
+                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        marker.write_text(json.dumps({"made_by": "scope demo"}))
+        (folder / "runs").mkdir()
+        yield
 
 
 def _write_synthetic(plan: Plan) -> None:

@@ -1,0 +1,130 @@
+"""What the demo does when one of its processes is killed, and when two demos meet; nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dashboards.settings import VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytest.importorskip("torch")
+
+TIMEOUT_S = 120
+COMMAND = [sys.executable, "-u", "-m", "scope", "demo", "--steps", "100000", "--ranks", "2", "--port", "0"]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Return the command lines of processes that name a folder, there or for the dashboard's server, by process."""
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            named = command + process.environ().get(VARIABLE, "")
+            if str(folder) in named and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = command
+    return found
+
+
+class Demo:
+    """A demo that runs, and what it prints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "demo"
+        self.output = folder / "output"
+        with self.output.open("wb") as out:
+            command = [*COMMAND, "--folder", str(self.folder)]
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+
+    def says(self, words: str) -> bool:
+        """Return whether it has printed these words."""
+        return words in self.output.read_text()
+
+    def wait_until_it_says(self, words: str) -> None:
+        """Wait for words, which must come before its end."""
+        until(lambda: self.says(words) or self.process.poll() is not None, f"no {words}: {self.output.read_text()}")
+        assert self.says(words), self.output.read_text()
+
+    def kill_child(self, part: str) -> None:
+        """Kill the process whose command line has this part."""
+        (pid,) = [pid for pid, command in processes_of(self.folder).items() if part in command]
+        psutil.Process(pid).kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place for the demo of this module."""
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="module")
+def demo(folder: Path) -> Iterator[Demo]:
+    """A demo whose dashboard is up."""
+    running = Demo(folder)
+    try:
+        running.wait_until_it_says("Dashboard: http")
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(60)
+
+
+def test_a_second_demo_in_the_same_folder_is_refused(demo: Demo) -> None:
+    """It says what to do, and takes nothing away from the first."""
+    command = [*COMMAND, "--folder", str(demo.folder)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode != 0
+    assert "another demo is running" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert (demo.folder / "runs" / "demo" / "run.json").is_file()
+
+
+def test_the_rest_goes_on_without_exporter_and_training(demo: Demo) -> None:
+    """A killed exporter and a killed launcher are said in a sentence each; the dashboard still answers."""
+    demo.kill_child("-m exporters")
+    demo.wait_until_it_says("The exporter was ended by SIGKILL; the rest goes on")
+    demo.kill_child("-m scope run")
+    demo.wait_until_it_says("The training was ended by SIGKILL; the dashboard goes on")
+    assert demo.process.poll() is None
+
+
+def test_a_killed_dashboard_ends_the_demo_and_all_its_processes(demo: Demo) -> None:
+    """The error names the dashboard; the ranks of the launcher that was killed before are gone too."""
+    assert any("tiny_transformer" in command for command in processes_of(demo.folder).values())
+    demo.kill_child("dashboards.server")
+    assert demo.process.wait(60) != 0
+    assert demo.says("the dashboard was ended by SIGKILL")
+    assert not demo.says("Traceback")
+    until(lambda: not processes_of(demo.folder), f"left over: {processes_of(demo.folder)}")
+
+
+def test_a_demo_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
+    """Even SIGKILL leaves nothing behind: the kernel ends the children."""
+    demo = Demo(tmp_path)
+    try:
+        demo.wait_until_it_says("Node exporter")
+        demo.process.send_signal(signal.SIGKILL)
+        demo.process.wait(10)
+        until(lambda: not processes_of(demo.folder), f"left over: {processes_of(demo.folder)}")
+    finally:
+        for pid in processes_of(demo.folder):
+            with suppress(psutil.Error):
+                psutil.Process(pid).kill()
