@@ -157,6 +157,7 @@ class Session:
             self._finish_step(self.clock.step + 1)
         elif self.clock.step < 0:
             self._tell_start()
+        self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
         self.writer.add_event("attempt_end", f"recording ended: {exit_reason}", step=self.step)
         if self._meter is not None:
             self._meter.close()
@@ -290,7 +291,7 @@ class Session:
             self._tell_start()
             self.clock.set_base("other")
             self.clock.cut()
-            self.writer.calls.next_step(0)
+            self.writer.add_loose_calls(self.writer.calls.next_step(0))
             if self._meter is not None:
                 self._meter.end_step()
             self._reset_counters()

@@ -411,6 +411,10 @@ class CallLog:
         done.keep = self.keep_calls
         return done
 
+    def num_before_steps(self) -> int:
+        """Return how many calls wait for the first step to begin; 0 once one has."""
+        return len(self._current.seen) if self._current.step < 0 else 0
+
     def pack_groups(self) -> list[bytes]:
         """Return the slots of the black box, the groups used last first."""
         order = sorted(self._groups.items(), key=lambda item: item[1].last.index if item[1].last else -1, reverse=True)

@@ -39,6 +39,8 @@ _RECORDS_PER_TURN: Final = 64
 _ANCHOR_EVERY_BEATS: Final = 300
 _ANOMALY_FACTOR: Final = 1.5
 _STEPS_AROUND_ANOMALY: Final = 4
+_MAX_CALLS_BEFORE_STEPS: Final = 4096
+"""Calls before the first step that are held back; beyond them they are written, for a program may have no steps."""
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -87,6 +89,9 @@ class RankWriter:
         wall_offset_ns: Monotonic instant + this = nanoseconds since the epoch.
         enabled: False in a forked child, which shares files that are not its own.
         num_dropped: Records dropped since the start.
+
+    Calls outside finished steps (before the first one, or in one that the end of the program cuts off) go to the
+    segments as well; they have no line in the file of steps.
     """
 
     def __init__(self, folder: Path, info: RankInfo, *, budget: WriterBudget | None = None) -> None:
@@ -99,6 +104,7 @@ class RankWriter:
         self._info_dirty = True
         self._lock = threading.RLock()
         self._queue: collections.deque[StepDraft] = collections.deque()
+        self._loose: collections.deque[StepCalls] = collections.deque(maxlen=_MAX_QUEUE)
         self._events: collections.deque[EventRecord] = collections.deque(maxlen=_MAX_QUEUE)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -192,6 +198,11 @@ class RankWriter:
             return
         self._queue.append(draft)
 
+    def add_loose_calls(self, calls: StepCalls) -> None:
+        """Queue the calls of what is no finished step."""
+        if self.enabled and calls.calls:
+            self._loose.append(calls)
+
     def close(self, exit_reason: str, *, exception: bool = False) -> None:
         """Write all that waits, close the segment, and mark the black box as closed in order."""
         if not self.enabled:
@@ -271,6 +282,10 @@ class RankWriter:
                 self.num_dropped += 1
 
     def _write_steps(self, *, final: bool) -> None:
+        if self.calls.num_before_steps() > _MAX_CALLS_BEFORE_STEPS:
+            self._loose.append(self.calls.next_step(-1))
+        while self._loose:
+            self._segments.add_calls(calls := self._loose.popleft(), calls.step)
         lines: list[bytes] = []
         while self._queue and (final or self._is_settled(self._queue[0])):
             draft = self._queue.popleft()
@@ -343,6 +358,11 @@ class _Segments:
         self._adapt(len(calls), length, step)
         if step % self._stride and step > self._keep_until:
             return False
+        return self.add_calls(draft.calls, step)
+
+    def add_calls(self, of_step: StepCalls, step: int) -> bool:
+        """Write calls; return whether all of them were written."""
+        calls = of_step.calls
         for at in range(0, len(calls), _RECORDS_PER_TURN):
             packed = b"".join(call.pack() for call in calls[at : at + _RECORDS_PER_TURN])
             if not self._append(packed, step):

@@ -71,7 +71,8 @@ class Model(nn.Module):
 def truth() -> None:
     """Pauses: 20 ms a batch in rank 0's loader, 50 ms in rank 1's forward, 70 ms in its backward, 30 ms in its update.
 
-    A checkpoint of 1,000,000 bytes after step 3, an evaluation of 40 ms after step 5; loader workers are forked.
+    A checkpoint of 1,000,000 bytes after step 3, an evaluation of 40 ms after step 5; loader workers are forked. After
+    the last step a barrier, and of three all-reduces the second one is called a second late by rank 1.
     """
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo")
@@ -94,6 +95,10 @@ def truth() -> None:
                 for held_out in DataLoader(SlowSamples(pause_s=0.01, length=4), batch_size=2, num_workers=1):
                     model.module(held_out)
             model.train()
+    dist.barrier()
+    for num_floats in (3, 5, 7):
+        time.sleep(1.0 if rank == 1 and num_floats == 5 else 0.0)
+        dist.all_reduce(torch.zeros(num_floats))
     dist.destroy_process_group()
 
 

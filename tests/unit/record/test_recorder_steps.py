@@ -206,8 +206,9 @@ def test_own_phases_nest_and_a_raise_closes_them(tmp_path: Path) -> None:
 
     steps = record(tmp_path, train)
     for step in steps[:2]:
-        assert 10e6 <= step.phases["rollout"] < 60e6
-        assert 20e6 <= step.phases["reward"] < 80e6
+        # Each at least as long as it sleeps; `record` has checked that no time is in two of them.
+        assert step.phases["rollout"] >= 10e6
+        assert step.phases["reward"] >= 20e6
 
 
 def test_steps_of_any_iterable_and_users_tokens(tmp_path: Path) -> None:

@@ -306,3 +306,23 @@ def test_registry_round_trip(tmp_path: Path) -> None:
     assert len(problems) == 1
     spool.rmdir()
     assert paths.read_registry(folder)[0] == []
+
+
+def test_calls_outside_finished_steps_are_written_too(tmp_path: Path) -> None:
+    """Calls before the first step, many of them while none has begun, and those of a step that is cut off are read."""
+    writer = make_writer(tmp_path)
+    shape = CallShape(group=0, operation=1, variant=0, dtype=1, in_bytes=4, out_bytes=4)
+    for number in range(5_000):
+        writer.calls.issue(shape, 0, number + 1)
+    assert RankReader(tmp_path).new_calls() == []
+    writer.flush()
+    reader = RankReader(tmp_path)
+    assert writer.calls.num_before_steps() == 0
+    writer.calls.issue(shape, 0, 6_000)
+    writer.add_loose_calls(writer.calls.next_step(0))
+    writer.calls.issue(shape, 0, 7_000)
+    writer.add_loose_calls(writer.calls.next_step(1))
+    writer.close("exception", exception=True)
+    assert [call.step for call in reader.new_calls()] == [None] * 5_001 + [0]
+    assert [call.sequence for call in RankReader(tmp_path).new_calls()] == list(range(1, 5_003))
+    assert RankReader(tmp_path).new_steps() == []
