@@ -1,7 +1,8 @@
-"""One rank's tables as a folder of Parquet files, with what stands beside the tables in one JSON file."""
+"""One rank's tables on their way: a folder of Parquet files with one JSON file beside them, or pieces of bytes."""
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from scope.trace.model import DeviceProperties, ProcessGroup, RankTrace, TraceQu
 from scope.trace.narrowing import TABLE_NAMES, known_columns, not_loaded
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from scope.trace.columns import Column
@@ -49,8 +51,7 @@ def write_rank(trace: RankTrace, folder: Path) -> None:
         if frame.height:
             texts = [pl.col(column).cast(pl.String) for column, kind in frame.schema.items() if kind == pl.Categorical]
             frame.with_columns(texts).write_parquet(folder / f"{name}.parquet", compression="lz4", statistics=False)
-    beside = Beside(**{name: getattr(trace, name) for name in Beside.__struct_fields__})
-    (folder / _BESIDE).write_bytes(msgspec.json.encode(beside))
+    (folder / _BESIDE).write_bytes(_encoded_beside(trace))
 
 
 def read_rank(folder: Path) -> RankTrace:
@@ -70,6 +71,42 @@ def read_rank(folder: Path) -> RankTrace:
                 _conformed(pl.read_parquet(path), columns) if path.exists() else table.empty().select(columns)
             )
     _check_ids(tables)
+    return _trace(beside, tables)
+
+
+def pack_rank(trace: RankTrace) -> dict[str, bytes]:
+    """Return one rank as pieces for another process of this machine; quicker than a folder, and larger."""
+    pieces = {_BESIDE: _encoded_beside(trace)}
+    for name in TABLE_NAMES:
+        if name not in trace.not_loaded:
+            frame: pl.DataFrame = getattr(trace, name)
+            if frame.height:
+                stream = BytesIO()
+                frame.write_ipc_stream(stream)
+                pieces[name] = stream.getvalue()
+    return pieces
+
+
+def unpack_rank(pieces: Mapping[str, bytes]) -> RankTrace:
+    """Return what `pack_rank` packed."""
+    beside = msgspec.json.decode(pieces[_BESIDE], type=Beside)
+    loaded = frozenset(table for name, table in TABLE_NAMES.items() if name not in beside.not_loaded)
+    tables: dict[str, pl.DataFrame] = {}
+    for name, table in TABLE_NAMES.items():
+        if table in loaded:
+            columns = known_columns(table, loaded)
+            piece = pieces.get(name)
+            tables[name] = (
+                table.empty().select(columns) if piece is None else _conformed(pl.read_ipc_stream(piece), columns)
+            )
+    return _trace(beside, tables)
+
+
+def _encoded_beside(trace: RankTrace) -> bytes:
+    return msgspec.json.encode(Beside(**{name: getattr(trace, name) for name in Beside.__struct_fields__}))
+
+
+def _trace(beside: Beside, tables: dict[str, pl.DataFrame]) -> RankTrace:
     fields: dict[str, Any] = {name: getattr(beside, name) for name in Beside.__struct_fields__}
     absent = {name: not_loaded(name) for name in beside.not_loaded}
     return RankTrace(**fields, **tables, **absent)

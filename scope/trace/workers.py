@@ -1,8 +1,8 @@
-"""Many files at once, each in a process of its own.
+"""Many files at once: this process reads some, and each of several other processes reads some.
 
-The processes are plain interpreters that run `serve`: they take the path of a file a line, and answer with a line
-when its tables stand in a folder. So no program that calls `load` must guard its `__main__`, as `multiprocessing`
-asks, and nothing is pickled.
+The others are plain interpreters that run `serve`: they take the path of a file a line, and answer with a line and the
+tables behind it. So no program that calls `load` must guard its `__main__`, as `multiprocessing` asks, and nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,10 +26,10 @@ from scope.trace.classes import Pattern
 from scope.trace.narrowing import TABLE_NAMES
 from scope.trace.reader import NotATraceError
 from scope.trace.sources import Limits
-from scope.trace.store import read_rank, write_rank
+from scope.trace.store import pack_rank, unpack_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from scope.trace.loading import ReadOptions
     from scope.trace.model import RankTrace
@@ -42,7 +42,6 @@ _ERRORS: Final[dict[str, type[ScopeError]]] = {
 
 class _Task(msgspec.Struct):
     path: str
-    folder: str
     python_calls: bool
     tables: list[str] | None
     patterns: list[tuple[str, str]]
@@ -53,10 +52,12 @@ class _Task(msgspec.Struct):
 class _Answer(msgspec.Struct):
     error: str | None = None
     message: str = ""
+    sizes: dict[str, int] = {}
+    """Names of the pieces that follow the line, and the bytes of each."""
 
 
 class _Worker:
-    """One interpreter; started when it is first asked."""
+    """One interpreter."""
 
     def __init__(self) -> None:
         # One thread each: the files already keep all cores busy.
@@ -80,29 +81,28 @@ class _Worker:
         try:
             stdin.write(msgspec.json.encode(task) + b"\n")
             stdin.flush()
-            line = stdout.readline()
+            answer = msgspec.json.decode(stdout.readline() or b"null", type=_Answer | None)
+            pieces = {} if answer is None else {name: stdout.read(size) for name, size in answer.sizes.items()}
         except OSError:
-            line = b""
-        if not line:
+            answer, pieces = None, {}
+        if answer is None or any(len(pieces[name]) < size for name, size in answer.sizes.items()):
             message = f"{task.path}: the process that read it ended (out of memory?); read fewer files at a time"
             raise TraceError(message)
-        answer = msgspec.json.decode(line, type=_Answer)
         if answer.error is not None:
             raise _ERRORS.get(answer.error, TraceError)(answer.message)
-        return read_rank(Path(task.folder))
+        return unpack_rank(pieces)
+
+    def end(self) -> None:
+        """End the process, also in the middle of a file."""
+        self._process.kill()
 
     def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        """Wait for the end of the process, and close its pipes."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait()
 
 
 def read_side_by_side(
@@ -113,56 +113,63 @@ def read_side_by_side(
     Args:
         paths: The files.
         options: How to read them.
-        processes: How many processes.
+        processes: How many processes, this one among them.
     """
-    idle: SimpleQueue[_Worker] = SimpleQueue()
-    workers = [_Worker() for _ in range(min(processes, len(paths)))]
-    for worker in workers:
-        idle.put(worker)
+    from scope.trace.loading import read_file
 
-    def read(task: _Task) -> RankTrace | ScopeError:
-        worker = idle.get()
-        try:
-            return worker.read(task)
-        except ScopeError as error:
-            return error
-        finally:
-            idle.put(worker)
+    waiting = deque(paths)
+    ready: SimpleQueue[tuple[Path, RankTrace | Exception]] = SimpleQueue()
+    workers = [_Worker() for _ in range(min(processes, len(paths)) - 1)]
 
-    pool = ThreadPoolExecutor(max_workers=len(workers))
-    with tempfile.TemporaryDirectory(prefix="scope-read-") as place:
-        try:
-            tasks = _tasks(paths, options, Path(place))
-            running = {pool.submit(read, task): path for path, task in zip(paths, tasks, strict=True)}
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            for worker in workers:
-                worker.close()
+    def run(worker: _Worker) -> None:
+        while (path := _next(waiting)) is not None:
+            ready.put((path, _result(lambda path=path: worker.read(_task(path, options)))))
+
+    threads = [Thread(target=run, args=(worker,), name="scope-read", daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in paths:
+            path = _next(waiting) if ready.empty() else None
+            found = ready.get() if path is None else (path, _result(lambda path=path: read_file(path, options)))
+            if isinstance(found[1], Exception) and not isinstance(found[1], ScopeError):
+                raise found[1]
+            yield found[0], found[1]
+    finally:
+        waiting.clear()
+        for worker in workers:
+            worker.end()
+        for thread in threads:
+            thread.join()
+        for worker in workers:
+            worker.close()
 
 
-def _tasks(paths: Sequence[Path], options: ReadOptions, place: Path) -> list[_Task]:
+def _next(waiting: deque[Path]) -> Path | None:
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _result(read: Callable[[], RankTrace]) -> RankTrace | Exception:
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
+        return error
+
+
+def _task(path: Path, options: ReadOptions) -> _Task:
     limits = options.limits or Limits.from_environment()
-    patterns = [(pattern.expression.pattern, pattern.kernel_class) for pattern in options.patterns]
     chosen = options.tables
-    tables = None if chosen is None else [name for name, table in TABLE_NAMES.items() if table in chosen]
-    tasks: list[_Task] = []
-    for number, path in enumerate(paths):
-        folder = place / str(number)
-        folder.mkdir()
-        tasks.append(
-            _Task(
-                path=str(path),
-                folder=str(folder),
-                python_calls=options.python_calls,
-                tables=tables,
-                patterns=patterns,
-                max_bytes=limits.max_bytes,
-                max_ratio=limits.max_ratio,
-            )
-        )
-    return tasks
+    return _Task(
+        path=str(path),
+        python_calls=options.python_calls,
+        tables=None if chosen is None else [name for name, table in TABLE_NAMES.items() if table in chosen],
+        patterns=[(pattern.expression.pattern, pattern.kernel_class) for pattern in options.patterns],
+        max_bytes=limits.max_bytes,
+        max_ratio=limits.max_ratio,
+    )
 
 
 def serve() -> None:
@@ -178,12 +185,13 @@ def serve() -> None:
             patterns=tuple(Pattern(re.compile(expression), kind) for expression, kind in task.patterns),
             limits=Limits(max_bytes=task.max_bytes, max_ratio=task.max_ratio),
         )
+        pieces: dict[str, bytes] = {}
         try:
-            write_rank(read_file(Path(task.path), options), Path(task.folder))
-            answer = _Answer()
+            pieces = pack_rank(read_file(Path(task.path), options))
+            answer = _Answer(sizes={name: len(piece) for name, piece in pieces.items()})
         except ScopeError as error:
             answer = _Answer(error=type(error).__name__, message=str(error))
-        except OSError as error:
-            answer = _Answer(error="TraceError", message=f"{task.path}: its tables cannot be written: {error}")
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        for piece in pieces.values():
+            sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
