@@ -10,16 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scope.analysis import analyze
     from scope.frames import open_run
     from scope.record import Recorder
+    from scope.report.build import compute_results as analyze
     from scope.trace import load
 
 __all__ = ["Recorder", "__version__", "analyze", "load", "open_run"]
 
 __version__ = "0.1.0"
 
-_HOMES = {"Recorder": "scope.record", "analyze": "scope.analysis", "load": "scope.trace", "open_run": "scope.frames"}
+_HOMES = {
+    "Recorder": ("scope.record", "Recorder"),
+    "analyze": ("scope.report.build", "compute_results"),
+    "load": ("scope.trace", "load"),
+    "open_run": ("scope.frames", "open_run"),
+}
+"""By public name: the module that it comes from, and what it is called there."""
 
 
 def __getattr__(name: str) -> Any:
@@ -27,7 +33,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         message = f"module 'scope' has no attribute {name!r}"
         raise AttributeError(message)
-    return getattr(import_module(home), name)
+    return getattr(import_module(home[0]), home[1])
 
 
 def __dir__() -> list[str]:

@@ -23,6 +23,9 @@ CHANGES: Final = ("added", "removed", "slower", "faster", "same")
 """`slower`, `faster`: the time changed by more than the noise given; `added`, `removed`: only one run has it."""
 
 _NOT_A_PHASE: Final = r"^ProfilerStep#|^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):"
+# A compiler numbers the kernels of a graph in their order, so one more kernel renames all that follow:
+# triton_poi_fused_add_0 of one run may be triton_poi_fused_add_3 of another. Old ones go on with their signature.
+_TRITON: Final = r"^(triton_[a-z]+_.+?)_\d+(?:_\d+d[\dcde]*)?$"
 _LENGTH: Final = "length_ns"
 _COUNT: Final = "num_occurrences"
 _OPERATOR: Final = "operator"
@@ -34,7 +37,7 @@ _REMOVED: Final = "is_removed"
 class Changes(Table):
     """One name in both runs, times per step (or per window where a run has no steps) and rank; largest change first."""
 
-    name = Column("name", pl.String, "kernel, operator or phase")
+    name = Column("name", pl.String, "kernel, operator or phase; Triton kernels without the number of the compiler")
     change = Column("change", pl.Enum(CHANGES), "what happened to it")
     before_ns = Column("before_ns", pl.Float64, "time per rank and step in the first run; 0 if added")
     after_ns = Column("after_ns", pl.Float64, "time per rank and step in the second run; 0 if removed")
@@ -148,7 +151,12 @@ def _named(events: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
 
 
 def _kernels(trace: RankTrace, by_step: bool) -> pl.DataFrame:
-    return _named(_events(trace, by_step), pl.col(DeviceEvents.name))
+    return _named(_events(trace, by_step), _unnumbered(pl.col(DeviceEvents.name)))
+
+
+def _unnumbered(name: pl.Expr) -> pl.Expr:
+    """Return names of which those that a compiler numbers have lost their number."""
+    return name.cast(pl.String).str.replace(_TRITON, "$1")
 
 
 def _classes(trace: RankTrace, by_step: bool) -> pl.DataFrame:
@@ -158,7 +166,7 @@ def _classes(trace: RankTrace, by_step: bool) -> pl.DataFrame:
 def _operators(trace: RankTrace, by_step: bool) -> pl.DataFrame:
     names = trace.ops.select(Ops.op_id, pl.col(Ops.name).alias(_OPERATOR))
     events = _events(trace, by_step).join(names, on=DeviceEvents.op_id, how="left")
-    return _named(events, pl.col(_OPERATOR).cast(pl.String).fill_null("(operator unknown)"))
+    return _named(events, _unnumbered(pl.col(_OPERATOR)).fill_null("(operator unknown)"))
 
 
 def _phases(trace: RankTrace, by_step: bool) -> pl.DataFrame:
@@ -234,4 +242,10 @@ def _warnings(before: Job, after: Job, *, by_step: bool) -> tuple[str, ...]:
         found.append(f"{len(before.ranks)} ranks are compared with {len(after.ranks)}")
     if {trace.is_host_timeline for trace in before.ranks} != {trace.is_host_timeline for trace in after.ranks}:
         found.append("one run has device events and the other a host timeline: their times don't compare")
+    if any(_has_numbered(trace) for job in (before, after) for trace in job.ranks):
+        found.append("Triton kernels are matched by name without the compiler's number, those of one name together")
     return tuple(found)
+
+
+def _has_numbered(trace: RankTrace) -> bool:
+    return bool(trace.device_events[DeviceEvents.name].unique().cast(pl.String).str.contains(_TRITON).any())

@@ -15,7 +15,6 @@ from scope.analysis.breakdown import (
     compute_part_breakdowns,
     sum_breakdowns,
 )
-from scope.analysis.critical_path import compute_critical_path
 from scope.analysis.idle import IdleCauses, compute_part_idle_causes, sum_idle_causes
 from scope.analysis.job import DeviceAnalysis, PartAnalysis, RankAnalysis
 from scope.analysis.launches import QueueDepth, compute_part_queues, sum_queues
@@ -53,15 +52,20 @@ class _Figures:
     queues: dict[int, QueueDepth]
     no_launches: str | None
     """Why there are no idle causes and queues, where there are none."""
+    path_step: int | None
+    """Number of the step whose critical path is wanted; None for that of median length."""
 
 
-def analyze_rank(timeline: Timeline, idle: pl.DataFrame, *, by_launch: bool = True) -> RankAnalysis:
+def analyze_rank(
+    timeline: Timeline, idle: pl.DataFrame, *, by_launch: bool = True, path_step: int | None = None
+) -> RankAnalysis:
     """Return every analysis of one rank.
 
     Args:
         timeline: One rank's events.
         idle: What `scope.analysis.idle.find_idle_spans` returned for them.
         by_launch: Compute for each step the breakdown of what was launched in it too.
+        path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
     trace = timeline.trace
     no_launches = HOST_ONLY if trace.is_host_timeline else NO_LAUNCHES if trace.launches.is_empty() else None
@@ -73,6 +77,7 @@ def analyze_rank(timeline: Timeline, idle: pl.DataFrame, *, by_launch: bool = Tr
         idle={} if no_launches else compute_part_idle_causes(timeline, idle),
         queues={} if no_launches else compute_part_queues(timeline),
         no_launches=no_launches,
+        path_step=path_step,
     )
     devices = tuple(_analyze_device(figures, windows) for windows in timeline.devices)
     absent = {
@@ -104,7 +109,7 @@ def _analyze_device(figures: _Figures, windows: DeviceWindows) -> DeviceAnalysis
     parts = figures.timeline.parts.filter(pl.col(Parts.device) == device)
     ids = {(place, step): part for part, place, step in parts.select(_PART_KEY).iter_rows()}
     clipped = figures.clipped.get(device)
-    path, no_path = _median_path(figures.timeline, windows)
+    path, no_path = _critical_path(figures.timeline, windows, figures.path_step)
     absent: dict[str, str] = {}
     if clipped is None:
         absent["clipped"] = "no event of this device runs into the next one of its stream"
@@ -187,17 +192,31 @@ def _step(figures: _Figures, step: StepWindow, part: int | None) -> PartAnalysis
     )
 
 
-def _median_path(timeline: Timeline, windows: DeviceWindows) -> tuple[CriticalPath | None, str]:
-    """Return the critical path of the step of median length, cut steps apart, or why there is none."""
+def _critical_path(timeline: Timeline, windows: DeviceWindows, number: int | None) -> tuple[CriticalPath | None, str]:
+    """Return the critical path of a step, of the one of median length if none is named, or why there is none."""
     if not timeline.options.critical_path:
         return None, NOT_ASKED
     if timeline.trace.is_host_timeline:
         return None, "a host timeline has no launches to follow"
-    whole = [(step.window.length_ns, step.step_id) for step in windows.steps if step.window and not step.is_cut]
-    if not whole:
+    step_id = _median_step(windows) if number is None else _step_numbered(windows, number)
+    if step_id is None and number is None:
         return None, "no step that was recorded whole has a window on this device"
-    middle = sorted(whole)[(len(whole) - 1) // 2][1]
-    return compute_critical_path(timeline, device=windows.device, step_id=middle), ""
+    # A summary has no path, and its modules are a tenth of the code of all analyses.
+    from scope.analysis.critical_path import compute_critical_path
+
+    path = None if step_id is None else compute_critical_path(timeline, device=windows.device, step_id=step_id)
+    return path, NOTHING_LAUNCHED
+
+
+def _median_step(windows: DeviceWindows) -> int | None:
+    """Return the step of median length, cut steps apart."""
+    whole = [(step.window.length_ns, step.step_id) for step in windows.steps if step.window and not step.is_cut]
+    return sorted(whole)[(len(whole) - 1) // 2][1] if whole else None
+
+
+def _step_numbered(windows: DeviceWindows, number: int) -> int | None:
+    """Return the step of a number that has a window on the device, be it cut or not."""
+    return next((step.step_id for step in windows.steps if step.number == number and step.window), None)
 
 
 def _with_attribution(quality: TraceQuality, events: pl.DataFrame) -> TraceQuality:

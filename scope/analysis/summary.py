@@ -10,7 +10,7 @@ from scope.analysis.job import Analysis, StepSummary
 from scope.analysis.launches import sum_queues
 from scope.analysis.options import Options
 from scope.analysis.rank import analyze_rank
-from scope.analysis.tables import Tables
+from scope.analysis.tables import Tables, check_step
 from scope.analysis.windows import build_timeline
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ _NOTHING_RAN: Final = "no rank has device events or a host timeline"
 _NO_LAUNCHES: Final = "no rank has launches"
 
 
-def analyze(job: Job, *, options: Options = _DEFAULTS, by_launch: bool = True) -> Analysis:
+def analyze(
+    job: Job, *, options: Options = _DEFAULTS, by_launch: bool = True, path_step: int | None = None
+) -> Analysis:
     """Return the analyses of every rank by itself and their sums over all ranks.
 
     What takes several ranks together (collectives, clocks, stragglers, comparison) and the roofline have functions of
@@ -34,10 +36,19 @@ def analyze(job: Job, *, options: Options = _DEFAULTS, by_launch: bool = True) -
         job: What `scope.load` returned.
         options: Which events count, and as what.
         by_launch: Compute for each step the breakdown of what was launched in it too, whenever it ran.
+        path_step: Number of the step whose critical path is wanted; None for that of median length.
+
+    Raises:
+        UsageError: No trace holds the step.
     """
+    if path_step is not None:
+        check_step(job, path_step)
     timelines = [build_timeline(trace, options=options) for trace in job.ranks]
     idle_spans = [find_idle_spans(timeline) for timeline in timelines]
-    ranks = tuple(analyze_rank(*each, by_launch=by_launch) for each in zip(timelines, idle_spans, strict=True))
+    ranks = tuple(
+        analyze_rank(*each, by_launch=by_launch, path_step=path_step)
+        for each in zip(timelines, idle_spans, strict=True)
+    )
     tables = ranks[0].tables if len(ranks) == 1 else Tables(list(zip(timelines, idle_spans, strict=True)))
     breakdowns = [rank.breakdown for rank in ranks if rank.breakdown is not None]
     idle = [rank.idle for rank in ranks if rank.idle is not None]

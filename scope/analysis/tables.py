@@ -135,13 +135,18 @@ def summarize_step_tables(job: Job, *, number: int, options: Options = _DEFAULTS
     Raises:
         UsageError: No rank has such a step.
     """
+    check_step(job, number)
     ranks: list[tuple[Timeline, pl.DataFrame]] = []
     for trace in job.ranks:
         for step_id in trace.steps.filter(trace.steps[Steps.number] == number)[Steps.step_id]:
             timeline = build_timeline(trace, options=options)
             ranks.append((narrow_to_step(timeline, step_id=step_id), find_idle_spans(timeline)))
-    if not ranks:
-        known = sorted({each for trace in job.ranks for each in trace.steps[Steps.number].to_list()})
+    return Tables(ranks)
+
+
+def check_step(job: Job, number: int) -> None:
+    """Raise `UsageError`, which says what steps there are, when no rank has a step."""
+    known = sorted({each for trace in job.ranks for each in trace.steps[Steps.number].to_list()})
+    if number not in known:
         message = f"no rank has a step {number}; the traces hold {known or 'no profiler steps'}"
         raise UsageError(message)
-    return Tables(ranks)

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
@@ -59,13 +60,20 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         )
 
 
-def load_results(options: JobOptions, *, parts: Collection[Part], ahead: Callable[[], object] | None = None) -> Results:
+def load_results(
+    options: JobOptions,
+    *,
+    parts: Collection[Part],
+    ahead: Callable[[], object] | None = None,
+    path_step: int | None = None,
+) -> Results:
     """Read and analyse the traces that the user named, redacted when the user asks for it.
 
     Args:
         options: What the user said.
         parts: Which analyses to run beside those that always run.
         ahead: Imports what the command needs of the results; called in a thread while traces are read.
+        path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
     # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time, and once more
@@ -76,7 +84,7 @@ def load_results(options: JobOptions, *, parts: Collection[Part], ahead: Callabl
     job = load_job(options)
     from scope.report.build import compute_results
 
-    results = compute_results(job, make_choices(options, job), parts=parts)
+    results = compute_results(job, replace(make_choices(options, job), path_step=path_step), parts=parts)
     if options.redact:
         from scope.report.redaction import make_redactor, redact
 

@@ -24,6 +24,7 @@ def print_section(
     make: Callable[[Results], ReportTable],
     *,
     parts: Collection[Part] = (),
+    path_step: int | None = None,
 ) -> None:
     """Analyse a job and print one table of it.
 
@@ -32,11 +33,12 @@ def print_section(
         output: In which form.
         make: Makes the table.
         parts: Which analyses the table needs beside those that always run.
+        path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
     check_output(output)
     from scope.cli.job import load_results
 
-    print_tables([make(load_results(job, parts=parts))], output)
+    print_tables([make(load_results(job, parts=parts, path_step=path_step))], output)
 
 
 def check_output(output: OutputOptions) -> None:

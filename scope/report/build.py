@@ -42,6 +42,7 @@ class Choices:
         links: Rates of links; None to take the link inside a node from the catalogue.
         gpu: What every device is; None to take it from the traces.
         catalogue: GPUs to choose from; None for the built-in catalogue.
+        path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
 
     options: Options = field(default_factory=Options)
@@ -49,15 +50,19 @@ class Choices:
     links: LinkRates | None = None
     gpu: Gpu | None = None
     catalogue: Mapping[str, Gpu] | None = None
+    path_step: int | None = None
 
 
 def compute_results(job: Job, choices: Choices | None = None, *, parts: Collection[Part] = ALL_PARTS) -> Results:
-    """Run the analyses of a job.
+    """Return everything that Scope says of a job; `scope.analyze` is this function.
 
     Args:
         job: What `scope.load` returned.
         choices: What the user says about it.
         parts: Which analyses to run beside those of single ranks.
+
+    Raises:
+        UsageError: `choices` names a step that no trace holds.
     """
     chosen = choices or Choices()
     devices = {trace.label: _devices(trace, chosen) for trace in job.ranks}
@@ -66,7 +71,7 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
         collectives, stragglers, links, absent = _across_ranks(job, chosen, devices, alone="collectives" in parts)
     wants_path = chosen.options.critical_path and "critical_path" in parts
     options = replace(chosen.options, critical_path=wants_path)
-    analysis = analyze(job, options=options, by_launch="launched" in parts)
+    analysis = analyze(job, options=options, by_launch="launched" in parts, path_step=chosen.path_step)
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),

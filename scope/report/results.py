@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from scope.analysis.exposure import ExposedCollectives
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,3 +49,15 @@ class Results:
     rooflines: Mapping[str, Roofline]
     """By the label of the rank; ranks without device events have none."""
     absent: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def check(self) -> Self:
+        """Return the results when each of them is consistent.
+
+        Raises:
+            AssertionError: One is not, which is a defect of the code that made it.
+        """
+        for result in (self.analysis, self.collectives, self.stragglers, *self.rooflines.values()):
+            if result is not None:
+                result.check()
+        ExposedCollectives.check(self.exposed)
+        return self

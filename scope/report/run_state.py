@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from scope.analysis.recorded import compute_rank_excess, summarize_collectives, summarize_run
+from scope.analysis.recorded import compute_rank_excess, peer_sets, summarize_collectives, summarize_run
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import visible
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
@@ -35,6 +35,9 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
     steps = run.steps().lazy()
     summary = summarize_run(run.ranks, steps, now_ns=now)
     info = run.info()
+    # As the dashboard does: each rank beside those that do the same work, in the last attempt.
+    peers = peer_sets(each for each in run.rank_infos if each.attempt == summary.attempt)
+    excess = compute_rank_excess(steps.filter(pl.col(RankSteps.attempt) == summary.attempt), peers=peers)
     return {
         "run_id": info.run_id,
         "path": str(run.path),
@@ -44,7 +47,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "ranks": [_rank(state, now) for _, state in sorted(run.black_boxes().items())],
         "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
         "memory": _memory(steps),
-        "slowest_ranks": compute_rank_excess(steps).head(_NUM_SLOWEST).to_dicts(),
+        "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
         "verdicts": [verdict.summary for verdict in run.verdicts()],
     }

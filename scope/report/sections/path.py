@@ -1,4 +1,4 @@
-"""The chain of work that decided how long the median step took."""
+"""The chain of work that decided how long a step took."""
 
 from __future__ import annotations
 
@@ -41,8 +41,13 @@ PIECE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
 )
 
 
-def critical_path_table(analysis: Analysis) -> ReportTable:
-    """Return the length of each device's critical path by kind of piece."""
+def critical_path_table(analysis: Analysis, *, step: int | None = None) -> ReportTable:
+    """Return the length of each device's critical path by kind of piece.
+
+    Args:
+        analysis: The results of a job.
+        step: Number of the step that the paths are of; None for each device's step of median length.
+    """
     rows: list[tuple[Cell, ...]] = []
     notes: list[str] = []
     for rank in analysis.ranks:
@@ -53,7 +58,8 @@ def critical_path_table(analysis: Analysis) -> ReportTable:
                 continue
             kinds = (path.ns_by_kind[kind] for kind in PATH_KINDS)
             rows.append((*_place(rank, path), path.length_ns, *kinds, path.num_inferred))
-    return whole_table("critical-path", "Critical path of the median step", PATH_COLUMNS, rows, notes=notes)
+    title = f"Critical path of {'the median step' if step is None else f'step {step}'}"
+    return whole_table("critical-path", title, PATH_COLUMNS, rows, notes=notes)
 
 
 def path_pieces_table(analysis: Analysis) -> ReportTable:

@@ -140,3 +140,32 @@ def test_empty_runs(make_trace: Callable[..., RankTrace]) -> None:
     result = compare_jobs(_job(make_trace()), _job(make_trace())).check()
     assert result.kernels.match_rate_ratio is None
     assert result.kernels.absent == {"match_rate_ratio": "neither run has any"}
+
+
+def test_triton_kernels_match_whatever_number_the_compiler_gave_them(make_trace: Callable[..., RankTrace]) -> None:
+    """One more kernel renames add_0 to add_1: add is 100 ns slower, mul the same, and 200 of 2,300 ns match nothing."""
+    first = _events(("triton_poi_fused_add_0", 0, 300, 0), ("triton_poi_fused_add_mul_1", 400, 700, 0))
+    second = _events(
+        ("triton_red_fused_sum_0", 0, 90, 0),
+        ("triton_poi_fused_add_1", 100, 150, 0),
+        ("triton_poi_fused_add_3", 300, 250, 0),
+        ("triton_poi_fused_add_mul_2", 600, 700, 0),
+        ("triton_1", 1_400, 110, 0),
+    )
+    steps = [{"number": 4, "start_ns": 0, "end_ns": 2_000}]
+    jobs = [_job(make_trace(device_events=events, steps=steps)) for events in (first, second)]
+    comparison = compare_jobs(*jobs).check()
+    found = {row["name"]: (row["change"], row["delta_ns"]) for row in comparison.kernels.changes.iter_rows(named=True)}
+    assert found == {
+        "triton_poi_fused_add": ("slower", 100.0),
+        "triton_poi_fused_add_mul": ("same", 0.0),
+        "triton_red_fused_sum": ("added", 90.0),
+        "triton_1": ("added", 110.0),
+    }
+    assert comparison.kernels.match_rate_ratio == (1_000 + 1_100) / (1_000 + 1_300)
+    assert "without the compiler's number" in comparison.warnings[0]
+
+
+def test_runs_without_triton_kernels_say_nothing_of_them(before: RankTrace, after: RankTrace) -> None:
+    """The remark on names stands only where a name lost its number."""
+    assert not any("Triton" in each for each in compare_jobs(_job(before), _job(after)).warnings)

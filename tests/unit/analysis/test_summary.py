@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import scope
 from scope.analysis import analyze
 from scope.analysis.breakdown import Breakdown
 from scope.analysis.options import Options
@@ -166,3 +167,20 @@ def test_eight_ranks_sum_up_to_the_nanosecond(shared_traces: Path) -> None:
                 assert not figures or sum(getattr(each, name) for each in figures) == getattr(
                     device.whole.breakdown, name
                 )
+
+
+def test_one_call_gives_everything(shared_traces: Path) -> None:
+    """`scope.analyze` gives the figures of each rank and, beside them, what takes several ranks, all consistent."""
+    results = scope.analyze(scope.load(shared_traces / "param" / "dlrm_v100_8ranks")).check()
+    assert [rank.rank for rank in results.analysis.ranks] == list(range(8))
+    assert results.collectives is not None
+    assert results.collectives.num_matched > 0
+    assert results.stragglers is not None
+    assert set(results.rooflines) == {rank.label for rank in results.analysis.ranks}
+
+
+def test_one_rank_says_why_nothing_compares_ranks(shared_traces: Path) -> None:
+    """What takes several ranks is absent, with the reason, from the results of one."""
+    results = scope.analyze(scope.load(shared_traces / "hta" / "a100_nccl_metadata_rank0of2.json.gz")).check()
+    assert results.stragglers is None
+    assert results.absent["stragglers"] == "the traces of at least two ranks are needed"

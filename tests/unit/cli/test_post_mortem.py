@@ -322,3 +322,15 @@ def test_all_mistakes_of_a_topology_are_listed(tmp_path: Path) -> None:
         read_layout(path)
     for where in ("$.other", "$.nodes.a", "$.nodes.b", "$.nodes.c", "$.links.node_gb_per_s", "$.links.speed"):
         assert where in str(caught.value)
+
+
+def test_the_critical_path_of_a_step_that_is_named(scope: Callable[..., Any], trace: Callable[..., Path]) -> None:
+    """Step 3 of the trace is the only one, so its path is the median step's; a step that is not there is an error."""
+    path = trace()
+    named = scope("critical-path", path, "--step", "3", "--json")
+    assert (named.code, named.out) == (0, scope("critical-path", path, "--json").out)
+    assert [row["step"] for row in json.loads(named.out)] == [3]
+    assert "Critical path of step 3" in scope("critical-path", path, "--step", "3").out
+    missing = scope("critical-path", path, "--step", "8")
+    assert missing.code == 2
+    assert "no rank has a step 8; the traces hold [3]" in missing.err
