@@ -68,7 +68,9 @@ class Gate:
 
     def look(self, connection: Any) -> None:
         """Take in what a connection has sent, and let it through once that is a request."""
-        guest = self._guests[connection]
+        guest = self._guests.get(connection)
+        if guest is None:
+            return  # it made room for another one just now
         if not self._is_encrypted:
             try:
                 data = connection.recv(_READ_BYTES)

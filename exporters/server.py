@@ -139,7 +139,15 @@ class ExporterServer(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         self._began[request] = time.monotonic()
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError as error:
+            # No thread is left just now; the next request may find one.
+            log.warning("a request was not answered: %s", error)
+            self._began.pop(request, None)
+            self._requests.pop(request, None)
+            self._slots.release()
+            self.shutdown_request(request)
 
     def _take_from_slowest(self) -> bool:
         """Close the oldest connection that should have been answered long ago; return whether its place is free now.

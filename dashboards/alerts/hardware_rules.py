@@ -221,6 +221,17 @@ LINK_ALERTS: Final = (
         "Compare the links on the Links page; look at errors and speed of the slow one.",
     ),
     Alert(
+        "ScopeFabricFault",
+        "scope-links",
+        "scope_gpu_fabric_fault == 1",
+        "5m",
+        "warning",
+        "GPU {{ $labels.gpu }} of {{ $labels.instance }} and the NVLink fabric: {{ $labels.fault }}",
+        "NVML says so of the GPU's place behind the switches; scope_gpu_fabric_info has its cluster and clique.",
+        "The GPU reaches others over fewer links, over a detour, or not at all; multicast and MNNVL may be off.",
+        "nvidia-smi -q (Fabric) and the fabric manager's log; degraded_bandwidth: look for NVLinks that are down.",
+    ),
+    Alert(
         "ScopePcieWidth",
         "scope-links",
         "scope_pcie_link_width < scope_pcie_link_width_max",

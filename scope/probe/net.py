@@ -129,9 +129,10 @@ class NetProbe:
         try:
             counters = self._ethtool.read(reading.name)
         except OSError as error:
-            # EOPNOTSUPP: this driver has no counters, and never will have.
-            self._without_counters.add(reading.name)
-            if error_kind(error) not in {"not_supported", "no_device"}:
+            if error_kind(error) == "not_supported":
+                # This driver has no counters, and never will have; any other may be in a reset just now.
+                self._without_counters.add(reading.name)
+            elif error_kind(error) != "no_device":
                 problems.add_os_error(error, where=f"ethtool {reading.name}")
             return
         take_driver_counters(reading, counters)

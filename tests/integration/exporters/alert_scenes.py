@@ -73,6 +73,7 @@ PLANTED: Final = (
     _row("ScopeNvlinkCrc", "gpus 5", _OTHER_GPUS, "no further error comes"),
     _row("ScopeNvlinkSlow", "gpus 5 4", "17 links of the same GPU, 126 of others", "the link has its speed again"),
     _row("ScopeNvlinkAsymmetry", "gpus 6", "GPUs whose links carry nothing", "the links carry nothing"),
+    _row("ScopeFabricFault", "gpus 2", _OTHER_GPUS, _WELL),
     _row("ScopePcieWidth", "gpus 6", _OTHER_GPUS, _WELL),
     _row("ScopePcieGeneration", "gpus 6", _OTHER_GPUS, _WELL),
     _row("ScopePcieReplays", "gpus 6", _OTHER_GPUS, _WELL),
@@ -140,6 +141,8 @@ def plant_gpu_faults(script: Script) -> None:
     script.add_xid(1, 74)
     script.field(1, 230, 1, value_type=1)
     script.field(2, 4, 1)
+    # Bandwidth is degraded (1); routes and timeouts are not (2), nor the configuration (1).
+    script.set("g2.nvmlDeviceGetGpuFabricInfoV", 2, 3, 0, 0, 0b1_10_10_10_01, 0, 7)
     for number, value in ((143, 600), (144, 1), (145, 1)):
         script.field(3, number, value, value_type=1)
     script.field(4, 270, f"+270000000000:500000000@{now}")

@@ -286,6 +286,15 @@ HARDWARE = [
         },
     ),
     Case(
+        "ScopeFabricFault",
+        {f'scope_gpu_fabric_fault{{{GPU},fault="degraded_bandwidth"}}': hold(1)},
+        8,
+        [
+            {f'scope_gpu_fabric_fault{{{GPU},fault="degraded_bandwidth"}}': hold(0)},
+            {f'scope_gpu_fabric_fault{{{GPU},fault="route_recovery"}}': "0x100 1x10 0x800"},
+        ],
+    ),
+    Case(
         "ScopePcieWidth",
         {f"scope_pcie_link_width{{{GPU}}}": hold(8), f"scope_pcie_link_width_max{{{GPU}}}": hold(16)},
         15,

@@ -235,7 +235,20 @@ def make_certificate(folder: Path, name: str, *, authority: str | None = None) -
     """Make a key and a certificate, signed by itself or by an authority made before."""
     subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
     signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"] if authority else []
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *signer]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        *subject,
+        *signer,
+    ]
     subprocess.run(
         [*command, "-keyout", f"{name}.key", "-out", f"{name}.pem"], cwd=folder, check=True, capture_output=True
     )

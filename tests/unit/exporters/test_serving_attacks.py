@@ -128,6 +128,20 @@ def test_a_request_in_pieces(serve: Serve) -> None:
     assert server._gate._guests == {}  # pyright: ignore[reportPrivateUsage]
 
 
+def test_no_thread_is_left(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that needs one is dropped; the server lives, loses no place by it, and answers the next."""
+    server = serve(max_connections=1)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")  # noqa: EM101 - what Python says
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            assert ask(server, b"GET /metrics HTTP/1.0\r\n\r\n") == b""
+    assert b"200" in ask(server, b"GET /metrics HTTP/1.0\r\n\r\n")[:15]
+
+
 def test_a_thousand_slow_clients_at_once(serve: Serve) -> None:
     """However many hold connections open, and come back when they are cut, a scrape gets its answer within seconds."""
     server = serve(max_connections=64)
