@@ -146,6 +146,7 @@ class _Run:
         self.ranks: dict[int, _Rank] = {}
         self.verdicts: list[Verdict] = []
         self.earlier: dict[int, RankTotals] = {}
+        self._attempts_before: list[int] = []
         # Ranks whose rank.json is still to be read; those of other nodes are looked at once an attempt.
         self._unseen: list[int] = []
         self._listed: set[int] = set()
@@ -160,7 +161,7 @@ class _Run:
             report("run", str(error))
         attempts = self.reader.attempts()
         if attempts and attempts[-1] != self.attempt:
-            self._begin_attempt(attempts, report)
+            self._begin_attempt(attempts)
         if self.attempt >= 0:
             self._find_ranks(report, is_here)
         for rank in self.ranks.values():
@@ -185,26 +186,38 @@ class _Run:
             elif is_here(info):
                 if len(self.ranks) < MAX_RANKS:
                     self.ranks[number] = rank
+                    self.earlier[number] = self._read_earlier(number, report)
                 else:
                     report("too_many_ranks", f"{folder}: rank {number} is beyond the {MAX_RANKS} that are shown")
 
-    def _begin_attempt(self, attempts: list[int], report: Report) -> None:
-        """Start anew, with what earlier attempts kept; goodput counts them."""
+    def _begin_attempt(self, attempts: list[int]) -> None:
+        """Start anew; goodput counts what earlier attempts kept."""
         self.attempt = attempts[-1]
+        self._attempts_before = attempts[:-1]
         self.ranks = {}
         self.earlier = {}
         self._unseen = []
         self._listed = set()
         self._listed_ns = -1
-        for attempt in attempts[:-1]:
-            for rank in paths.list_ranks(self.folder, attempt)[:MAX_RANKS]:
-                try:
-                    # A reader of its own: the one that followed the attempt while it ran has given its steps already.
-                    reader = RankReader(paths.rank_folder(self.folder, attempt, rank))
-                    while lines := reader.new_steps(max_bytes=_READ_BYTES):
-                        self.earlier.setdefault(rank, RankTotals()).add(lines, attempt=attempt)
-                except (RunError, OSError) as error:
-                    report("steps", str(error))
+
+    def _read_earlier(self, number: int, report: Report) -> RankTotals:
+        """Return the steps of earlier attempts.
+
+        All ranks make the same steps: where this one ran elsewhere then, those of another rank of this node count.
+        """
+        totals = RankTotals()
+        for attempt in self._attempts_before:
+            folder = paths.rank_folder(self.folder, attempt, number)
+            if not folder.is_dir() and (others := paths.list_ranks(self.folder, attempt)):
+                folder = paths.rank_folder(self.folder, attempt, others[0])
+            try:
+                # A reader of its own: the one that followed the attempt while it ran has given its steps already.
+                reader = RankReader(folder)
+                while lines := reader.new_steps(max_bytes=_READ_BYTES):
+                    totals.add(lines, attempt=attempt)
+            except (RunError, OSError) as error:
+                report("steps", str(error))
+        return totals
 
 
 class TrainingCollector:

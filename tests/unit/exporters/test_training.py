@@ -254,6 +254,13 @@ def test_a_new_attempt_begins_anew(world: World) -> None:
     assert series.get(t.GOODPUT, (RUN, "0")) == pytest.approx(0.06)
 
 
+def test_goodput_of_a_rank_that_ran_elsewhere_before(world: World) -> None:
+    """All ranks make the same steps, so those of another rank of this node's earlier attempt count (by hand)."""
+    append(world.rank(3), step(0), step(1))
+    append(world.rank(700, attempt=1), step(2, start_ns=BEGAN + 60 * S, end_ns=BEGAN + 62 * S))
+    assert world.read().get(t.GOODPUT, (RUN, "700")) == pytest.approx(0.06)
+
+
 def test_ranks_of_other_nodes_are_left_to_their_exporters(world: World) -> None:
     """In a shared run directory, each node shows its own ranks."""
     append(world.rank(0), step(0))
