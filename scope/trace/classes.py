@@ -20,6 +20,9 @@ from scope.trace.untyped import as_list, as_mapping
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MOST_NAMES: Final = 16384
+"""How many names' classes are remembered: the ranks of a job run the same kernels, and searching is dear."""
+
 RULES_VERSION: Final = 2
 """Part of the key of the cache: raise it with every change of the rules."""
 
@@ -227,12 +230,13 @@ def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], name: str) -> str | N
     return next((label for label, pattern in rules if pattern.search(name)), None)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=_MOST_NAMES)
 def communication_library(name: str) -> str | None:
     """Return the library that a kernel's name belongs to, or None when it names none that communicates."""
     return _first(COMMUNICATION_LIBRARIES, name) if _ANY_LIBRARY.search(name) else None
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def fixed_class(name: str, patterns: tuple[Pattern, ...] = (), *, is_collective: bool = False) -> str | None:
     """Return the class that a kernel has whatever operator launched it, or None.
 
@@ -256,11 +260,13 @@ def fixed_class(name: str, patterns: tuple[Pattern, ...] = (), *, is_collective:
     return "communication" if generic is None and is_collective else generic
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def operator_class(name: str) -> str | None:
     """Return the class of the kernels that an operator of this name launches, or None when it does not tell."""
     return _first(_OPERATORS, name)
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def kernel_class(name: str) -> str:
     """Return the class by the kernel's name alone."""
     return _first(_KERNELS, name) or "other"

@@ -34,6 +34,9 @@ _CLOSED: Final = ord("]")
 _LIST_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*')
 _MOST_LIST_KEYS: Final = 32
 """Each is tried by decoding all that stands before it."""
+_LIST_END: Final = re.compile(rb'\}\s*\](?=\s*(?:,\s*"|\}))')
+_LIST_END_BYTES: Final = 16 << 10
+_MOST_LIST_ENDS: Final = 4
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _WHITE: Final = b" \t\r\n"
 _EVENTS_KEY: Final = "traceEvents"
@@ -168,6 +171,10 @@ class _Reader:
         """Decode a chunk, which stands in brackets; return the beginning of an event that it does not finish."""
         if len(chunk) <= len(b"[]"):
             return b""
+        # Trying the last chunk as a whole would decode it in vain, and of a small file that is all there is.
+        end = _end_of_events(chunk) if is_last else None
+        if end is not None and self._add_until(bytes(chunk), end):
+            return b""
         try:
             self._add(chunk)
         except DECODE_ERRORS as error:
@@ -246,6 +253,19 @@ def _needs_arrows(collected: Collected, loaded: Tables) -> bool:
         return False
     num_numbered = collected.height(RawOps) - collected.num_nulls(RawOps, RawOps.sequence_number)
     return num_numbered == 0 and not collected.arrow_categories.isdisjoint(BACKWARD_ARROWS)
+
+
+def _end_of_events(text: bytearray) -> int | None:
+    """Return where, near the end of a file, the list of events seems to end: what follows are the file's other keys."""
+    for match in islice(_LIST_END.finditer(text, max(0, len(text) - _LIST_END_BYTES)), _MOST_LIST_ENDS):
+        try:
+            msgspec.json.decode(
+                b'{"":0' + bytes(text[match.end() : -1]).strip(_WHITE + b"\0"), type=dict[str, msgspec.Raw]
+            )
+        except DECODE_ERRORS:
+            continue
+        return match.end() - 1
+    return None
 
 
 def _is_top_level(head: bytes) -> bool:
