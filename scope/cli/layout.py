@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -58,6 +57,9 @@ def read_layout(path: Path) -> Layout:
     Raises:
         ConfigError: The file cannot be read, or has mistakes; the message lists all of them.
     """
+    # Few commands are given a layout, and all of them import this module.
+    import tomllib
+
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

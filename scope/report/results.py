@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from scope.analysis.exposure import ExposedCollectives
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,5 +57,8 @@ class Results:
         for result in (self.analysis, self.collectives, self.stragglers, *self.rooflines.values()):
             if result is not None:
                 result.check()
+        # Here, because a command imports this module for the names of parts before it has read anything.
+        from scope.analysis.exposure import ExposedCollectives
+
         ExposedCollectives.check(self.exposed)
         return self
