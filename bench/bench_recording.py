@@ -1,7 +1,8 @@
 """What recording costs: per collective and per step on the fake backend, and per step of DDP on four gloo ranks.
 
 Each figure is a difference or ratio of blocks that alternate within one process, so that what else the machine does
-falls on both alike: median of many blocks, of the thread's or process's CPU time where there is one process.
+falls on both alike: median of many blocks, of the thread's or process's CPU time where there is one process. The way
+of DDP stands in `recording_ddp`, that of TraceML in `recording_traceml`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import recording_ddp
+import recording_traceml
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,17 +71,38 @@ def profiling(folder: Path) -> Iterator[None]:
         yield
 
 
-def compare(work: Callable[[], None], variants: dict[str, Any], *, rounds: int, repeat: int) -> dict[str, float]:
-    """Return, for each variant, the median CPU microseconds that one `work` takes more than without it."""
+def compare(
+    work: Callable[[], None],
+    variants: dict[str, Any],
+    *,
+    rounds: int,
+    repeat: int,
+    clock: Callable[[], int] = time.thread_time_ns,
+    least: bool = True,
+) -> dict[str, float]:
+    """Return, for each variant, the median CPU microseconds that one `work` takes more than without it.
+
+    What others do on the machine empties the caches and only ever adds.
+
+    Args:
+        work: What is measured.
+        variants: By name, what makes the context that it runs in; `none` is the one that the others are compared with.
+        rounds: How often each variant has its turn.
+        repeat: Runs of `work` in a turn, after one that does not count.
+        clock: CPU nanoseconds: of this thread, or of the process with all threads.
+        least: Take the least disturbed run of a turn, else the mean of all.
+    """
     taken: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, enter in variants.items():
             with enter():
                 work()
-                start = time.thread_time_ns()
+                runs: list[float] = []
                 for _ in range(repeat):
+                    start = clock()
                     work()
-                taken[name].append((time.thread_time_ns() - start) / repeat / 1000)
+                    runs.append((clock() - start) / 1000)
+                taken[name].append(min(runs) if least else statistics.fmean(runs))
     base = taken["none"]
     return {
         name: statistics.median(b - a for a, b in zip(base, values, strict=True)) for name, values in taken.items()
@@ -124,9 +145,18 @@ def per_collective(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+@contextlib.contextmanager
+def whole(folder: Path, warm_up: Callable[[], None]) -> Iterator[Recorder]:
+    """Run under the whole recorder, warmed up: one of the first steps is counted for its FLOPs, once a run."""
+    run = Path(tempfile.mkdtemp(dir=folder))
+    with Recorder(run_dir=run, run_id="bench", capture=CaptureSettings(reasons=frozenset())) as recorder:
+        for _ in range(12):
+            warm_up()
+        yield recorder
+
+
 def per_step(folder: Path) -> list[dict[str, Any]]:
-    """Return what 300 collectives add to a step, and what a small transformer's step takes more."""
-    torch.set_num_threads(1)
+    """Return what 300 collectives add to a step, without and with 40 spans."""
     tensor = torch.ones(1024)
 
     def many() -> None:
@@ -134,17 +164,6 @@ def per_step(folder: Path) -> list[dict[str, Any]]:
             dist.all_reduce(tensor)
 
     recorders: list[Recorder] = []
-
-    @contextlib.contextmanager
-    def whole() -> Iterator[None]:
-        run = Path(tempfile.mkdtemp(dir=folder))
-        with Recorder(run_dir=run, run_id="bench", capture=CaptureSettings(reasons=frozenset())) as recorder:
-            recorders.append(recorder)
-            # One of the first steps is counted for its FLOPs; what is measured is the steps after.
-            for _ in range(12):
-                many_with_spans()
-            yield
-            recorders.clear()
 
     def many_with_spans() -> None:
         for span in range(40):
@@ -154,9 +173,26 @@ def per_step(folder: Path) -> list[dict[str, Any]]:
         if recorders:
             recorders[0].end_step()
 
-    variants: dict[str, Any] = {"none": contextlib.nullcontext, "scope": lambda: recording(folder)}
-    cost = compare(many, variants, rounds=25, repeat=2)
-    spans = compare(many_with_spans, {"none": contextlib.nullcontext, "scope": whole}, rounds=15, repeat=8)
+    @contextlib.contextmanager
+    def with_spans() -> Iterator[None]:
+        with whole(folder, many_with_spans) as recorder:
+            recorders.append(recorder)
+            for _ in range(3):
+                many_with_spans()
+            yield
+            recorders.clear()
+
+    alone = compare(many, {"none": contextlib.nullcontext, "scope": lambda: recording(folder)}, rounds=25, repeat=2)
+    spans = compare(many_with_spans, {"none": contextlib.nullcontext, "scope": with_spans}, rounds=15, repeat=8)
+    return [
+        row("300 collectives of a step", alone["scope"] / 1000, "ms"),
+        row("300 collectives and 40 spans of a step, all of the recorder", spans["scope"] / 1000, "ms", limit=4.0),
+    ]
+
+
+def make_training() -> tuple[nn.Module, Callable[[], None]]:
+    """Return a small transformer and its training step with 24 all-reduces, for the fake backend."""
+    torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
     # DDP's reducer needs a result that the fake backend does not give: the gradients are reduced one by one.
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -170,72 +206,68 @@ def per_step(folder: Path) -> list[dict[str, Any]]:
             dist.all_reduce(parameter.grad)
         optimizer.step()
 
-    small = compare(train, variants, rounds=25, repeat=4)
-    return [
-        row("300 collectives of a step", cost["scope"] / 1000, "ms"),
-        row("300 collectives and 40 spans of a step, all of the recorder", spans["scope"] / 1000, "ms", limit=4.0),
-        row("step of a small transformer with 24 all-reduces, without", small["base"] / 1000, "ms CPU"),
-        row("... + Scope's collectives", small["scope"] / 1000, "ms CPU"),
-    ]
+    return model, train
 
 
-def _ddp_rank(rank: int, folder: str, pairs: int) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", RANKS)
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(128, 128) for _ in range(6))), bucket_cap_mb=0.1)
-    batch = torch.ones(16, 128)
-
-    def block() -> float:
-        start = time.perf_counter_ns()
-        for _ in range(2):
-            model(batch).sum().backward()
-        return time.perf_counter_ns() - start
-
-    for _ in range(5):
-        block()
-    blocks: list[tuple[float, float, float]] = []
-    for turn in range(pairs):
-        # The order changes, so that neither has the warmer caches.
-        order = ["plain", "again", "scope"][turn % 3 :] + ["plain", "again", "scope"][: turn % 3]
-        taken: dict[str, float] = {}
-        for name in order:
-            with recording(Path(folder)) if name == "scope" else contextlib.nullcontext():
-                # What the first calls after attaching take is paid once a run.
-                block()
-                dist.barrier()
-                taken[name] = block()
-        blocks.append((taken["plain"], taken["again"], taken["scope"]))
-    if rank == 0:
-        Path(folder, "blocks.json").write_text(json.dumps(blocks))
-    dist.destroy_process_group()
-
-
-def with_ddp(folder: Path) -> list[dict[str, Any]]:
-    """Return the speed of DDP on four gloo ranks with recording, as a ratio of that without."""
-    mp.spawn(_ddp_rank, args=(str(folder), DDP_PAIRS), nprocs=RANKS)
-    blocks = json.loads((folder / "blocks.json").read_text())
-    equal = [first / second for first, second, _ in blocks]
-    recorded = [first / third for first, _, third in blocks]
-    low, high = bootstrap(recorded)
-    noise_low, noise_high = bootstrap(equal)
-    return [
+def per_training_step(folder: Path) -> list[dict[str, Any]]:
+    """Return what a small transformer's step takes more under Scope and its peers, all threads of the process."""
+    _, train = make_training()
+    variants: dict[str, Any] = {
+        "none": contextlib.nullcontext,
+        "collectives": lambda: recording(folder),
+        "scope": lambda: whole(folder, train),
+        "profiler": lambda: profiling(folder),
+        "mode": _PassThrough,
+    }
+    cost = compare(train, variants, rounds=25, repeat=10, clock=time.process_time_ns, least=False)
+    peer = recording_traceml.measure()
+    rows = [
         row(
-            f"DDP on 4 gloo ranks, speed with / without ({len(blocks)} pairs), median", statistics.median(recorded), ""
+            "step of a small transformer with 24 all-reduces on the fake backend, without",
+            cost["base"] / 1000,
+            "ms CPU",
         ),
-        row("... lower 95 % bound", low, "", floor=0.98),
-        row("... upper 95 % bound", high, ""),
-        row("... two equal runs beside it, 95 % bounds, lower", noise_low, ""),
-        row("... two equal runs beside it, 95 % bounds, upper", noise_high, ""),
+        row("... + Scope's collectives", cost["collectives"] / 1000, "ms CPU"),
+        row("... + Scope, all of the recorder", cost["scope"] / 1000, "ms CPU"),
+        row("... + torch.profiler", cost["profiler"] / 1000, "ms CPU"),
+        row("... + a dispatch mode that does nothing", cost["mode"] / 1000, "ms CPU"),
     ]
+    if "error" in peer:
+        return [*rows, {**row(f"... + TraceML: {peer['error']}", 0.0, ""), "value": "not measured"}]
+    told = f"... + {recording_traceml.PACKAGE}, which sees no collectives"
+    return [*rows, row(told, peer["added"] / 1000, f"ms CPU (base {peer['base'] / 1000:.3f})")]
 
 
-def bootstrap(ratios: list[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median, by 2,000 resamplings with a fixed seed."""
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return medians[50], medians[1949]
+def with_ddp() -> list[dict[str, Any]]:
+    """Return the speed of DDP on four gloo ranks with recording, as a ratio of that without."""
+    rows: list[dict[str, Any]] = []
+    for job in recording_ddp.JOBS:
+        result = recording_ddp.measure(job, pairs=DDP_PAIRS)
+        ratios = result.ratios(result.wall_s)
+        low, high = recording_ddp.bootstrap(ratios)
+        noise_low, noise_high = recording_ddp.bootstrap(result.equal_ratios())
+        cpu = result.ratios(result.cpu_s)
+        cpu_low, cpu_high = recording_ddp.bootstrap(cpu)
+        what = "the demo's transformer, all of the recorder" if job.whole else "6 small layers, collectives alone"
+        figure = f"DDP on 4 gloo ranks, {what}, step of {result.step_s * 1000:.1f} ms: speed with / without"
+        rows += [
+            row(f"{figure} ({len(ratios)} pairs of {result.steps} steps), median", statistics.median(ratios), ""),
+            row("... lower 95 % bound", low, "", floor=0.98 if job.whole else None),
+            row("... upper 95 % bound", high, ""),
+            row("... two equal runs beside it, lower 95 % bound", noise_low, ""),
+            row("... two equal runs beside it, upper 95 % bound", noise_high, ""),
+            row("... by CPU time of all ranks, median", statistics.median(cpu), f"[{cpu_low:.3f}, {cpu_high:.3f}]"),
+            row("... CPU added to a step of a rank", result.added_cpu_s() * 1000, "ms"),
+        ]
+        if result.writer_cpu_ratio is not None:
+            rows.append(
+                row(
+                    "... the writer thread of a rank, counted on both sides",
+                    result.writer_cpu_ratio * 100,
+                    "% of a core",
+                )
+            )
+    return rows
 
 
 def row(
@@ -252,12 +284,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
         folder = Path(name)
-        rows = with_ddp(folder) if DDP_PAIRS else []
+        rows = [row("load average of the machine as the benchmark begins", load, "")]
+        rows += with_ddp() if DDP_PAIRS else []
+        torch.set_num_threads(1)
         dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-        rows += per_collective(folder) + per_step(folder)
+        rows += per_collective(folder) + per_step(folder) + per_training_step(folder)
         dist.destroy_process_group()
     if arguments.json:
         print(json.dumps(rows))
