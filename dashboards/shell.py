@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboards.numbers import number_columns
 from dashboards.settings import Settings, read_environment
-from dashboards.sources.catalogue import Source, SourceKind, by_id, find_sources
+from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
 from dashboards.sources.runs import open_live
 from dashboards.state import PageState, read_state, write_state
 from dashboards.users import Gate
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dashboards.sources.traces import TraceReport
     from scope.report.table import ReportTable
 
-_LIST_TTL_S: Final = 5.0
 _MAX_TABLE_ROWS: Final = 5_000
 _PATIENCE_S: Final = 0.2
 _KIND_WORDS: Final[dict[SourceKind, str]] = {
@@ -60,10 +59,19 @@ def _gate() -> Gate:
     return Gate(settings().users)
 
 
-@st.cache_resource(ttl=_LIST_TTL_S, max_entries=1)
+@st.cache_resource
+def source_list() -> SourceList:
+    """Return the list that all visitors share."""
+    return SourceList(settings().places)
+
+
 def sources() -> tuple[Source, ...]:
-    """Return everything that this server may show, as it is now on the disk."""
-    return find_sources(settings().places)
+    """Return everything that this server may show, as it was on the disk a few seconds ago.
+
+    Raises:
+        ScopeError: As for `find_sources`.
+    """
+    return source_list().now()
 
 
 def is_signed_in() -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from scope.errors import InputError, LimitError, RunError
+from scope.errors import InputError, LimitError, RunError, ScopeError
 from scope.run.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scope.run.reader import Trace
 
@@ -24,6 +26,8 @@ TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 MAX_SOURCES: Final = 1_000
 MAX_DEPTH: Final = 3
 _ID_LENGTH: Final = 12
+_REST_S: Final = 5.0
+_REST_FACTOR: Final = 50.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +172,54 @@ def _source(kind: SourceKind, path: Path, label: str) -> Source:
 
 def _digest(kind: str, place: str) -> str:
     return hashlib.sha256(f"{kind}\0{place}".encode()).hexdigest()[:_ID_LENGTH]
+
+
+class SourceList:
+    """The sources of a server, looked for again now and then, and never while a visitor waits.
+
+    Args:
+        places: As for `find_sources`.
+        rest_s: Shortest time between two looks; after a long one it is 50 times as long as that took.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, places: Sequence[str], *, rest_s: float = _REST_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._places = places
+        self._rest_s = rest_s
+        self._clock = clock
+        self._found: tuple[Source, ...] | ScopeError | None = None
+        self._rest_until = 0.0
+        self._lock = threading.Lock()
+
+    def now(self) -> tuple[Source, ...]:
+        """Return what was found last; the first call looks itself, later ones let a thread look.
+
+        Raises:
+            ScopeError: As for `find_sources`, at the last look.
+        """
+        if self._found is None:
+            self._look()
+        elif self._clock() >= self._rest_until:
+            threading.Thread(target=self._look, name="scope-sources", daemon=True).start()
+        found = self._found
+        assert found is not None
+        if isinstance(found, ScopeError):
+            raise found
+        return found
+
+    def _look(self) -> None:
+        with self._lock:
+            began = self._clock()
+            if self._found is not None and began < self._rest_until:
+                return
+            try:
+                self._found = find_sources(self._places)
+            except ScopeError as error:
+                self._found = error
+            now = self._clock()
+            self._rest_until = now + max(self._rest_s, _REST_FACTOR * (now - began))
 
 
 def by_id(sources: Iterable[Source], source_id: str | None) -> Source | None:

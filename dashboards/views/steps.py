@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboards.shell import (
     choose_points,
+    fold,
     is_new_choice,
     keep_state,
     load_run,
@@ -75,17 +76,22 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
         st.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
     step = clicked(points, numbers, bars.num_merged)
     if is_new_choice("step of a run", step):
-        remember(replace(state, step=step))
-    # The whole page is drawn again, so that the address and the field in the sidebar follow the click. The drawing that
-    # saw the click may have been broken off by a later event, so what counts is what is remembered.
-    remembered = remembered_state()
-    if remembered.step != state.step:
-        keep_state(remembered)
-        st.rerun()
-    if state.step is None:
-        st.caption("Click a bar to see the step on every rank.")
-        return
-    draw_one(run, state.step)
+        remember(replace(remembered_state(), step=step))
+    step = choose_step(run.last_step)
+    if step is not None:
+        draw_one(run, step)
+
+
+def choose_step(last: int) -> int | None:
+    """Return the step that is looked at: the one that was clicked or typed last, kept in the address."""
+    state = remembered_state()
+    known = _within(state.step, last)
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    step = row.number_input("Look at step", 0, last, known, placeholder="none", width=160)
+    if known is None:
+        row.caption("Click a bar, or name a step, to see it on every rank.")
+    keep_state(replace(state, step=step))
+    return step
 
 
 def clicked(points: Sequence[Mapping[str, Any]], numbers: Sequence[int], num_merged: int) -> int | None:
@@ -107,11 +113,12 @@ def draw_one(run: LiveRun, step: int) -> None:
     figure = phase_breakdown(bars, title=f"Phases of step {step} on every rank", axis="Rank")
     show_figure(figure, of_step.drop(RankSteps.custom_phases), key="one step")
     overlays = (RankSteps.communication_wait_ns, RankSteps.gc_ns, RankSteps.disturbed)
-    show_table(of_step.select(RankSteps.rank, RankSteps.duration_ns, *overlays), key="overlays of the step")
+    table = of_step.select(RankSteps.rank, RankSteps.duration_ns, *overlays)
+    fold("What overlays the phases", lambda: show_table(table, key="overlays of the step"), key="overlays of the step")
 
 
 def choose(run: LiveRun, state: PageState) -> PageState:
-    """Let the visitor choose a rank, a range and a step, and keep the choice in the address."""
+    """Let the visitor choose a rank and a range of steps, and keep the choice in the address."""
     ranks = run.rank_numbers
     chosen = state.ranks[0] if state.ranks and state.ranks[0] in ranks else None
     options = [None, *ranks]
@@ -125,8 +132,7 @@ def choose(run: LiveRun, state: PageState) -> PageState:
         )
         first_step = st.number_input("From step", 0, last, _within(state.first_step, last), placeholder="the last 200")
         last_step = st.number_input("To step", 0, last, _within(state.last_step, last), placeholder="the last")
-        step = st.number_input("Look at step", 0, last, _within(state.step, last), placeholder="none")
-    state = replace(state, ranks=() if rank is None else (rank,), first_step=first_step, last_step=last_step, step=step)
+    state = replace(state, ranks=() if rank is None else (rank,), first_step=first_step, last_step=last_step)
     keep_state(state)
     return state
 

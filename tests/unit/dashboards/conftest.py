@@ -72,7 +72,7 @@ def open_app(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
         settings = {"places": [str(place) for place in places]}
         monkeypatch.setenv(VARIABLE, json.dumps(settings | {"refresh_s": 60.0}))
         # What was read of traces may stay: it is kept under the files' sizes and times.
-        for kept in (shell.settings, shell.sources, findings._firing):
+        for kept in (shell.settings, shell.source_list, findings._firing):
             kept.clear()
         app = AppTest.from_file(str(APP), default_timeout=60)
         app.run()

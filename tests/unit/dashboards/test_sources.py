@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.sources.catalogue import MAX_SOURCES, by_id, find_sources
+from dashboards.sources.catalogue import MAX_SOURCES, SourceList, by_id, find_sources
 from scope.errors import InputError, LimitError
 
 if TYPE_CHECKING:
@@ -80,3 +83,22 @@ def test_a_folder_of_too_many_runs_is_refused(tmp_path: Path) -> None:
         make_run(tmp_path / f"{number:05d}")
     with pytest.raises(LimitError, match="name the ones to show"):
         find_sources([str(tmp_path)])
+
+
+def test_a_list_is_renewed_behind_the_visitors_back(tmp_path: Path) -> None:
+    """Until the rest is over the list stands; then a thread looks again, and what vanished is an error."""
+    now = [0.0]
+    (tmp_path / "a.json").write_text("{}")
+    places = SourceList([str(tmp_path)], rest_s=5.0, clock=lambda: now[0])
+    assert len(places.now()) == 1
+    shutil.rmtree(tmp_path)
+    now[0] = 4.9
+    assert len(places.now()) == 1
+    now[0] = 5.0
+    with suppress(InputError):
+        places.now()
+    for thread in threading.enumerate():
+        if thread.name == "scope-sources":
+            thread.join()
+    with pytest.raises(InputError, match="does not exist"):
+        places.now()
