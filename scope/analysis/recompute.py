@@ -95,7 +95,10 @@ def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series,
     # A node's own operator, of the node's name, bears the sequence number of its forward operator.
     expected = _NODE + ops[Ops.name].gather(graph_builders).cast(pl.String)
     around = ops[Ops.name].gather(parents.gather(graph_builders)).cast(pl.String)
-    again = op_id.is_in(graph_builders.filter((around != expected).fill_null(value=True)).implode())
+    builders = graph_builders.filter((around != expected).fill_null(value=True))
+    if builders.is_empty():
+        return builders, pl.Series([False]).new_from_index(0, len(op_id))
+    again = op_id.is_in(builders.implode())
     owner = inherit(_where(again, op_id), parents)
     outermost = again & owner.gather(parents).is_null()
     return op_id.filter(owner.is_not_null()), outermost

@@ -103,10 +103,13 @@ def unknown_streams(rank: RankTrace) -> list[str]:
 
     A library of communication that Scope does not know looks like that.
     """
+    events = rank.device_events
+    if not ((events[DeviceEvents.kernel_class] == "other") & events[DeviceEvents.op_id].is_null()).any():
+        return []
     length = pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)
     is_unknown = (pl.col(DeviceEvents.kernel_class) == "other") & pl.col(DeviceEvents.op_id).is_null()
     streams = (
-        rank.device_events.group_by(DeviceEvents.device, DeviceEvents.stream)
+        events.group_by(DeviceEvents.device, DeviceEvents.stream)
         .agg(length.sum().alias(_TOTAL), length.filter(is_unknown).sum().alias(_UNKNOWN))
         .sort(DeviceEvents.device, _TOTAL, descending=[False, True])
         .with_columns(pl.col(_TOTAL).sum().over(DeviceEvents.device).alias(_OF_DEVICE))
@@ -133,6 +136,8 @@ def _lacks_metadata(rank: RankTrace) -> bool:
 
 
 def _is_mostly_replay(rank: RankTrace) -> bool:
+    if not rank.device_events[DeviceEvents.in_graph].any():
+        return False
     length = pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)
     total, replayed = rank.device_events.select(
         length.sum().alias("total"), length.filter(pl.col(DeviceEvents.in_graph)).sum().alias("replayed")
