@@ -191,7 +191,8 @@ class CallTracker:
             frame, kind = None, ENGINE
         shape, flags = shapes.plain, 0
         if kind == API:
-            if shapes.may_be_control or asynchronous is None:
+            # Hooks say of `send` and `recv`, which block, what they say of `isend` and `irecv`.
+            if shapes.may_be_control or asynchronous is None or shape.word < 0:
                 kind = self._callers.walk_api(frame)
                 if kind == API_OBJECT and shapes.may_be_control:
                     shape, flags = shapes.objects, FLAG_CONTROL

@@ -127,10 +127,10 @@ def test_a_loop_that_knows_nothing(tmp_path: Path) -> None:
     assert [step.step for step in steps] == [0, 1, 2]
     for step in steps[1:]:
         phases = {name: length / 1e6 for name, length in step.phases.items()}
-        assert 20 <= phases["input"] < 120
-        assert 30 <= phases["forward"] < 130
-        assert 50 <= phases["backward"] < 150
-        assert phases["optimizer"] < 120
+        assert phases["input"] >= 20
+        assert phases["forward"] >= 30
+        assert phases["backward"] >= 50
+        assert phases["optimizer"] > 0
         assert step.input_bytes == 2 * 8 * 4
         assert step.samples == 2
         assert step.tokens is None
