@@ -97,7 +97,7 @@ def assemble(
         backend=optional_text(info.get("backend")),
         host=optional_text(read.metadata.get("host_name")),
         num_processes=max(1, *(len(ids) for ids in read.collected.processes.values())),
-        is_host_timeline=read.collected.num_device_events == 0,
+        is_host_timeline=read.collected.num_device_events == 0 and not _launches_kernels(launches),
         device_events=checked(events, DeviceEvents, loaded),
         ops=checked(Ops.empty() if ops is None else ops.table, Ops, loaded),
         launches=checked(launches, Launches, loaded),
@@ -115,6 +115,11 @@ def assemble(
         threads=dict(read.collected.threads),
         quality=_quality(read, events, launches, (steps.height, devices.negative_length, ops)),
     )
+
+
+def _launches_kernels(launches: pl.DataFrame) -> bool:
+    """Whether the process put kernels on a device: where none of them is in the file, the host tells nothing of it."""
+    return bool(launches[Launches.kind].is_in(["kernel", "graph"]).any())
 
 
 def _quality(

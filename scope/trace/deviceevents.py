@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from scope.trace.texts import Texts
 
 _MOST_THREADS: Final = 2**31 - 1
+_LARGEST_DEVICE: Final = 2**31 - 1
+_UNKNOWN_DEVICE: Final = -2
+_FOLDED_DEVICES: Final = 2**30
 _ROW: Final = "row"
 _LAUNCH_ROW: Final = "launch_row"
 _END: Final = "span_end"
@@ -64,7 +67,7 @@ def device_events(
     """Link and classify what ran on devices."""
     launches, ops = host.launches, host.ops
     raw = read.collected.frame(RawSpans, RawDevice).with_row_index(_ROW)
-    raw = raw.with_columns(pl.col(RawDevice.device).fill_null(-1), pl.col(RawDevice.stream).fill_null(-1))
+    raw = raw.with_columns(_device_numbers(raw[RawDevice.device]), pl.col(RawDevice.stream).fill_null(-1))
     raw = raw.sort(RawSpans.start_ns, RawDevice.device, RawDevice.stream, RawSpans.duration_ns, maintain_order=True)
     lengths = raw[RawSpans.duration_ns]
     ends = raw[RawSpans.start_ns] + not_negative(lengths)
@@ -84,7 +87,7 @@ def device_events(
     frame = pl.DataFrame(
         [
             pl.int_range(raw.height, dtype=pl.UInt32, eager=True).alias(DeviceEvents.event_id),
-            raw[RawDevice.device].cast(pl.Int32, strict=False).fill_null(-1).alias(DeviceEvents.device),
+            raw[RawDevice.device].cast(pl.Int32).alias(DeviceEvents.device),
             raw[RawDevice.stream].alias(DeviceEvents.stream),
             kinds.alias(DeviceEvents.kind),
             categories.cast(pl.Enum(CATEGORIES)).alias(DeviceEvents.category),
@@ -109,6 +112,21 @@ def device_events(
     if op_ids is not None:
         frame = frame.with_columns(op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id))
     return Devices(frame, raw[_ROW], int((lengths < 0).sum()))
+
+
+def _device_numbers(devices: pl.Series) -> pl.Series:
+    """Return numbers of 32 bits that tell devices apart; ids that are none become numbers below -1.
+
+    So does -1, which is what analyses call the host.
+    """
+    lowest: Any = devices.min()
+    highest: Any = devices.max()
+    if not devices.null_count() and (lowest is None or (lowest >= 0 and highest <= _LARGEST_DEVICE)):
+        return devices
+    folded = _UNKNOWN_DEVICE - 1 - devices % _FOLDED_DEVICES
+    is_number = (devices >= 0) & (devices <= _LARGEST_DEVICE)
+    numbers = pl.select(pl.when(is_number).then(devices).otherwise(folded)).to_series()
+    return numbers.fill_null(_UNKNOWN_DEVICE).alias(RawDevice.device)
 
 
 def _op_ids(raw: pl.DataFrame, launch_ids: pl.Series, launches: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:

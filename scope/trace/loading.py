@@ -19,7 +19,7 @@ from scope.trace.model import Job, RankTrace
 from scope.trace.narrowing import WHOLE, Tables, narrowed, with_needs
 from scope.trace.ranks import rank_of_metadata, rank_of_name
 from scope.trace.reader import NotATraceError, read_trace
-from scope.trace.schema import DeviceEvents, PythonCalls
+from scope.trace.schema import Annotations, DeviceEvents, PythonCalls
 from scope.trace.sources import Limits, Source
 from scope.trace.workers import read_side_by_side
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scope.trace.columns import Table
 
 _WORTH_PROCESSES_BYTES: Final = 4 << 20
+_COUNTERS: Final = "cuda_profiler_range"
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Progress = Callable[[int, int, str], None]
@@ -337,5 +338,10 @@ def _job(traces: list[RankTrace], warnings: list[str]) -> Job:
         f"{trace.path}: says it is rank {trace.rank} of {trace.world_size}, which cannot be"
         for trace in traces
         if trace.rank is not None and trace.world_size is not None and trace.rank >= trace.world_size
+    ]
+    warnings += [
+        f"{trace.path}: holds {number:,} ranges of hardware counters (cuda_profiler_range), whose values are not read"
+        for trace in traces
+        if (number := int((trace.annotations[Annotations.category] == _COUNTERS).sum()))
     ]
     return Job(ranks=tuple(with_missing), world_size=world_size, missing_ranks=missing, warnings=tuple(warnings))

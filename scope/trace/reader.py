@@ -13,11 +13,11 @@ import msgspec
 
 from scope.errors import LimitError, TraceError
 from scope.trace.collect import BACKWARD_ARROWS, DECODE_ERRORS, Collected, Collector
-from scope.trace.events import EXACT_DECODER, FAST_DECODER, LOOSE_DECODER
+from scope.trace.events import EXACT_DECODER, FAST_DECODER
 from scope.trace.instants import InexactError
 from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
-from scope.trace.salvage import SEPARATOR, array_end, salvage, tightened
+from scope.trace.salvage import SEPARATOR, Salvaged, array_end, read_values, salvage, split_list
 from scope.trace.schema import Ops
 from scope.trace.sources import Source, prefetch
 
@@ -183,21 +183,35 @@ class _Reader:
 
     def _take_damaged(self, text: bytes, error: Exception, *, is_last: bool) -> bytes:
         """Decode a chunk in which something is of another type than expected, or no JSON."""
-        if isinstance(error, msgspec.ValidationError):
-            if self._add_loose(text):
-                return b""
-        elif text[1:-1].isspace():
+        if text[1:-1].isspace():
             return b""
+        if isinstance(error, msgspec.ValidationError):
+            if self._add_values(text):
+                return b""
         else:
             end = array_end(text, error)
             if end is not None and self._add_until(text, end):
                 return b""
         found = salvage(text[1:-1], is_last=is_last)
+        self._add_salvaged(found)
+        self.tail = found.rest
+        return found.unfinished + b"," if found.unfinished else b""
+
+    def _add_values(self, text: bytes) -> bool:
+        """Take the events of a chunk that is good JSON, value by value."""
+        try:
+            values, end = split_list(text)
+        except DECODE_ERRORS:
+            return False
+        self._add_salvaged(read_values(values))
+        if end < len(text) - 1:
+            self.tail = text[end + 1 : -1]
+        return True
+
+    def _add_salvaged(self, found: Salvaged) -> None:
         self.collector.add(found.events, exact=True)
         self.collector.collected.events_lost += found.lost
         self.collector.collected.events_repaired += found.repaired
-        self.tail = found.rest
-        return found.unfinished + b"," if found.unfinished else b""
 
     def _add_until(self, text: bytes, end: int) -> bool:
         try:
@@ -216,17 +230,6 @@ class _Reader:
             else:
                 return
         self.collector.add(EXACT_DECODER.decode(text), exact=True)
-
-    def _add_loose(self, text: bytes) -> bool:
-        try:
-            events = [tightened(event) for event in LOOSE_DECODER.decode(text)]
-        except DECODE_ERRORS:
-            return False
-        good = [event for event in events if event is not None]
-        self.collector.collected.events_lost += len(events) - len(good)
-        self.collector.collected.events_repaired += len(good)
-        self.collector.add(good, exact=True)
-        return True
 
 
 def read_trace(source: Source, *, loaded: Tables = WHOLE) -> ReadTrace:

@@ -55,6 +55,40 @@ class Salvaged:
     """The beginning of an event that the chunk does not finish."""
 
 
+_value_decoder: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def split_list(text: bytes) -> tuple[list[msgspec.Raw], int]:
+    """Return the values of the list that `text` begins with, whatever they are, and where its bracket stands.
+
+    Raises:
+        msgspec.MsgspecError, ValueError, RecursionError: It is no JSON.
+    """
+    try:
+        return _value_decoder.decode(text), len(text) - 1
+    except msgspec.DecodeError as error:
+        end = array_end(text, error)
+        if end is None:
+            raise
+        return _value_decoder.decode(text[: end + 1]), end
+
+
+def read_values(values: list[msgspec.Raw]) -> Salvaged:
+    """Read the events among the values of a list; those of unexpected types are mended, what is no event is lost."""
+    found = Salvaged()
+    for value in values:
+        try:
+            found.events.append(_exact_decoder.decode(value))
+        except DECODE_ERRORS:
+            event = _loosened(bytes(value))
+            if event is None:
+                found.lost += 1
+            else:
+                found.events.append(event)
+                found.repaired += 1
+    return found
+
+
 def array_end(text: bytes, error: Exception) -> int | None:
     """Return where in `text` stands the bracket that closed the array, when `error` says that more follows it."""
     match = _TRAILING.search(str(error))

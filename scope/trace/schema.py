@@ -13,7 +13,7 @@ import polars as pl
 
 from scope.trace.columns import Column, Table
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Part of the key of the cache: raise it with every change below."""
 
 DEVICE_EVENT_KINDS: Final = ("kernel", "memcpy", "memset")
@@ -58,7 +58,7 @@ class DeviceEvents(Table):
     """What ran on a device: kernels, copies and sets. Synchronisations and annotations never occupy a device."""
 
     event_id = Column("event_id", pl.UInt32, "row number")
-    device = Column("device", pl.Int32, "device index in the trace")
+    device = Column("device", pl.Int32, "device index in the trace; below -1 where the trace has no number of 32 bits")
     stream = Column("stream", pl.Int64, "stream, or hardware queue, in the device")
     kind = Column("kind", pl.Enum(DEVICE_EVENT_KINDS), "kind of activity")
     category = Column("category", pl.Enum(CATEGORIES), "which of the three that occupy a device")

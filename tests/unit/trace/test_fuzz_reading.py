@@ -147,6 +147,12 @@ def test_mutations(read: Callable[[bytes], Any], part: int) -> None:
         read(mutated(text, random.Random(number)))
 
 
+@pytest.mark.parametrize("seed", [10205])
+def test_mutations_that_once_failed(read: Callable[[bytes], Any], seed: int) -> None:
+    """Mutations that ended in a traceback: in 10205 no launch lies in a step."""
+    read(mutated(document(), random.Random(seed)))
+
+
 @pytest.mark.parametrize("part", range(2))
 def test_one_bad_byte_costs_one_event(read: Callable[[bytes], Any], part: int) -> None:
     """Whatever a single byte of the events becomes, all others are read, and what is not read is counted."""

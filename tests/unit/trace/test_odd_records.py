@@ -1,0 +1,123 @@
+"""Records that no profiler should write, and some that few do: what is lost is counted, what is kept is told apart."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zstandard
+
+from scope.errors import LimitError
+from scope.trace import Limits, ReadOptions, load, load_rank
+from scope.trace.schema import DeviceEvents, Launches, Ops
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.trace import RankTrace
+
+KERNEL = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2}
+
+
+def kernel(**args: Any) -> dict[str, Any]:
+    """Return a kernel's record with some arguments."""
+    return {**KERNEL, "args": {"device": 0, "stream": 7, "correlation": 1, **args}}
+
+
+def read(folder: Path, *records: object) -> RankTrace:
+    """Read a trace whose list of events holds some values."""
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"traceEvents": records, "distributedInfo": {"rank": 3, "world_size": 4}}))
+    return load_rank(path)
+
+
+@pytest.mark.parametrize("junk", [[5], [None], ["a"], [[]], [{}], [5, 6], [True, None], ["}, {"], [[{"ph": "X"}]]])
+def test_junk_at_the_end_is_lost_and_nothing_else(tmp_path: Path, junk: list[object]) -> None:
+    """Values that are no events are counted; the file is whole, and what stands behind the events is read."""
+    trace = read(tmp_path, kernel(), *junk)
+    assert (trace.quality.events_read, trace.quality.events_lost) == (1, len(junk))
+    assert not trace.quality.truncated
+    assert trace.rank == 3
+
+
+def test_junk_between_events(tmp_path: Path) -> None:
+    """Junk between events costs itself alone, at the beginning too."""
+    trace = read(tmp_path, 5, kernel(), None, kernel(correlation=2))
+    assert (trace.quality.events_read, trace.quality.events_lost, trace.quality.events_repaired) == (2, 2, 0)
+    assert trace.device_events[DeviceEvents.correlation].to_list() == [1, 2]
+
+
+def test_one_odd_type_is_one_repair(tmp_path: Path) -> None:
+    """A number where a name should be mends one record; the others are not said to be repaired."""
+    trace = read(tmp_path, kernel(), {**kernel(), "name": 5})
+    assert (trace.quality.events_read, trace.quality.events_lost, trace.quality.events_repaired) == (2, 0, 1)
+    assert sorted(trace.device_events[DeviceEvents.name].to_list()) == ["5", "k"]
+
+
+@pytest.mark.parametrize("device", [10**23, 2**32, "9" * 23, -1, -5], ids=str)
+def test_a_device_without_a_usable_number_is_not_the_host(tmp_path: Path, device: object) -> None:
+    """An id beyond 32 or 64 bits, or below 0, is a device of its own: neither the host (-1) nor another device."""
+    trace = read(tmp_path, kernel(), kernel(device=device, correlation=2))
+    found = dict(trace.device_events.select(DeviceEvents.correlation, DeviceEvents.device).iter_rows())
+    assert found[1] == 0
+    assert found[2] < -1
+
+
+def test_devices_beyond_32_bits_are_told_apart(tmp_path: Path) -> None:
+    """Two large ids are two devices."""
+    trace = read(tmp_path, kernel(device=2**40), kernel(device=2**40 + 1))
+    assert trace.device_events[DeviceEvents.device].n_unique() == 2
+
+
+def test_hardware_counters_are_said_not_to_be_read(tmp_path: Path) -> None:
+    """Ranges of hardware counters never occupy the device, and the user hears that their values are not used."""
+    path = tmp_path / "rank0.json"
+    counters = {"smsp__inst_executed.sum": 12.0, "dram__bytes_read.sum": 3.0}
+    ranges = [
+        {**KERNEL, "cat": "cuda_profiler_range", "name": f"range {number}", "args": counters} for number in (1, 2)
+    ]
+    path.write_text(json.dumps({"traceEvents": [kernel(), *ranges]}))
+    job = load(path, options=ReadOptions(use_cache=False))
+    assert job.ranks[0].device_events.height == 1
+    assert job.warnings == (
+        f"{path}: holds 2 ranges of hardware counters (cuda_profiler_range), whose values are not read",
+    )
+    assert load(_without_counters(tmp_path), options=ReadOptions(use_cache=False)).warnings == ()
+
+
+def _without_counters(folder: Path) -> Path:
+    path = folder / "rank1.json"
+    path.write_text(json.dumps({"traceEvents": [kernel()]}))
+    return path
+
+
+def test_a_launch_outside_every_step(tmp_path: Path) -> None:
+    """Where no operator, call or event lies in a step, each is of no step."""
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    trace = read(
+        tmp_path,
+        {**host, "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 100, "dur": 10},
+        {**host, "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 9},
+        {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 3, "dur": 1, "args": {"correlation": 5}},
+        {**KERNEL, "ts": 300, "name": "ncclDevKernel_AllReduce", "args": {"device": 0, "stream": 7, "correlation": 5}},
+    )
+    assert trace.quality.steps_found == 1
+    for frame, column in (
+        (trace.ops, Ops.step_id),
+        (trace.launches, Launches.step_id),
+        (trace.device_events, DeviceEvents.step_id),
+        (trace.collective_calls, DeviceEvents.step_id),
+    ):
+        assert frame[column].to_list() == [None]
+
+
+def test_a_zstandard_bomb_stops_at_its_cap(tmp_path: Path) -> None:
+    """Both caps hold for zstandard too, and the error names the file and says how to raise the cap."""
+    path = tmp_path / "bomb.json.zst"
+    path.write_bytes(zstandard.compress(b'{"traceEvents": [' + b" " * (64 << 20)))
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(LimitError, match=r"bomb\.json\.zst: unpacks to more than 600 times.*SCOPE_MAX_TRACE_RATIO"):
+        load_rank(path)
+    with pytest.raises(LimitError, match=r"bomb\.json\.zst: unpacks to more than .*SCOPE_MAX_TRACE_BYTES"):
+        load_rank(path, options=ReadOptions(limits=Limits(max_bytes=1 << 20)))
