@@ -208,7 +208,7 @@ def test_the_end_of_the_exporter_ends_no_copying(world: World) -> None:
 
 def wait_until(ready: Callable[[], bool]) -> None:
     """Wait for a condition; fail when it does not come true."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.02)
