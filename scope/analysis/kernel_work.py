@@ -41,6 +41,7 @@ _TF32: Final = r"(?i)tf32|xf32|(?:^|[^a-z0-9])s1688(?:gemm|fprop|dgrad|wgrad)"
 _PART: Final = "part"
 _IS_MATRIX_OP: Final = "is_matrix_operator"
 _IS_MATRIX_KERNEL: Final = "is_matrix_kernel"
+_IS_HELPER: Final = "is_helper"
 _HINT: Final = "list_dtype"
 _WEIGHT: Final = "weight"
 _TOTAL: Final = "total_weight"
@@ -82,7 +83,8 @@ class _Costs(Table):
 def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
     """Return the table `KernelWork` of one rank."""
     names = trace.device_events[DeviceEvents.name]
-    is_matrix = pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES)) & ~_among(names, _HELPERS)
+    is_helper = _among(names, _HELPERS)
+    is_matrix = pl.col(DeviceEvents.kernel_class).is_in(list(MATRIX_CLASSES)) & ~is_helper
     kernels = trace.device_events.filter(
         pl.col(DeviceEvents.category) == "compute", pl.col(DeviceEvents.kind) == "kernel"
     ).select(
@@ -97,6 +99,7 @@ def compute_kernel_work(trace: RankTrace) -> pl.DataFrame:
         DeviceEvents.in_graph,
         DeviceEvents.op_id,
         is_matrix.alias(_IS_MATRIX_KERNEL),
+        is_helper.alias(_IS_HELPER),
     )
     kernels = _with_costs(kernels.with_columns(_owners(kernels, trace.ops)), trace.ops)
     return KernelWork.check(_shared_out(kernels).select(*KernelWork.columns()))
@@ -180,6 +183,9 @@ def _cost_row(*texts: str | None) -> tuple[int | None, int | None, str | None, s
         return None, None, None, "no operator around its launch"
     cost = estimate_operator(name, *rest, part=part)
     flops, num_bytes = _sane(cost.flops), _sane(cost.num_bytes)
+    if flops is None and is_matrix_operator(name):
+        # Its bytes alone would place it far below a roof that is not its own.
+        return None, num_bytes, cost.math_dtype, cost.flops_reason or _reason(cost)
     if num_bytes is not None:
         return flops, num_bytes, cost.math_dtype, None
     return flops, num_bytes, cost.math_dtype, _reason(cost)
@@ -207,7 +213,8 @@ def _shared_out(kernels: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(value=False))
         .when(pl.col(_IS_MATRIX_OP) & has_matrix_kernel)
         .then(pl.col(_IS_MATRIX_KERNEL))
-        .otherwise(same_kernel)
+        # A product whose own kernel a trace with holes lacks: what is left of it did none of its work.
+        .otherwise(same_kernel & ~(pl.col(_IS_MATRIX_OP) & pl.col(_IS_HELPER)))
     )
     by_blocks = ~pl.col(_IS_MATRIX_OP) & pl.col(DeviceEvents.num_blocks).is_not_null().all().over(*sharers)
     weight = pl.when(by_blocks).then(pl.col(DeviceEvents.num_blocks)).otherwise(length).cast(pl.Float64)

@@ -16,6 +16,7 @@ _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
 @click.argument("after", help="The run that is held against it.")
 @takes_output
 @click.option("--of", type=click.Choice(_CHANGES), default="all", show_default=True, help="What to compare.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor keep parsed tables.")
 @click.option(
     "--noise",
     type=click.FloatRange(0.0, 1.0),
@@ -23,7 +24,7 @@ _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
     show_default=True,
     help="Changes up to this share count as none.",
 )
-def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: float) -> None:
+def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: float, no_cache: bool) -> None:
     """What changed between two runs.
 
     Kernels, classes, operators and phases: by how much, and how far the two runs match.
@@ -34,7 +35,7 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
     from scope.cli.tables import check_output, print_tables
 
     check_output(output)
-    jobs = [load_job(JobOptions(paths=[path])) for path in (before, after)]
+    jobs = [load_job(JobOptions(paths=[path], no_cache=no_cache)) for path in (before, after)]
     from scope.analysis.comparison import compare_jobs
     from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 

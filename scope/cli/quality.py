@@ -20,4 +20,4 @@ def quality(job: JobOptions, output: OutputOptions) -> None:
     from scope.cli.tables import print_section
     from scope.report.sections.quality import quality_table
 
-    print_section(job, output, lambda results: quality_table(results.analysis), parts={"stragglers"})
+    print_section(job, output, lambda results: quality_table(results.analysis), parts={"stragglers", "rooflines"})

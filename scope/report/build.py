@@ -72,6 +72,8 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     wants_path = chosen.options.critical_path and "critical_path" in parts
     options = replace(chosen.options, critical_path=wants_path)
     analysis = analyze(job, options=options, by_launch="launched" in parts, path_step=chosen.path_step)
+    rooflines = _rooflines(job, devices) if "rooflines" in parts else {}
+    analysis = _with_coverage(analysis, rooflines)
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
@@ -79,9 +81,20 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
         collectives=collectives,
         stragglers=stragglers,
         collective_roofline=links,
-        rooflines=_rooflines(job, devices) if "rooflines" in parts else {},
+        rooflines=rooflines,
         absent=absent,
     )
+
+
+def _with_coverage(analysis: Analysis, rooflines: Mapping[str, Roofline]) -> Analysis:
+    """Return the analysis with the share of each rank's compute time that the roofline places."""
+    ranks = tuple(
+        replace(rank, quality=replace(rank.quality, roofline_coverage_ratio=rooflines[rank.label].coverage_ratio))
+        if rank.label in rooflines
+        else rank
+        for rank in analysis.ranks
+    )
+    return replace(analysis, ranks=ranks)
 
 
 def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:

@@ -48,12 +48,17 @@ STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("after_step_ns", "step after", "The same of the second run."),
     column("before_num_steps", "steps before", "Whole steps of the first run.", unit="count"),
     column("after_num_steps", "steps after", "Whole steps of the second run.", unit="count"),
+    *(
+        column(f"{kind}_match_ratio", f"{kind} match", f"Share of the time of both runs in {kind} that both have.")
+        for kind in CHANGE_KINDS
+    ),
 )
 
 
 def comparison_table(comparison: Comparison) -> ReportTable:
     """Return the median steps of both runs side by side."""
-    row = tuple(figure(comparison, each.key) for each in STEP_COLUMNS)
+    sizes = tuple(figure(comparison, each.key) for each in STEP_COLUMNS[: -len(CHANGE_KINDS)])
+    row = (*sizes, *(figure(change_set(comparison, kind), "match_rate_ratio") for kind in CHANGE_KINDS))
     return whole_table("step", "Two runs", STEP_COLUMNS, [row], notes=comparison.warnings)
 
 

@@ -37,7 +37,7 @@ _NOT_KNOWN: Final = {
     "clock_interval_ns": "no collective was matched across ranks, so the clocks cannot be compared",
     "host_overlaps": "the operators were not read",
     "attributed_ratio": "no device event to attribute",
-    "roofline_coverage_ratio": "the roofline was not computed",
+    "roofline_coverage_ratio": "no compute kernels, or the roofline was not asked for",
 }
 
 QUALITY_COLUMNS: Final[tuple[ReportColumn, ...]] = (

@@ -110,6 +110,44 @@ def test_an_addition_against_the_memory(measure: Measure, device: Record, memory
     assert point["bound"] == "memory"
 
 
+HEADS = ([2, 8, 4096, 64], BF16, "")
+PACKED_HEADS = ([8192, 16, 128], BF16, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "reason"),
+    [
+        # The autograd function of flash-attn's older versions, whose flags no trace holds.
+        ("FlashAttnFunc", [HEADS] * 3, "causal"),
+        # Four sequences of unequal length: only the longest is known.
+        ("flash_attn::_flash_attn_varlen_forward",
+         [*[PACKED_HEADS] * 3, ([5], "int", ""), ([5], "int", ""), *[([], "Scalar", "4096")] * 2,
+          *[([], "Scalar", "0.")] * 2, ([], "Scalar", "True")], "unequal length"),
+        ("triton_tem_fused_flex_attention_0",
+         [*[HEADS] * 3, ([2, 8, 4096], "float", ""), *[([2, 1, 32], "int", "")] * 2, HEADS], "block mask"),
+        ("_LinearBackward", [([4096, 4096], BF16, "")], "gradient alone"),
+    ],
+)  # fmt: skip
+def test_matrix_work_whose_flops_are_unknown_has_no_place(
+    measure: Measure, name: str, arguments: list[tuple[list[int], str, str]], reason: str
+) -> None:
+    """Its bytes alone would place attention deep under a roof that is not its own, with a saving that is not there."""
+    kernel = name if name.startswith("triton") else "void flash_fwd_kernel<Flash_fwd_kernel_traits<128>>"
+    roofline = measure(H800, operator(name, arguments, kernel, 900))
+    (point,) = roofline.points.to_dicts()
+    assert (point["attained_ratio"], point["bound"], point["saving_ns"]) == (None, None, None)
+    assert reason in point["reason"]
+    assert roofline.placed_ns == 0
+
+
+def test_what_helps_a_product_did_not_do_it(measure: Measure) -> None:
+    """Where a trace with holes lost the product itself, the kernel that sums its parts takes none of its FLOPs."""
+    kernel = "void splitKreduce_kernel<32, 16, int, float, float, float, float, true, false, false>(int)"
+    (point,) = measure(H800, operator("aten::mm", PLAIN, kernel, 8)).points.to_dicts()
+    assert (point["flops"], point["num_bytes"]) == (None, None)
+    assert "a helper of the matrix kernels of aten::mm" in point["reason"]
+
+
 def test_kernels_of_a_replayed_graph_have_no_place(measure: Measure) -> None:
     """A replay tells no operator: nothing is placed, and every point says why."""
     link = {"correlation": 1}
