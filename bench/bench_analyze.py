@@ -4,8 +4,8 @@ Each tool runs in an environment of its own. In turn, five times, every run a ne
 and beside them of processor time. "in process" leaves out interpreter and imports: reading, breakdown and overlap,
 which are the figures that HTA gives; Scope reads the tables that these need (`ReadOptions.tables`), while
 bench_reading tells what reading all of them takes. "command" is the whole process: Scope's `scope analyze`, HTA's
-three calls in a script, TraceLens's report. "cold" means without Scope's cache of parsed tables; the bytecode of the modules is there
-for both tools, as after an installation, and a run of Scope that is not counted comes first.
+three calls in a script, TraceLens's report. "cold" means without Scope's cache of parsed tables; the bytecode of the
+modules is there for both tools, as after an installation, and a run of Scope that is not counted comes first.
 
 AMD's TraceLens is on no package index (a package of that name there is another project) and is measured only where
 SCOPE_BENCH_TRACELENS names a wheel or a checkout. Elsewhere no ratio to it is given; how long its report took on the
