@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from dashboards.sources.runs import LiveRun
-    from dashboards.sources.traces import TraceReport
+    from dashboards.sources.traces import TraceJob
     from scope.report.table import ReportTable
 
 _MAX_TABLE_ROWS: Final = 5_000
@@ -192,11 +192,11 @@ def say_age(last_ns: int | None, *, live: bool, synthetic: bool) -> None:
         st.caption(f":material/history: not running; last step at {utc(last_ns)}")
 
 
-def say_traces(report: TraceReport) -> None:
+def say_traces(traces: TraceJob) -> None:
     """Say how old traces are, and whether they are made up."""
-    if report.synthetic:
+    if traces.synthetic:
         say_synthetic()
-    st.caption(f":material/history: profiler traces, written at {utc(report.modified_ns)}")
+    st.caption(f":material/history: profiler traces, written at {utc(traces.modified_ns)}")
 
 
 def utc(instant_ns: int) -> str:

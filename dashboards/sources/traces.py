@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
     from scope.report.findings import Finding
     from scope.report.results import Results
+    from scope.trace.model import Job
 
 _MAX_KEPT: Final = 4
 SYNTHETIC_MARK: Final = "SYNTHETIC"
@@ -28,15 +29,31 @@ SYNTHETIC_MARK: Final = "SYNTHETIC"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TraceReport:
-    """The traces of a job with all that is known from them."""
+class TraceJob:
+    """The traces of a job as they were read.
+
+    Attributes:
+        job: Their tables.
+        modified_ns: When the youngest of the files was written.
+        synthetic: Made by `scope.testing`.
+    """
+
+    job: Job
+    modified_ns: int
+    synthetic: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceReport(TraceJob):
+    """The traces of a job with all that is known from them.
+
+    Attributes:
+        results: What was computed from them.
+        findings: What stands out, the costliest first.
+    """
 
     results: Results
     findings: Sequence[Finding]
-    modified_ns: int
-    """When the youngest of the files was written."""
-    synthetic: bool
-    """Made by `scope.testing`."""
 
 
 def load_traces(source: Source) -> TraceReport:
@@ -45,8 +62,16 @@ def load_traces(source: Source) -> TraceReport:
     Raises:
         ScopeError: A file cannot be read or is gone, or two claim one rank.
     """
-    files = files_of(source)
-    return _read(_fingerprint(files), nodes=_nodes_of(source), synthetic=_is_synthetic(source))
+    return _analyze(_fingerprint(files_of(source)), nodes=_nodes_of(source), _read=load_job(source))
+
+
+def load_job(source: Source) -> TraceJob:
+    """Return what `load_traces` starts from; where nothing more is needed, nobody waits for the analyses.
+
+    Raises:
+        ScopeError: As for `load_traces`.
+    """
+    return _load(_fingerprint(files_of(source)), synthetic=_is_synthetic(source))
 
 
 def _nodes_of(source: Source) -> tuple[tuple[int, str], ...]:
@@ -92,14 +117,24 @@ def _fingerprint(files: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
 
 
 @st.cache_resource(max_entries=_MAX_KEPT, show_spinner="Reading traces …")
-def _read(
-    fingerprint: tuple[tuple[str, int, int], ...], *, nodes: tuple[tuple[int, str], ...], synthetic: bool
-) -> TraceReport:
-    choices = Choices(nodes=dict(nodes) or None)
-    results = compute_results(load([name for name, _, _ in fingerprint]), choices)
-    return TraceReport(
-        results=results,
-        findings=find_all(results),
+def _load(fingerprint: tuple[tuple[str, int, int], ...], *, synthetic: bool) -> TraceJob:
+    return TraceJob(
+        job=load([name for name, _, _ in fingerprint]),
         modified_ns=max((modified for _, _, modified in fingerprint), default=0),
         synthetic=synthetic,
+    )
+
+
+@st.cache_resource(max_entries=_MAX_KEPT, show_spinner="Analysing traces …")
+def _analyze(
+    fingerprint: tuple[tuple[str, int, int], ...], *, nodes: tuple[tuple[int, str], ...], _read: TraceJob
+) -> TraceReport:
+    del fingerprint
+    results = compute_results(_read.job, Choices(nodes=dict(nodes) or None))
+    return TraceReport(
+        job=_read.job,
+        modified_ns=_read.modified_ns,
+        synthetic=_read.synthetic,
+        results=results,
+        findings=find_all(results),
     )

@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboards.perfetto import window_json
 from dashboards.shell import choose_span, fold, keep_state, open_page, say_traces, show_table
-from dashboards.sources.traces import TraceReport, load_traces
+from dashboards.sources.traces import TraceJob, load_job
 from dashboards.spans import spans_of
 from scope.report.figures import TimelineSpans, timeline
 from scope.report.figures.style import time_scale
@@ -40,10 +40,10 @@ def choose_ranks(job: Job, state: PageState) -> tuple[list[RankTrace], PageState
 
 
 @st.cache_resource(max_entries=4, show_spinner="Laying out the lanes …")
-def _lanes(modified_ns: int, source_id: str, labels: tuple[str, ...], _report: TraceReport) -> pl.DataFrame:
+def _lanes(modified_ns: int, source_id: str, labels: tuple[str, ...], _read: TraceJob) -> pl.DataFrame:
     """Return the spans of the chosen ranks, laid out once for all visitors."""
     del modified_ns, source_id
-    ranks = [rank for rank in _report.results.job.ranks if rank.label in labels]
+    ranks = [rank for rank in _read.job.ranks if rank.label in labels]
     return pl.concat([TimelineSpans.empty(), *(spans_of(rank) for rank in ranks)])
 
 
@@ -119,10 +119,10 @@ def offer(inside: pl.DataFrame) -> None:
 def main() -> None:
     """Draw the page."""
     source, state = open_page("Timeline", "What ran when, on every rank and stream?", ("trace",))
-    report = load_traces(source)
-    say_traces(report)
-    ranks, state = choose_ranks(report.results.job, state)
-    spans = _lanes(report.modified_ns, source.source_id, tuple(rank.label for rank in ranks), report)
+    read = load_job(source)
+    say_traces(read)
+    ranks, state = choose_ranks(read.job, state)
+    spans = _lanes(read.modified_ns, source.source_id, tuple(rank.label for rank in ranks), read)
     if spans.is_empty():
         st.info("The chosen ranks hold no device events and no host timeline.", icon=":material/inbox:")
         return
