@@ -486,8 +486,9 @@ class Collector:
             RawFlows.thread: [event.tid for event in members],
             RawFlows.process: [event.pid for event in members],
         }
-        kept = {column: _chosen(values, good) for column, values in columns.items()}
-        self.collected.keep(RawFlows, int(good.sum()), kept)
+        if not good.all():
+            columns = {column: _chosen(values, good) for column, values in columns.items()}
+        self.collected.keep(RawFlows, int(good.sum()), columns)
 
     def _note_collectives(self, table: type[Table], members: list[Any], args: list[Any]) -> None:
         if not self._collectives:

@@ -129,10 +129,10 @@ def checked(frame: pl.DataFrame, table: type[Table], loaded: Tables) -> pl.DataF
     if table not in loaded:
         return not_loaded(_field_of(table))
     columns = known_columns(table, loaded)
-    chosen = frame.select(columns)
-    for column in columns:
-        assert chosen.schema[column] == column.dtype, f"{table.__name__}.{column} is {chosen.schema[column]}"
-        assert column.nullable or chosen[column].null_count() == 0, f"{table.__name__}.{column} holds nulls"
+    chosen = frame if frame.columns == columns else frame.select(columns)
+    for column, values in zip(columns, chosen.get_columns(), strict=True):
+        assert values.dtype == column.dtype, f"{table.__name__}.{column} is {values.dtype}"
+        assert column.nullable or not values.null_count(), f"{table.__name__}.{column} holds nulls"
     return chosen
 
 

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from scope.trace.columns import Column
 
 NO_ROW: Final = pl.UInt32
+_FEWEST_IN_ORDER: Final = 2
 
 
 def sorted_spans(frame: pl.DataFrame, tie: str) -> pl.DataFrame:
     """Sort by start, the longer first; spans that are equal keep the order in which the profiler numbered them."""
+    if frame.height < _FEWEST_IN_ORDER:
+        return frame
     return frame.sort(
         RawSpans.start_ns, RawSpans.duration_ns, tie, descending=[False, True, False], maintain_order=True
     )
