@@ -12,14 +12,15 @@ import os
 import platform
 import re
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import scope
-from scope.run.schema import DeviceInfo, NicInfo
+from scope.run.schema import DeviceInfo, ModelInfo, NicInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ALLOWED: Final = re.compile(r"(NCCL|RCCL|TORCH|PYTORCH|CUDA|GLOO|OMP|MKL|KMP|FI|UCX)_[A-Z0-9_]+")
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -111,6 +112,27 @@ def read_versions() -> dict[str, str]:
 
         versions["nccl"] = ".".join(map(str, nccl.version()))
     return versions
+
+
+def describe_model(models: Sequence[Any]) -> ModelInfo | None:
+    """Return what is known of the model, from the outermost modules that are trained; `None` while there are none.
+
+    Parameters are those of whole tensors where they are sharded as DTensors; a flattened shard of FSDP1 tells no more
+    than its own size, so that their number is absent there.
+    """
+    if not models:
+        return None
+    outermost = [getattr(model, "module", None) or getattr(model, "_orig_mod", None) or model for model in models]
+    parameters = {id(each): each for model in models for each in model.parameters()}.values()
+    sizes: Counter[str] = Counter()
+    for each in parameters:
+        sizes[str(each.dtype).removeprefix("torch.")] += each.numel()
+    flattened = any(type(each).__name__ == "FlatParameter" or hasattr(each, "_is_flat_param") for each in parameters)
+    return ModelInfo(
+        name=" + ".join(type(model).__name__ for model in outermost),
+        num_parameters=None if flattened else sizes.total(),
+        dtype=sizes.most_common(1)[0][0] if sizes else None,
+    )
 
 
 def read_script() -> str | None:

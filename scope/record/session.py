@@ -94,7 +94,7 @@ class Session:
         self._dropped = 0
         self._cost = 0
         self._num_over = 0
-        self._world_known = False
+        self._world_known = self._model_known = False
 
     @property
     def step(self) -> int | None:
@@ -137,6 +137,7 @@ class Session:
             current = None
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._on_gc)
+        self._learn_model()
         for name, detach in (
             ("captures", self.captures.close),
             ("flops", self.flops.close),
@@ -405,7 +406,9 @@ class Session:
             self.guard.disable("memory", error)
 
     def _learn_world(self) -> None:
-        """Note what is known only after `init_process_group` and the first use of the device."""
+        """Note what is known only after `init_process_group`, the first use of the device and the first calls."""
+        if self.clock.step > 1:
+            self._learn_model()
         if self._world_known:
             return
         self._world_known = True
@@ -419,6 +422,16 @@ class Session:
         if device.kind == "cuda" and isinstance(self._meter, memory.ResidentMemory):
             self._meter.close()
             self._meter = memory.choose_meter(self.patches)
+
+    def _learn_model(self) -> None:
+        """Note what is trained, once; by the third step every model has been called."""
+        if self._model_known:
+            return
+        self._model_known = True
+        try:
+            self.writer.update_info(model=facts.describe_model(self.hooks.models()))
+        except Exception as error:  # noqa: BLE001 - the guard: a model may be of any kind
+            self.guard.disable("model", error)
 
     def _on_gc(self, moment: str, info: dict[str, int]) -> None:
         del info

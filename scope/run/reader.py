@@ -348,12 +348,27 @@ class RunReader:
         self._verdicts = LineTail(self.run / paths.VERDICTS_FILE, _verdicts_decoder)
 
     def info(self) -> RunInfo:
-        """Return `run.json`.
+        """Return `run.json`, and what it does not say from the first rank of the last attempt, as far as that knows.
 
         Raises:
             RunError: As `read_run_info`.
         """
-        return read_run_info(self.run)
+        info = read_run_info(self.run)
+        try:
+            first = next((reader.info() for reader in self.ranks()), None)
+        except RunError:
+            first = None  # whoever asks for the ranks is told what is wrong with it
+        if first is None:
+            return info
+        axes = {group.mesh_axis: len(group.ranks) for group in first.groups if group.mesh_axis}
+        return msgspec.structs.replace(
+            info,
+            world_size=info.world_size or first.world_size,
+            versions=info.versions or first.versions,
+            model=info.model or first.model,
+            # A flattened axis is named after those that it is made of.
+            parallel=info.parallel or {axis: size for axis, size in axes.items() if "+" not in axis},
+        )
 
     def attempts(self) -> list[int]:
         """Return the attempts, sorted."""

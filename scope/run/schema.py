@@ -111,7 +111,8 @@ class RunInfo(_Record, frozen=True):
         schema: `MAJOR.MINOR` of this module when the file was written.
         run_id: `--run-id`, else `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID`, else host and time.
         run_id_source: Which of them it was: `option`, `torchelastic`, `slurm` or `host`.
-        world_size: Number of ranks; absent until the first rank knows it.
+        world_size: Number of ranks; absent in the file of a recorded run, as the next three: `RunReader.info` takes
+            them from the first rank of the last attempt.
         started_ns: When the first attempt began.
         versions: Name to version: `scope`, `python`, `torch`.
         model: What is known of the model.
@@ -287,6 +288,7 @@ class RankInfo(_Record, frozen=True):
         environment: Allow-listed variables only (NCCL_*, TORCH_*, CUDA_*, GLOO_*, OMP_* without secrets).
         anchors: Clock readings; the first one gives the offset of every instant of this rank.
         versions: Name to version (`python`, `torch`, `nccl`, `cuda`, `driver`).
+        model: The outermost module that this rank trains; in a pipeline that is its own stages.
         flops: How MFU is counted.
         collectives_route: What sees collectives: `hooks`, `dispatcher`, `methods`, or absent when nothing does.
         spool: Folder that the process writes to, on its own host.
@@ -313,6 +315,7 @@ class RankInfo(_Record, frozen=True):
     environment: dict[str, str] = {}
     anchors: tuple[ClockAnchor, ...] = ()
     versions: dict[str, str] = {}
+    model: ModelInfo | None = None
     flops: FlopsInfo | None = None
     collectives_route: str | None = None
     spool: str | None = None

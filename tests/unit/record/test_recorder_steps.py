@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from scope.record import Recorder, session
 from scope.record.settings import CaptureSettings
-from scope.run.reader import RankReader, read_steps
+from scope.run.reader import RankReader, RunReader, read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -555,3 +555,62 @@ def test_parts_that_are_called_one_by_one_are_found(tmp_path: Path) -> None:
     steps = record(tmp_path, train)
     assert ["forward" in step.phases for step in steps] == [False, True, True, True]
     assert steps[-1].model_flop is not None
+
+
+def test_the_run_says_which_model_is_trained(tmp_path: Path) -> None:
+    """Name, parameters and type of the model are told, those of several models together; here counted by hand."""
+
+    def train(recorder: Recorder) -> None:
+        models = [make_model(), nn.Linear(4, 3)]
+        optimizer = torch.optim.SGD([each for model in models for each in model.parameters()], lr=0.1)
+        for _ in range(3):
+            models[1](models[0](torch.ones(2, 8))).sum().backward()
+            optimizer.step()
+
+    record(tmp_path, train)
+    info = RunReader(tmp_path).info()
+    assert info.model is not None
+    assert sorted((info.model.name or "").split(" + ")) == ["Linear", "Sequential"]
+    assert info.model.num_parameters == (8 * 16 + 16) + (16 * 4 + 4) + (4 * 3 + 3)
+    assert info.model.dtype == "float32"
+    assert (info.world_size, info.parallel) == (1, {})
+    assert info.versions["torch"] == torch.__version__
+
+
+def test_pauses_of_the_garbage_collector_are_counted(tmp_path: Path) -> None:
+    """Each collection is counted in the step in which it ran, and its time is an overlay within the step."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        gc.disable()
+        try:
+            for step in range(4):
+                model(torch.ones(2, 8)).sum().backward()
+                for _ in range(3 if step == 2 else 0):
+                    gc.collect()
+                optimizer.step()
+        finally:
+            gc.enable()
+
+    steps = record(tmp_path, train)
+    assert [step.num_gc for step in steps] == [0, 0, 3, 0]
+    assert 0 < steps[2].gc_ns <= steps[2].end_ns - steps[2].start_ns
+    assert all(step.gc_ns == 0 for step in steps if step.step != 2)
+
+
+def test_the_cost_of_recording_is_never_negative(tmp_path: Path) -> None:
+    """Where the estimate falls, because a later median is lower, a step says 0, and the sum is the highest estimate."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        assert recorder.session is not None
+        recorder.session.clock.estimate_cost = costs.pop  # type: ignore[method-assign]
+        for _ in range(5):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+
+    costs = [8_000, 6_000, 5_000, 7_000, 1_000]
+    steps = record(tmp_path, train)
+    assert [step.recorder_ns for step in steps] == [1_000, 6_000, 0, 0, 1_000]
