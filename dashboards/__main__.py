@@ -44,6 +44,7 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
+        "runner.magicEnabled": "false",
     }
     if options.tls_cert and options.tls_key:
         flags |= {"server.sslCertFile": options.tls_cert, "server.sslKeyFile": options.tls_key}

@@ -204,10 +204,15 @@ def utc(instant_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(instant_ns / 1e9))
 
 
-def on_each_refresh(run: LiveRun, draw: Callable[[], None]) -> None:
+def on_each_refresh(run: LiveRun, draw: Callable[[], None], *, slowest_s: float = 0.0) -> None:
     """Draw now and, while the run goes on, again at each refresh, without redrawing the rest of the page.
 
     A run whose folder was deleted while it is shown, or whose files break, says so where its figures stood.
+
+    Args:
+        run: The run.
+        draw: Draws it.
+        slowest_s: What changes slowly and costs much is drawn again after this time at the earliest.
     """
 
     def draw_or_say() -> None:
@@ -217,7 +222,9 @@ def on_each_refresh(run: LiveRun, draw: Callable[[], None]) -> None:
         except ScopeError as error:
             say_error(error)
 
-    st.fragment(draw_or_say, run_every=settings().refresh_s if run.is_live else None)()
+    # Before the first step nobody can tell that a run is live.
+    goes_on = run.is_live or run.last_ns is None
+    st.fragment(draw_or_say, run_every=max(settings().refresh_s, slowest_s) if goes_on else None)()
 
 
 def load_run(source: Source) -> LiveRun:

@@ -42,24 +42,36 @@ WORST_RANKS = 3
 NOTABLE_EXCESS = 0.05
 NOTABLE_INPUT = 0.1
 RECENT_STEPS = 50
+SLOWEST_S = 5.0
 CONVENTIONS = {"full": "attention counted whole", "causal_halved": "causal attention counted half"}
 
 
 def draw_run(run: LiveRun, source: Source) -> None:
-    """Draw the overview of a recorded run."""
+    """Draw the overview of a recorded run: its figures at each refresh, its plots and findings less often."""
+    on_each_refresh(run, lambda: draw_head(run))
+    left, right = st.columns([3, 2])
+    with left:
+        on_each_refresh(run, lambda: draw_time(run), slowest_s=SLOWEST_S)
+    with right:
+        on_each_refresh(run, lambda: draw_who(run, source), slowest_s=SLOWEST_S)
+
+
+def draw_head(run: LiveRun) -> None:
+    """Draw how old the data is and the row of figures."""
     say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
     if run.ranks.is_empty():
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
-    summary = run.summary()
-    draw_speed(summary, run.ranks.filter(pl.col(Ranks.attempt) == run.attempt))
-    left, right = st.columns([3, 2])
-    with left:
-        draw_time(summary)
-    with right:
-        draw_blame(run, summary)
-        draw_alerts()
-        draw_windows(source)
+    draw_speed(run.summary(), run.ranks.filter(pl.col(Ranks.attempt) == run.attempt))
+
+
+def draw_who(run: LiveRun, source: Source) -> None:
+    """Draw who is to blame, which alerts fire, captured windows, and what could not be read."""
+    if run.ranks.is_empty():
+        return
+    draw_blame(run, run.summary())
+    draw_alerts()
+    draw_windows(source)
     say_problems(run)
 
 
@@ -113,8 +125,11 @@ def table_of(parts: Mapping[str, int], whole_ns: int) -> pl.DataFrame:
     )
 
 
-def draw_time(summary: RunSummary) -> None:
+def draw_time(run: LiveRun) -> None:
     """Draw what trained nothing, by cause, and where all the host time went."""
+    if run.ranks.is_empty():
+        return
+    summary = run.summary()
     whole = sum(summary.phases_ns.values())
     if not whole:
         st.info("No step has ended yet.", icon=":material/hourglass_empty:")
@@ -232,7 +247,7 @@ def main() -> None:
         draw_server(source)
     else:
         run = load_run(source)
-        on_each_refresh(run, lambda: draw_run(run, source))
+        draw_run(run, source)
 
 
 main()

@@ -227,3 +227,9 @@ def visitor(window: BrowserContext) -> Iterator[Visitor]:
 def pages() -> dict[str, str]:
     """Titles of the pages by their addresses."""
     return PAGES
+
+
+@pytest.fixture(scope="session")
+def find_port() -> Callable[[], int]:
+    """Finds free ports."""
+    return free_port
