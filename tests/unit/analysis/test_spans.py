@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope.analysis import spans
+from scope.analysis.windows import find_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,3 +92,15 @@ def test_no_spans_give_no_spans(operation: Callable[[pl.DataFrame, pl.DataFrame]
     assert operation(empty, empty).is_empty()
     assert spans.length(empty) == 0
     assert spans.sweep(empty, layers={"any": pl.lit(value=True)}).is_empty()
+
+
+@given(instants=st.lists(st.integers(-3, 25), max_size=20), edges=st.lists(st.integers(0, 20), min_size=2, max_size=8))
+def test_instants_lie_in_the_part_that_holds_them(instants: list[int], edges: list[int]) -> None:
+    """Each instant gets the part with start <= instant < end, whether parts are adjacent or apart, else none."""
+    distinct = sorted(set(edges))
+    bounds = list(zip(distinct[::2], distinct[1::2], strict=False))
+    rows = [(number + 5, start, end) for number, (start, end) in enumerate(bounds)]
+    schema = {"part_id": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    found = find_parts(pl.Series(sorted(instants), dtype=pl.Int64), pl.DataFrame(rows, schema=schema, orient="row"))
+    wanted = [next((part for part, start, end in rows if start <= each < end), None) for each in sorted(instants)]
+    assert found.to_list() == wanted

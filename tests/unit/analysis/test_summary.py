@@ -10,7 +10,9 @@ import pytest
 
 import scope
 from scope.analysis import analyze
+from scope.analysis import tables as scope_tables
 from scope.analysis.breakdown import Breakdown
+from scope.analysis.copies import CopyStats
 from scope.analysis.options import Options
 from scope.analysis.tables import summarize_step_tables
 from scope.errors import UsageError
@@ -18,7 +20,12 @@ from scope.trace import load
 from scope.trace.model import Job, RankTrace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    import polars as pl
+
+    from scope.analysis.windows import Timeline
 
 MakeTrace = Callable[..., RankTrace]
 
@@ -184,3 +191,18 @@ def test_one_rank_says_why_nothing_compares_ranks(shared_traces: Path) -> None:
     results = scope.analyze(scope.load(shared_traces / "hta" / "a100_nccl_metadata_rank0of2.json.gz")).check()
     assert results.stragglers is None
     assert results.absent["stragglers"] == "the traces of at least two ranks are needed"
+
+
+def test_a_table_is_computed_when_it_is_looked_at(shared_traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is computed for a table that nobody looks at, and nothing twice for one that is looked at twice."""
+    made: list[int] = []
+
+    def count(timelines: Sequence[Timeline]) -> pl.DataFrame:
+        made.append(len(timelines))
+        return CopyStats.empty()
+
+    monkeypatch.setattr(scope_tables, "summarize_copies", count)
+    analysis = analyze(load([shared_traces / "hta" / "a100_alexnet.json.gz"]))
+    assert not made
+    assert analysis.copies is analysis.copies
+    assert made == [1]
