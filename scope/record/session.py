@@ -30,11 +30,14 @@ from scope.record.hooks import TrainingHooks
 from scope.record.patches import PatchTable
 from scope.record.phases import PhaseClock
 from scope.record.preflight import attach_preflight
+from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scope.record.settings import Settings
     from scope.run.schema import DeviceInfo, RankInfo
 
@@ -128,7 +131,10 @@ class Session:
         if self.collectives.route is None:
             absent["collectives_route"] = self.guard.reasons.get("collectives", "nothing is attached")
         self.writer.update_info(collectives_route=self.collectives.route, absent=absent)
-        self.writer.pollers.append(self._poll_collectives)
+        self.writer.pollers += [
+            self._guarded("flight recorder", self._poll_collectives),
+            self._guarded("stacks", StackDumps(self).poll),
+        ]
 
     def close(self, exit_reason: str) -> None:
         """Take every hook away, write what is left; a second call does nothing."""
@@ -163,6 +169,19 @@ class Session:
         if self._meter is not None:
             self._meter.close()
         self.writer.close(exit_reason, exception=exit_reason == "exception")
+
+    def _guarded(self, hook: str, poll: Callable[[], None]) -> Callable[[], None]:
+        """Return a poller that is switched off when it raises, instead of ending the 1 Hz thread."""
+
+        def guarded() -> None:
+            if hook in self.guard.reasons:
+                return
+            try:
+                poll()
+            except Exception as error:  # noqa: BLE001 - the guard
+                self.guard.disable(hook, error)
+
+        return guarded
 
     def _poll_collectives(self) -> None:
         if self.collectives.flight_recorder is not None:

@@ -24,6 +24,8 @@ CALLS_FOLDER: Final = "calls"
 TRACES_FOLDER: Final = "traces"
 REQUEST_FILE: Final = "capture.request"
 """Made in a rank's folder, or in the run directory, it asks for a profiler window."""
+STACKS_REQUEST_FILE: Final = "stacks.request"
+"""Made in the same places, it asks for the stacks of all threads: an event `stack_dump` of each rank."""
 SEGMENT_SUFFIX: Final = ".bin"
 OPEN_SEGMENT_SUFFIX: Final = ".part"
 

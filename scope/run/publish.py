@@ -162,15 +162,16 @@ class Publisher:
             path.unlink()
 
     def _pass_request(self) -> None:
-        """Pass on a request for a capture that somebody left in the run directory."""
-        try:
-            (self.run / paths.REQUEST_FILE).unlink()
-        except OSError:
-            return
-        for attempt in paths.list_attempts(self.spool)[-1:]:
-            for rank in paths.list_ranks(self.spool, attempt):
-                with contextlib.suppress(OSError):
-                    (paths.rank_folder(self.spool, attempt, rank) / paths.REQUEST_FILE).touch()
+        """Pass on a request for a capture, or for stacks, that somebody left in the run directory."""
+        for name in (paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE):
+            try:
+                (self.run / name).unlink()
+            except OSError:
+                continue
+            for attempt in paths.list_attempts(self.spool)[-1:]:
+                for rank in paths.list_ranks(self.spool, attempt):
+                    with contextlib.suppress(OSError):
+                        (paths.rank_folder(self.spool, attempt, rank) / name).touch()
 
 
 def _append(source: int, target: Path, offset: int) -> int:

@@ -513,7 +513,8 @@ class EventRecord(_Record, frozen=True):
         phase: The phase in which it happened.
         duration_ns: Its length.
         detail: Figures by name. A checkpoint has `path`, `bytes`, `asynchronous`, `blocked_ns`; a capture `trace`,
-            `first_step`, `num_steps`, `reason`; a coverage `group`, `operation`, `seen`, `flight_recorder`.
+            `first_step`, `num_steps`, `reason`; a coverage `group`, `operation`, `seen`, `flight_recorder`; a stack
+            dump `reason` and `stacks`.
     """
 
     time_ns: int
