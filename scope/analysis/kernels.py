@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scope.trace.model import RankTrace
 
 _DEPTH: Final = "depth_at"
+_MIXED: Final = "is_mixed"
 _BEGUN: Final = "num_begun"
 _ENDED: Final = "num_ended"
 _ROW: Final = "row"
@@ -80,38 +81,42 @@ def summarize_kernels(events: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """
     length = pl.col(KeyedEvents.length_ns)
     both = pl.concat(events) if events else KeyedEvents.empty()
-    # The group's category and class are those of its largest share; ties go to the first in the order of the enums.
-    shares = (
-        both.lazy()
-        .group_by(KeyedEvents.key, KeyedEvents.category, KeyedEvents.kernel_class)
-        .agg(length.sum())
-        .sort(-length, pl.col(KeyedEvents.category).to_physical(), pl.col(KeyedEvents.kernel_class).to_physical())
-        .group_by(KeyedEvents.key, maintain_order=True)
-        .agg(pl.col(KeyedEvents.category).first(), pl.col(KeyedEvents.kernel_class).first())
+    kind = (KeyedEvents.category, KeyedEvents.kernel_class)
+    figures = both.group_by(KeyedEvents.key).agg(
+        pl.len().cast(pl.UInt32).alias(KernelStats.num_events),
+        length.sum().alias(KernelStats.total_ns),
+        length.min().alias(KernelStats.min_ns),
+        length.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(KernelStats.median_ns),
+        length.max().alias(KernelStats.max_ns),
+        pl.col(kind).first(),
+        pl.any_horizontal(pl.col(each).to_physical().min() != pl.col(each).to_physical().max() for each in kind).alias(
+            _MIXED
+        ),
     )
-    figures = (
-        both.lazy()
-        .group_by(KeyedEvents.key)
-        .agg(
-            pl.len().cast(pl.UInt32).alias(KernelStats.num_events),
-            length.sum().alias(KernelStats.total_ns),
-            length.min().alias(KernelStats.min_ns),
-            length.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(KernelStats.median_ns),
-            length.max().alias(KernelStats.max_ns),
-        )
-    )
+    if figures[_MIXED].any():
+        figures = figures.drop(kind).join(_largest_kinds(both), on=KeyedEvents.key, nulls_equal=True)
     total = pl.col(KernelStats.total_ns)
     table = (
-        figures.join(shares, on=KeyedEvents.key, nulls_equal=True)
-        .with_columns(
-            pl.col(KeyedEvents.key).cast(pl.String),
-            pl.when(total.sum() > 0).then(total / total.sum()).otherwise(0.0).alias(KernelStats.device_time_ratio),
-        )
+        figures.with_columns(pl.col(KeyedEvents.key).cast(pl.String))
         .sort(-total, pl.col(KernelStats.key))
+        .with_columns(
+            pl.when(total.sum() > 0).then(total / total.sum()).otherwise(0.0).alias(KernelStats.device_time_ratio)
+        )
         .select(KernelStats.columns())
-        .collect()
     )
     return KernelStats.check(table)
+
+
+def _largest_kinds(events: pl.DataFrame) -> pl.DataFrame:
+    """Return the category and class of the largest share of each key; ties go to the first in the enums' order."""
+    length, kind = pl.col(KeyedEvents.length_ns), (KeyedEvents.category, KeyedEvents.kernel_class)
+    return (
+        events.group_by(KeyedEvents.key, *kind)
+        .agg(length.sum())
+        .sort(-length, *(pl.col(each).to_physical() for each in kind))
+        .group_by(KeyedEvents.key, maintain_order=True)
+        .agg(pl.col(kind).first())
+    )
 
 
 def _keys(trace: RankTrace, events: pl.DataFrame, by: KernelKey) -> pl.Series:
