@@ -42,7 +42,9 @@ _MAX_OPEN_RUNS: Final = 8
 _MAX_HEAT_RANKS: Final = 256
 _MAX_HEAT_STEPS: Final = 600
 _REST_FACTOR: Final = 50.0
-"""Whatever took a second is done again after 50 s at the earliest, so that a live page costs 2 % of a core for each."""
+"""Reading that took a second is done again after 50 s at the earliest, so that it costs a live page 2 % of a core."""
+_RESULT_REST_FACTOR: Final = 250.0
+"""A page needs several results, and each may cost 0.4 % of a core."""
 _LONG_READ_S: Final = 1.0
 """What took longer to read is kept in the cache folder."""
 _Value = TypeVar("_Value")
@@ -96,7 +98,7 @@ class LiveRun:
             if is_first and (kept := read_kept(entry_of(self.run.path))):
                 self.run.resume(kept)
             ranks, steps = self.run.ranks, self.run.steps()
-            if steps.height != self.steps.height or not ranks.equals(self.ranks):
+            if steps.height != self.steps.height or ranks is not self.ranks:
                 self.ranks, self.steps = ranks, steps
                 self._version += 1
             now = self.clock()
@@ -120,7 +122,7 @@ class LiveRun:
     @property
     def info(self) -> RunInfo:
         """`run.json`."""
-        return self._kept("info", self.run.info)
+        return self.kept("info", self.run.info)
 
     @property
     def attempt(self) -> int:
@@ -192,39 +194,39 @@ class LiveRun:
 
     def summary(self) -> RunSummary:
         """Return the run at a glance; at least one rank must have begun."""
-        return self._kept("summary", lambda: summarize_run(self.ranks, self.steps.lazy()))
+        return self.kept("summary", lambda: summarize_run(self.ranks, self.steps.lazy()))
 
     def by_step(self) -> pl.DataFrame:
         """Return the table `StepSummary` of all attempts."""
-        return self._kept("by_step", lambda: summarize_steps(self.steps.lazy()))
+        return self.kept("by_step", lambda: summarize_steps(self.steps.lazy()))
 
     def excess(self) -> pl.DataFrame:
         """Return the table `RankExcess` of the last attempt, each rank against its peers."""
-        return self._kept("excess", lambda: compute_rank_excess(self.of_attempt, peers=self.peers()))
+        return self.kept("excess", lambda: compute_rank_excess(self.of_attempt, peers=self.peers()))
 
     def peers(self) -> dict[int, int]:
         """Return the set of peers of each rank in the last attempt; empty when no data parallel axis is known."""
-        return self._kept(
+        return self.kept(
             "peers", lambda: peer_sets(info for info in self.run.rank_infos if info.attempt == self.attempt)
         )
 
     def heat(self) -> pl.DataFrame:
         """Return the busy time by rank and step, in bins that a screen can show."""
-        return self._kept(
+        return self.kept(
             "heat", lambda: bin_rank_steps(self.of_attempt, max_ranks=_MAX_HEAT_RANKS, max_steps=_MAX_HEAT_STEPS)
         )
 
     def collectives(self) -> pl.DataFrame:
         """Return the table `CollectiveSummary`."""
-        return self._kept("collectives", lambda: summarize_collectives(self.run.collective_sums().lazy()))
+        return self.kept("collectives", lambda: summarize_collectives(self.run.collective_sums().lazy()))
 
     def traffic(self) -> pl.DataFrame:
         """Return the table `AxisTraffic`."""
-        return self._kept("traffic", lambda: summarize_traffic(self.run.collective_sums(), self.ranks))
+        return self.kept("traffic", lambda: summarize_traffic(self.run.collective_sums(), self.ranks))
 
     def calls(self) -> pl.DataFrame:
         """Return the calls that were recorded one by one."""
-        return self._kept("calls", self.run.collectives)
+        return self.kept("calls", self.run.collectives)
 
     def memory_by_rank(self) -> pl.DataFrame:
         """Return the largest memory of any step of each rank in the last attempt."""
@@ -234,33 +236,33 @@ class LiveRun:
             RankSteps.resident_peak_bytes,
             RankSteps.other_memory_bytes,
         )
-        return self._kept(
+        return self.kept(
             "memory",
             lambda: self.of_attempt.group_by(RankSteps.rank).agg(pl.col(peaks).max()).sort(RankSteps.rank).collect(),
         )
 
     def memory_by_phase(self, rank: int) -> pl.DataFrame:
         """Return the largest memory of each phase of one rank in the last attempt, over its unfolded steps."""
-        return self._kept(f"memory of {rank}", lambda: self.run.phase_memory(attempt=self.attempt, rank=rank))
+        return self.kept(f"memory of {rank}", lambda: self.run.phase_memory(attempt=self.attempt, rank=rank))
 
     def events(self) -> pl.DataFrame:
         """Return what is rare."""
-        return self._kept("events", self.run.events)
+        return self.kept("events", self.run.events)
 
     def traces(self) -> pl.DataFrame:
         """Return the captured windows."""
-        return self._kept("traces", self.run.traces)
+        return self.kept("traces", self.run.traces)
 
     def black_boxes(self) -> dict[int, BlackBoxState]:
         """Return what each rank's black box says, now or, where there are many ranks, a while ago."""
-        return self._kept("black boxes", self.run.black_boxes, always=True)
+        return self.kept("black boxes", self.run.black_boxes, always=True)
 
     def verdicts(self) -> Sequence[Verdict]:
         """Return what diagnosis found."""
         with self._lock:
             return self.run.verdicts()
 
-    def _kept(self, name: str, compute: Callable[[], _Value], *, always: bool = False) -> _Value:
+    def kept(self, name: str, compute: Callable[[], _Value], *, always: bool = False) -> _Value:
         """Return a result, computed again when the run has grown and the last computation has rested.
 
         Args:
@@ -275,7 +277,7 @@ class LiveRun:
             if known is None or (is_old and began >= known.rest_until):
                 value = compute()
                 now = self.clock()
-                rest_until = now + _REST_FACTOR * (now - began)
+                rest_until = now + _RESULT_REST_FACTOR * (now - began)
                 known = self._results[name] = _Result(value=value, version=self._version, rest_until=rest_until)
             return cast("_Value", known.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -62,7 +63,15 @@ def draw_head(run: LiveRun) -> None:
     if run.ranks.is_empty():
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
-    draw_speed(run.summary(), run.ranks.filter(pl.col(Ranks.attempt) == run.attempt))
+    # The number of the step is at hand at each refresh; the rest is computed again when it has rested.
+    last_step = None if run.last_ns is None else run.last_step
+    summary = replace(run.summary(), last_step=last_step)
+    draw_speed(summary)
+    ranks = run.ranks
+    words = run.kept(
+        "MFU in words", lambda: describe_mfu(run.summary(), ranks.filter(pl.col(Ranks.attempt) == run.attempt))
+    )
+    st.caption(f"{words} Goodput: time in steps that were kept / time since the start.")
 
 
 def draw_who(run: LiveRun, source: Source) -> None:
@@ -75,7 +84,7 @@ def draw_who(run: LiveRun, source: Source) -> None:
     say_problems(run)
 
 
-def draw_speed(summary: RunSummary, ranks: pl.DataFrame) -> None:
+def draw_speed(summary: RunSummary) -> None:
     """Draw the row of figures at the top."""
     speed = summary.speed
     row = st.container(horizontal=True, gap="large")
@@ -87,7 +96,6 @@ def draw_speed(summary: RunSummary, ranks: pl.DataFrame) -> None:
     metric(row, "Tokens/s", speed.tokens_per_s, speed.absent.get("tokens_per_s"), "{:,.0f}".format)
     metric(row, "MFU", speed.mfu_ratio, speed.absent.get("mfu_ratio"), format_ratio)
     metric(row, "Goodput", summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
-    st.caption(f"{describe_mfu(summary, ranks)} Goodput: time in steps that were kept / time since the start.")
 
 
 def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:

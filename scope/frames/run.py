@@ -12,7 +12,7 @@ from scope.errors import RunError
 from scope.frames import columns
 from scope.frames.kept import KEY_SCHEMA, KeptSteps
 from scope.frames.pile import Pile
-from scope.frames.schema import Calls, Events, NumberedTotals, RankSteps, Traces
+from scope.frames.schema import Calls, Events, NumberedTotals, Ranks, RankSteps, Traces
 from scope.run.paths import RANK_FILE, rank_folder
 from scope.run.reader import RunReader, read_steps
 
@@ -75,6 +75,8 @@ class Run:
         self._reader = RunReader(path)
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._by_folder: dict[Path, _Rank] = {}
+        self._framed: Sequence[RankInfo] = ()
+        self._rank_frame = Ranks.empty()
         self._verdicts: list[Verdict] = []
         self._steps = Pile(RankSteps, sort_by=RankSteps.step)
         self._totals = Pile(NumberedTotals, sort_by=NumberedTotals.step)
@@ -92,7 +94,13 @@ class Run:
     @property
     def ranks(self) -> pl.DataFrame:
         """The table `Ranks`: one row a process, of all attempts."""
-        return columns.rank_frame(each.info for each in self._open_ranks())
+        infos = self.rank_infos
+        # A `rank.json` that was not replaced is not decoded again, so its record is the same object.
+        if len(infos) != len(self._framed) or any(
+            one is not other for one, other in zip(infos, self._framed, strict=True)
+        ):
+            self._framed, self._rank_frame = infos, columns.rank_frame(infos)
+        return self._rank_frame
 
     @property
     def rank_infos(self) -> Sequence[RankInfo]:
