@@ -328,11 +328,6 @@ def test_checkpoint_plans_are_control_traffic(ranks: list[dict[str, Any]]) -> No
 def test_a_late_rank_blocks_the_others(ranks: list[dict[str, Any]], name: str, late_ms: int) -> None:
     """The ranks that wait for rank 2 are blocked for as long as it is late, and it is not."""
     blocked = [sum(call["blocked_ns"] for call in calls_of(rank, name)) for rank in ranks]
-    # Nobody is blocked for longer than its calls last, however busy the machine.
-    assert all(
-        length <= sum(call["duration_ns"] for call in calls_of(rank, name))
-        for rank, length in zip(ranks, blocked, strict=True)
-    )
     late_ns, on_time = blocked.pop(2), blocked
     assert min(on_time) > 0.6e6 * late_ms
     assert late_ns < min(on_time)
