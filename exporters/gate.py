@@ -65,6 +65,9 @@ class Gate:
         connection.setblocking(False)
         self._guests[connection] = Guest(address, self._clock_s(), bytearray())
         self.selector.register(connection, selectors.EVENT_READ)
+        if not self._is_encrypted:
+            # Most have sent their request by now, and need not wait for the next round.
+            self.look(connection)
 
     def look(self, connection: Any) -> None:
         """Take in what a connection has sent, and let it through once that is a request."""
