@@ -48,7 +48,7 @@ def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
         if verdict.resolved_ns is None:
             show = st.error if verdict.severity == "critical" else st.warning
             action = f" {verdict.action}" if verdict.action else ""
-            show(markdown_text(f"{verdict.kind}: {verdict.summary}{action}"), icon=":material/gavel:")
+            show(markdown_text(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}"), icon=":material/gavel:")
 
 
 def draw_alerts() -> None:

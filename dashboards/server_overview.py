@@ -139,7 +139,7 @@ def _draw_run(run: RunNow) -> None:
     if age_s is not None:
         sign = ":material/sensors: live" if is_live else ":material/history: not running"
         st.caption(f"{sign}, last step {_seconds(age_s)} ago, by Prometheus")
-    row = st.container(horizontal=True, gap="large")
+    row = st.container(horizontal=True, gap="medium")
     of_all = f" of {run.world_size}" if run.world_size else ""
     metric(row, "Ranks active", figures.get("active"), _NO_SERIES, lambda value: f"{value:.0f}{of_all}")
     metric(

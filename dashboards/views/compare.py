@@ -44,7 +44,7 @@ def draw(before: pl.LazyFrame, after: pl.LazyFrame, names: tuple[str, str]) -> N
         return
     first, second = int(table[PhaseChanges.before_ns].sum()), int(table[PhaseChanges.after_ns].sum())
     change = second / first - 1 if first else 0.0
-    row = st.container(horizontal=True, gap="large")
+    row = st.container(horizontal=True, gap="medium")
     row.metric(f"Mean step: {markdown_text(names[0])}", format_duration(first), width="content")
     label = f"Mean step: {markdown_text(names[1])}"
     row.metric(label, format_duration(second), format_ratio(change), delta_color="inverse", width="content")

@@ -71,7 +71,7 @@ def draw_point(row: Mapping[str, Any]) -> None:
     """Draw what is known of one kernel with its shapes."""
     with st.container(border=True):
         st.code(str(row[RooflinePoints.kernel]), language=None, wrap_lines=True)
-        row_of_figures = st.container(horizontal=True, gap="large")
+        row_of_figures = st.container(horizontal=True, gap="medium")
         saving = row[RooflinePoints.saving_ns]
         figures = {
             "Time": format_duration(row[RooflinePoints.duration_ns]),

@@ -96,7 +96,7 @@ def draw_trace(source: Source) -> None:
 
 def draw_figures(steps: pl.DataFrame, capacity: int | None) -> None:
     """Draw the row of figures: largest peak, headroom, fragmentation, retries."""
-    row = st.container(horizontal=True, gap="large")
+    row = st.container(horizontal=True, gap="medium")
     kind = RankSteps.reserved_peak_bytes
     if steps[kind].null_count() == steps.height:
         kind = RankSteps.resident_peak_bytes

@@ -87,7 +87,7 @@ def draw_who(run: LiveRun, source: Source) -> None:
 def draw_speed(summary: RunSummary) -> None:
     """Draw the row of figures at the top."""
     speed = summary.speed
-    row = st.container(horizontal=True, gap="large")
+    row = st.container(horizontal=True, gap="medium")
     of_all = f" of {summary.world_size}" if summary.world_size else ""
     row.metric("Ranks recorded", f"{summary.num_ranks}{of_all}", width="content")
     metric(row, "Last step", summary.last_step, summary.absent.get("last_step"), str)

@@ -119,7 +119,7 @@ def _parts(parts: Mapping[str, int], texts: Mapping[str, str], *, title: str, ax
             "height": 120 + 34 * len(rows),
             "bargap": 0.25,
             # Room for the text beyond the longest bar.
-            "xaxis": {"range": [0, rows[0][1] / divisor * 1.45]},
+            "xaxis": {"range": [0, rows[0][1] / divisor * 1.65]},
             "yaxis": {
                 "tickmode": "array",
                 "tickvals": list(range(len(rows))),

@@ -155,6 +155,8 @@ def _log_axis(values: Sequence[float]) -> dict[str, Any]:
         "type": "log",
         "dtick": "D2" if high - low < _FEW_DECADES else 1,
         "exponentformat": "none",
+        # Without a format plotly writes 2 and 5 for 200 and 500.
+        "tickformat": ",~r",
         "range": [low - pad, high + pad],
     }
 
