@@ -40,6 +40,9 @@ _ERRORS: Final[dict[str, type[ScopeError]]] = {
 }
 
 
+_ROOT: Final = str(Path(__file__).parent.parent.parent)
+
+
 class _Task(msgspec.Struct):
     path: str
     python_calls: bool
@@ -62,8 +65,11 @@ class _Worker:
     def __init__(self) -> None:
         # One thread each: the files already keep all cores busy.
         environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
+        # Nothing is imported from the folder that the user stands in, which may hold anything; where this package runs
+        # from a source tree, it is found there.
+        program = f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve()"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from scope.trace.workers import serve; serve()"],
+            [sys.executable, "-P", "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

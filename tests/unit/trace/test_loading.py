@@ -172,6 +172,16 @@ def test_side_by_side_is_the_same(tmp_path: Path) -> None:
     assert all(same(left, right) for left, right in zip(together.ranks, alone.ranks, strict=True))
 
 
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of traces that also holds a module of a library's name, or ours, is read like any other."""
+    for rank in range(2):
+        write(tmp_path / f"t{rank}.json", rank=rank, num_kernels=20_000, seed=rank)
+    for name in ("polars.py", "scope.py", "msgspec.py"):
+        (tmp_path / name).write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert [trace.rank for trace in load(tmp_path, options=NO_CACHE, processes=2).ranks] == [0, 1]
+
+
 def test_errors_cross_the_processes(tmp_path: Path) -> None:
     """An error of another process is the same error, with its message."""
     for rank in range(2):
