@@ -140,7 +140,7 @@ def collective_bandwidth(bubbles: Sequence[CollectiveBubble], ceilings: Sequence
         layout={
             "height": 480,
             "showlegend": True,
-            "xaxis": {**_log_axis([x for trace in traces for x in trace["x"]]), "exponentformat": "SI"},
+            "xaxis": {**_log_axis([x for trace in traces for x in trace["x"]]), "tickformat": "~s"},
             "yaxis": _log_axis([y for trace in traces for y in trace["y"]]),
         },
     )
