@@ -16,7 +16,6 @@ from dashboards.shell import (
     load_run,
     on_each_refresh,
     open_page,
-    remember,
     remembered_state,
     say_age,
     say_traces,
@@ -75,20 +74,25 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
     if folded:
         st.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
     step = clicked(points, numbers, bars.num_merged)
-    if is_new_choice("step of a run", step):
-        remember(replace(remembered_state(), step=step))
-    step = choose_step(run.last_step)
+    new = step if is_new_choice("step of a run", step) else None
+    step = choose_step(run.last_step, new)
     if step is not None:
         draw_one(run, step)
 
 
-def choose_step(last: int) -> int | None:
+def choose_step(last: int, clicked_step: int | None) -> int | None:
     """Return the step that is looked at: the one that was clicked or typed last, kept in the address."""
     state = remembered_state()
-    known = _within(state.step, last)
+    # No limit above: it moves with a live run, and a field with another limit is another field.
+    field = f"look at step of {state.source_id}"
+    if clicked_step is not None:
+        st.session_state[field] = clicked_step
+    elif field not in st.session_state:
+        st.session_state[field] = _within(state.step, last)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    step = row.number_input("Look at step", 0, last, known, placeholder="none", width=160)
-    if known is None:
+    typed = row.number_input("Look at step", 0, value=None, key=field, placeholder="none", width=160)
+    step = _within(typed, last)
+    if step is None:
         row.caption("Click a bar, or name a step, to see it on every rank.")
     keep_state(replace(state, step=step))
     return step

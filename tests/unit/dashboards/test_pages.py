@@ -92,6 +92,17 @@ def test_a_link_chooses_rank_and_step(open_app: Callable[..., AppTest], run_fold
     assert bars_of(on_ranks)["forward"] == [30.0, 30.0, 60.0, 30.0]
 
 
+def test_steps_typed_one_after_the_other_are_drawn(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Each number that is typed into the field is looked at, also after a link has chosen one."""
+    app = open_app("steps", run_folder, step="4")
+    for step in (7, 8, 3):
+        (field,) = [each for each in app.number_input if each.label == "Look at step"]
+        field.set_value(step).run()
+        assert not app.exception
+        assert [each.value for each in app.subheader] == [f"Step {step} on every rank"]
+        assert app.query_params["step"] in (str(step), [str(step)])
+
+
 def test_the_heat_map_holds_the_busy_time(open_app: Callable[..., AppTest], run_folder: Path) -> None:
     """100 ms less the wait of 30 ms, but for rank 2, which waits for nobody."""
     heat = figures_of(open_app("ranks", run_folder))[0]["data"][0]
