@@ -45,6 +45,8 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
         "runner.magicEnabled": "false",
+        # A full collection after every refresh would cost more than all else of a live page.
+        "runner.postScriptGC": "false",
     }
     if options.tls_cert and options.tls_key:
         flags |= {"server.sslCertFile": options.tls_cert, "server.sslKeyFile": options.tls_key}
