@@ -30,6 +30,7 @@ _C10D: Final = ("c10d::", "c10d_functional::", "_c10d_functional::")
 _MOST_RANKS: Final = 1 << 20
 _LAUNCHED: Final = "launched"
 _UNKNOWN: Final = "unknown"
+_SEQUENCE_PLACE: Final = CollectiveArgs.__struct_fields__.index("sequence")
 _GLOO_STANDS_FOR: Final = {"all_reduce": {"all_reduce", "reduce_scatter"}}
 """Gloo builds reduce_scatter on its all_reduce, so its label tells only the algorithm."""
 
@@ -87,10 +88,20 @@ def _table(rows: list[Fields], sources: CallSources) -> pl.DataFrame:
     for call_id, row in enumerate(rows):
         row[CollectiveCalls.call_id] = call_id
     schema = CollectiveCalls.schema()
-    frame = pl.DataFrame({name: [row[name] for row in rows] for name in schema}, schema=schema)
+    frame = pl.DataFrame([_column(name, [row[name] for row in rows], dtype) for name, dtype in schema.items()])
     if sources.devices.frame.height == 0 and rows:
         frame = frame.with_columns(sources.steps_of(frame[CollectiveCalls.start_ns]).alias(CollectiveCalls.step_id))
     return CollectiveCalls.check(frame)
+
+
+def _column(name: str, values: list[Any], dtype: Any) -> pl.Series:
+    if not isinstance(dtype, pl.List):
+        return pl.Series(name, values, dtype=dtype)
+    # Each list would become a series of its own; calls that were described together share theirs.
+    distinct = {id(value): value for value in values}
+    places = {key: place for place, key in enumerate(distinct)}
+    codes = pl.Series([places[id(value)] for value in values], dtype=pl.UInt32)
+    return taken(pl.Series(name, list(distinct.values()), dtype=dtype), codes)
 
 
 class _Context:
@@ -111,7 +122,7 @@ class _Context:
         self._parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
         self.ranges = _ranges_by_thread(sources.host_ranges)
         self._chains: dict[int, list[tuple[int, str]]] = {}
-        self._known_by_name: dict[tuple[str, ...], Fields] = {}
+        self._known: dict[tuple[Any, ...], Fields] = {}
 
     def ancestors(self, op: int | None) -> list[tuple[int, str]]:
         """Return an operator and those around it, with their names, innermost first."""
@@ -128,13 +139,18 @@ class _Context:
         return chain
 
     def described(self, fields: CollectiveArgs | None, labels: tuple[str, ...]) -> Fields:
-        """Return a new row with what metadata and names tell; see `_described`."""
-        if fields is not None:
-            return _described(fields, labels, self._sources)
-        known = self._known_by_name.get(labels)
+        """Return a new row with what metadata and names tell; see `_described`.
+
+        Calls of one place in the training loop differ in their sequence number alone, so each is described once.
+        """
+        key = (labels, None) if fields is None else (labels, *_all_but_sequence(fields))
+        known = self._known.get(key)
         if known is None:
-            known = self._known_by_name[labels] = _described(None, labels, self._sources)
-        return dict(known)
+            known = self._known[key] = _described(fields, labels, self._sources)
+        row = dict(known)
+        if fields is not None:
+            row[CollectiveCalls.sequence] = _int64(fields.sequence)
+        return row
 
     def range_around(self, thread: int | None, instant: int | None) -> Fields | None:
         """Return the range of the library that a thread was in at an instant."""
@@ -206,7 +222,7 @@ def _metadata_of(event: Fields, context: _Context) -> tuple[CollectiveArgs | Non
 
 def _filled(fields: CollectiveArgs, around: CollectiveArgs) -> CollectiveArgs:
     absent = [name for name in CollectiveArgs.__struct_fields__ if getattr(fields, name) in (None, NO_TEXT)]
-    return msgspec.structs.replace(fields, **{name: getattr(around, name) for name in absent})
+    return msgspec.structs.replace(fields, **{name: getattr(around, name) for name in absent}) if absent else fields
 
 
 def _device_row(
@@ -243,6 +259,12 @@ def _arguments(op: int | None, context: _Context, sources: CallSources) -> list[
     """Return the arguments of the c10d operator around an operator, none where they were not recorded."""
     c10d = next((each for each, name in context.ancestors(op) if name.startswith(_C10D)), None)
     return [] if c10d is None else _concrete({Ops.concrete_inputs: sources.ops[Ops.concrete_inputs][c10d]})
+
+
+def _all_but_sequence(fields: CollectiveArgs) -> tuple[Any, ...]:
+    values = msgspec.structs.astuple(fields)
+    others = values[:_SEQUENCE_PLACE] + values[_SEQUENCE_PLACE + 1 :]
+    return tuple([bytes(value) if type(value) is msgspec.Raw else value for value in others])
 
 
 def _described(fields: CollectiveArgs | None, labels: Sequence[str], sources: CallSources) -> Fields:
