@@ -293,22 +293,30 @@ def is_new_choice(name: str, value: int | None) -> bool:
     return value is not None and value != before
 
 
-def choose_span(figure: Figure, *, key: str) -> tuple[float, float] | None:
-    """Show a figure in which a box can be drawn, and return its extent along the x axis, None without one."""
+def choose_span(figure: Figure, *, key: str, on_box: Callable[[float, float], None]) -> None:
+    """Show a figure in which a box can be drawn.
+
+    Args:
+        figure: The figure.
+        key: Name on the page.
+        on_box: Called with the extent of a box along the x axis, before the page is drawn again.
+    """
     figure.update_layout(dragmode="select", selectdirection="h")
-    chosen: Any = st.plotly_chart(
+
+    def tell() -> None:
+        boxes = st.session_state[key]["selection"]["box"]
+        if boxes:
+            edges = [float(each) for each in boxes[0]["x"]]
+            on_box(min(edges), max(edges))
+
+    st.plotly_chart(
         _with_memory(figure, key),
         width="stretch",
         key=key,
         config=_PLOT_CONFIG,
-        on_select="rerun",
+        on_select=tell,
         selection_mode="box",
     )
-    boxes = chosen["selection"]["box"] if chosen else []
-    if not boxes:
-        return None
-    edges = [float(each) for each in boxes[0]["x"]]
-    return min(edges), max(edges)
 
 
 def _with_memory(figure: Figure, key: str) -> Figure:

@@ -27,9 +27,9 @@ def spans_of(trace: RankTrace) -> pl.DataFrame:
 def _lanes(trace: RankTrace) -> Iterator[pl.DataFrame]:
     label = pl.lit(trace.label)
     yield trace.steps.select(
-        pl.format("{} steps", label).alias(TimelineSpans.lane),
-        pl.lit("step").alias(TimelineSpans.category),
-        pl.format("step {}", Steps.number).alias(TimelineSpans.name),
+        _categorical(pl.format("{} steps", label)).alias(TimelineSpans.lane),
+        _categorical(pl.lit("step")).alias(TimelineSpans.category),
+        _categorical(pl.format("step {}", Steps.number)).alias(TimelineSpans.name),
         pl.col(Steps.start_ns).alias(TimelineSpans.start_ns),
         pl.col(Steps.end_ns).alias(TimelineSpans.end_ns),
     )
@@ -49,9 +49,13 @@ def _lanes(trace: RankTrace) -> Iterator[pl.DataFrame]:
 
 def _spans(frame: pl.DataFrame, lane: pl.Expr, category: pl.Expr, name: str) -> pl.DataFrame:
     return frame.select(
-        lane.alias(TimelineSpans.lane),
-        category.cast(pl.String).alias(TimelineSpans.category),
-        pl.col(name).cast(pl.String).alias(TimelineSpans.name),
+        _categorical(lane).alias(TimelineSpans.lane),
+        _categorical(category.cast(pl.String)).alias(TimelineSpans.category),
+        _categorical(pl.col(name)).alias(TimelineSpans.name),
         pl.col(DeviceEvents.start_ns).alias(TimelineSpans.start_ns),
         pl.col(DeviceEvents.end_ns).alias(TimelineSpans.end_ns),
     )
+
+
+def _categorical(text: pl.Expr) -> pl.Expr:
+    return text.cast(pl.Categorical())

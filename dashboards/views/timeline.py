@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import polars as pl
 import streamlit as st
 
 from dashboards.perfetto import window_json
-from dashboards.shell import choose_span, fold, keep_state, open_page, say_traces, show_table
+from dashboards.shell import choose_span, fold, keep_state, open_page, remembered_state, say_traces, show_table
 from dashboards.sources.traces import TraceJob, load_job
 from dashboards.spans import spans_of
 from scope.report.figures import TimelineSpans, timeline
@@ -17,7 +18,10 @@ from scope.report.figures.style import time_scale
 from scope.units import NS_PER_US, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dashboards.state import PageState
+    from scope.report.figures.style import Figure
     from scope.trace.model import Job, RankTrace
 
 SHOWN_RANKS = 8
@@ -26,7 +30,7 @@ MAX_WINDOW_SPANS = 200_000
 MIN_WINDOW_US = 10
 
 
-def choose_ranks(job: Job, state: PageState) -> tuple[list[RankTrace], PageState]:
+def choose_ranks(job: Job, state: PageState) -> list[RankTrace]:
     """Let the visitor choose ranks, the first eight by default."""
     places = range(len(job.ranks))
     known = [place for place in places if job.ranks[place].rank in state.ranks]
@@ -34,9 +38,8 @@ def choose_ranks(job: Job, state: PageState) -> tuple[list[RankTrace], PageState
         "Ranks", places, default=known or list(places)[:SHOWN_RANKS], format_func=lambda place: job.ranks[place].label
     )
     ranks = [job.ranks[place] for place in chosen]
-    state = replace(state, ranks=tuple(rank.rank for rank in ranks if rank.rank is not None))
-    keep_state(state)
-    return ranks, state
+    keep_state(replace(state, ranks=tuple(rank.rank for rank in ranks if rank.rank is not None)))
+    return ranks
 
 
 @st.cache_resource(max_entries=4, show_spinner="Laying out the lanes …")
@@ -68,30 +71,45 @@ def step_back(state: PageState) -> None:
     keep_state(replace(state, start_us=None, end_us=None))
 
 
-def draw(spans: pl.DataFrame, state: PageState) -> None:
-    """Draw the window; a box drawn in it is the next window."""
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _whole(modified_ns: int, source_id: str, labels: tuple[str, ...], _spans: pl.DataFrame) -> Figure:
+    """Return the figure of all spans, which each visitor sees first."""
+    del modified_ns, source_id, labels
+    start_ns, end_ns = bounds(_spans)
+    return timeline(_spans, start_ns=start_ns, end_ns=end_ns)
+
+
+@st.fragment
+def draw(spans: pl.DataFrame, whole: Callable[[], Figure]) -> None:
+    """Draw the window; a box drawn in it is the next window, for which nothing else of the page is drawn again."""
+    state = remembered_state()
     first_ns, last_ns = bounds(spans)
     start_ns, end_ns = window_of(state, first_ns, last_ns)
-    inside = spans.filter((pl.col(TimelineSpans.start_ns) < end_ns) & (pl.col(TimelineSpans.end_ns) > start_ns))
+    is_whole = (start_ns, end_ns) == (first_ns, last_ns)
+    inside = spans if is_whole else spans.filter(_overlaps(start_ns, end_ns))
     row = st.container(horizontal=True, vertical_alignment="center")
     row.caption(
         f"{inside.height:,} of {spans.height:,} spans, {format_duration(start_ns - first_ns)} to "
         f"{format_duration(end_ns - first_ns)} after the first. Draw a box over a time to look into it."
     )
-    is_whole = (start_ns, end_ns) == (first_ns, last_ns)
     row.button("Whole", icon=":material/zoom_out_map:", disabled=is_whole, on_click=step_back, args=(state,))
     # A box means a place in the window that it was drawn in, so each window has a chart of its own.
     key = f"timeline {start_ns - first_ns} {end_ns - first_ns}"
-    chosen = choose_span(timeline(inside, start_ns=start_ns, end_ns=end_ns), key=key)
-    if chosen is not None:
+    figure = deepcopy(whole()) if is_whole else timeline(inside, start_ns=start_ns, end_ns=end_ns)
+
+    def look_into(left: float, right: float) -> None:
         unit = time_scale(end_ns - start_ns).divisor
         offset_us = (start_ns - first_ns) // NS_PER_US
-        start_us = max(0, offset_us + int(chosen[0] * unit) // NS_PER_US)
-        end_us = max(start_us + MIN_WINDOW_US, offset_us + int(chosen[1] * unit) // NS_PER_US)
-        if (start_us, end_us) != (state.start_us, state.end_us):
-            keep_state(replace(state, start_us=start_us, end_us=end_us))
-            st.rerun()
+        start_us = max(0, offset_us + int(left * unit) // NS_PER_US)
+        end_us = max(start_us + MIN_WINDOW_US, offset_us + int(right * unit) // NS_PER_US)
+        keep_state(replace(state, start_us=start_us, end_us=end_us))
+
+    choose_span(figure, key=key, on_box=look_into)
     offer(inside)
+
+
+def _overlaps(start_ns: int, end_ns: int) -> pl.Expr:
+    return (pl.col(TimelineSpans.start_ns) < end_ns) & (pl.col(TimelineSpans.end_ns) > start_ns)
 
 
 def offer(inside: pl.DataFrame) -> None:
@@ -121,12 +139,13 @@ def main() -> None:
     source, state = open_page("Timeline", "What ran when, on every rank and stream?", ("trace",))
     read = load_job(source)
     say_traces(read)
-    ranks, state = choose_ranks(read.job, state)
-    spans = _lanes(read.modified_ns, source.source_id, tuple(rank.label for rank in ranks), read)
+    ranks = choose_ranks(read.job, state)
+    what = (read.modified_ns, source.source_id, tuple(rank.label for rank in ranks))
+    spans = _lanes(*what, read)
     if spans.is_empty():
         st.info("The chosen ranks hold no device events and no host timeline.", icon=":material/inbox:")
         return
-    draw(spans, state)
+    draw(spans, lambda: _whole(*what, spans))
 
 
 main()

@@ -195,9 +195,9 @@ def _lanes(trace: RankTrace) -> pl.DataFrame:
     stream = pl.format("stream {}", pl.col(DeviceEvents.stream))
     lane = pl.format("device {} {}", pl.col(DeviceEvents.device), stream) if several else stream
     return events.select(
-        pl.format("{} {}", pl.lit(trace.label), lane).alias(figures.TimelineSpans.lane),
-        pl.col(DeviceEvents.category).cast(pl.String).alias(figures.TimelineSpans.category),
-        pl.col(DeviceEvents.name).cast(pl.String).alias(figures.TimelineSpans.name),
+        pl.format("{} {}", pl.lit(trace.label), lane).cast(pl.Categorical()).alias(figures.TimelineSpans.lane),
+        pl.col(DeviceEvents.category).cast(pl.String).cast(pl.Categorical()).alias(figures.TimelineSpans.category),
+        pl.col(DeviceEvents.name).alias(figures.TimelineSpans.name),
         pl.col(DeviceEvents.start_ns).alias(figures.TimelineSpans.start_ns),
         pl.col(DeviceEvents.end_ns).alias(figures.TimelineSpans.end_ns),
     )

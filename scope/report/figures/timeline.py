@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH: Final = 0.85
 _MAX_BARS: Final = 3_000
 _MAX_BINS: Final = 1_000
-_MAX_CELLS: Final = 16_000
+_MAX_CELLS: Final = 8_000
 """Cells of all lanes together: each has a text of its own, which is what the browser waits for."""
 _FEWEST_BINS: Final = 250
 _TITLE: Final = "Timeline"
@@ -30,9 +30,9 @@ _TITLE: Final = "Timeline"
 class TimelineSpans(Table):
     """Spans to draw; half-open, in any order."""
 
-    lane = Column("lane", pl.String, "rank and stream; lanes are drawn in the order of their first row")
-    category = Column("category", pl.String, "decides the colour")
-    name = Column("name", pl.String, "what ran")
+    lane = Column("lane", pl.Categorical(), "rank and stream; lanes are drawn in the order of their first row")
+    category = Column("category", pl.Categorical(), "decides the colour")
+    name = Column("name", pl.Categorical(), "what ran")
     start_ns = Column("start_ns", pl.Int64, "first nanosecond")
     end_ns = Column("end_ns", pl.Int64, "end, not part of it")
 
