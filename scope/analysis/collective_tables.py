@@ -60,7 +60,9 @@ class CollectiveRows(Table):
     last_arrival_ns = Column("last_arrival_ns", pl.Int64, "last arrival seen")
     end_ns = Column("end_ns", pl.Int64, "last end seen")
     last_rank = Column("last_rank", pl.Int32, "rank that arrived last (the lowest of equals)")
-    skew_ns = Column("skew_ns", pl.Int64, "last less first arrival")
+    skew_ns = Column(
+        "skew_ns", pl.Int64, "last less first arrival; null where one of several ranks was seen", nullable=True
+    )
     transfer_ns = Column("transfer_ns", pl.Int64, "last end less last arrival; at most, if ranks miss", nullable=True)
     total_wait_ns = Column("total_wait_ns", pl.Int64, "sum of the ranks' waits", nullable=True)
     imposed_wait_ns = Column("imposed_wait_ns", pl.Int64, "last less second-last arrival", nullable=True)

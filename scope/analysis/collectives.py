@@ -211,10 +211,15 @@ def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     ).sort(MatchedCalls.collective_id)
     is_complete = pl.col(CollectiveRows.num_ranks_seen) == pl.col(CollectiveRows.num_ranks)
     transfer = pl.col(CollectiveRows.end_ns) - pl.col(CollectiveRows.last_arrival_ns)
+    skew = pl.col(CollectiveRows.last_arrival_ns) - pl.col(CollectiveRows.first_arrival_ns)
+    # One rank of several has nobody to be compared with.
+    is_compared = is_complete | (pl.col(CollectiveRows.num_ranks_seen) > 1)
     return joined.with_columns(
         is_complete.fill_null(value=False).alias(CollectiveRows.is_complete),
-        (pl.col(CollectiveRows.last_arrival_ns) - pl.col(CollectiveRows.first_arrival_ns)).alias(
-            CollectiveRows.skew_ns
+        pl.when(is_compared).then(skew).alias(CollectiveRows.skew_ns),
+        *(
+            pl.when(is_compared).then(pl.col(name)).alias(name)
+            for name in (CollectiveRows.clock_interval_ns, CollectiveRows.clock_error_ns)
         ),
         pl.when(transfer > 0).then(transfer).alias(CollectiveRows.transfer_ns),
     )
