@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from scope.errors import InputError, LimitError, RunError, ScopeError
+from scope.run.captured import group_windows
 from scope.run.reader import RunReader
 
 if TYPE_CHECKING:
@@ -91,17 +92,20 @@ def _sources_of(place: str) -> Iterator[Source]:
 
 
 def _prometheus(address: str) -> Source:
-    parts = urlsplit(address)
-    if not parts.hostname:
-        message = f"{address} names no host: an address looks like http://localhost:9090"
+    hostname, port = None, None
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(address)
+        hostname, port = parts.hostname, parts.port
+    if not hostname:
+        message = f"{address} names no host, or no port: an address looks like http://localhost:9090"
         raise InputError(message)
     # A password in the address must not reach a page.
-    label = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+    label = hostname if port is None else f"{hostname}:{port}"
     return Source(source_id=_digest("prometheus", address), kind="prometheus", label=label, place=address.rstrip("/"))
 
 
 def _search(folder: Path, root: Path, *, depth: int) -> Iterator[Source]:
-    if (folder / "run.json").is_file():
+    if _is_run(folder):
         run = _source("run", folder, folder.name)
         yield run
         yield from _windows(run, folder)
@@ -109,6 +113,9 @@ def _search(folder: Path, root: Path, *, depth: int) -> Iterator[Source]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
+        if folder != root:
+            # One folder that is closed to this user does not hide the others.
+            return
         message = f"{folder} cannot be listed: {error.strerror}"
         raise InputError(message) from error
     if any(_is_trace(entry) for entry in entries):
@@ -117,6 +124,13 @@ def _search(folder: Path, root: Path, *, depth: int) -> Iterator[Source]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 yield from _search(Path(entry.path), root, depth=depth + 1)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / "run.json").is_file()
+    except OSError:
+        return False
 
 
 def _windows(run: Source, folder: Path) -> Iterator[Source]:
@@ -137,8 +151,7 @@ def _windows(run: Source, folder: Path) -> Iterator[Source]:
 def find_windows(run: Path) -> list[list[Trace]]:
     """Return the captured traces of a run, those of one window together, in the order of time.
 
-    Two traces belong to one window when they were recorded by different ranks of one attempt at overlapping times. A
-    rank whose descriptions cannot be read is left out here; the page on data quality names its files.
+    A rank whose descriptions cannot be read is left out here; the page on data quality names its files.
     """
     windows: list[list[Trace]] = []
     reader = RunReader(run)
@@ -147,19 +160,8 @@ def find_windows(run: Path) -> list[list[Trace]]:
         for rank in reader.ranks(attempt):
             with contextlib.suppress(RunError):
                 traces += rank.traces()
-        open_windows: list[list[Trace]] = []
-        for trace in sorted(traces, key=lambda each: (each.info.start_ns, each.info.rank)):
-            fitting = [window for window in open_windows if _overlaps(trace, window)]
-            if fitting:
-                fitting[0].append(trace)
-            else:
-                open_windows.append([trace])
-        windows += [sorted(window, key=lambda each: each.info.rank) for window in open_windows]
+        windows += group_windows(traces)
     return windows
-
-
-def _overlaps(trace: Trace, window: Sequence[Trace]) -> bool:
-    return all(trace.info.rank != other.info.rank and trace.info.start_ns < other.info.end_ns for other in window)
 
 
 def _is_trace(entry: os.DirEntry[str]) -> bool:
@@ -171,7 +173,7 @@ def _source(kind: SourceKind, path: Path, label: str) -> Source:
 
 
 def _digest(kind: str, place: str) -> str:
-    return hashlib.sha256(f"{kind}\0{place}".encode()).hexdigest()[:_ID_LENGTH]
+    return hashlib.sha256(f"{kind}\0{place}".encode(errors="surrogateescape")).hexdigest()[:_ID_LENGTH]
 
 
 class SourceList:

@@ -49,7 +49,11 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         patterns=() if options.classes is None else read_patterns(options.classes),
         use_cache=not options.no_cache,
     )
-    chosen = paths or options.paths
+    from scope.cli.windows import choose_traces
+
+    chosen, sentences = choose_traces(paths or options.paths, step=options.window)
+    for sentence in sentences:
+        sys.stderr.write(f"scope: {sentence}\n")
     with _progress(chosen) as progress:
         return load(
             chosen,

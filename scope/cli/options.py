@@ -42,6 +42,7 @@ class JobOptions:
 
     paths: Sequence[str]
     rank: Sequence[str] = ()
+    window: int | None = None
     memory_as_compute: bool = False
     sets_as_compute: bool = False
     linked_only: bool = False
@@ -72,10 +73,17 @@ _JOB: Final[tuple[Decorator, ...]] = (
         nargs=-1,
         required=True,
         metavar="PATH...",
-        help="Traces (.json, .json.gz, .json.zst), folders of traces, or globs.",
+        help="Traces (.json, .json.gz, .json.zst), folders of traces, globs, or run directories.",
     ),
     click.option(
         "--rank", multiple=True, metavar="FILE=N", help="The rank of a file that does not say it, or says it wrongly."
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(min=0),
+        metavar="STEP",
+        help="Of a run directory, the profiler window that begins at this step; by default the newest that most ranks "
+        "share.",
     ),
     click.option("--memory-as-compute", is_flag=True, help="Copies and sets count as compute."),
     click.option("--sets-as-compute", is_flag=True, help="Sets (memset), but not copies, count as compute."),

@@ -34,6 +34,8 @@ from scope.run.schema import (
 _Record = TypeVar("_Record")
 _MAX_LINE_BYTES: Final = 16 * 2**20
 _READ_BYTES: Final = 4 * 2**20
+CAPTURE_SUFFIX: Final = ".capture.json"
+"""Ends the name of a window's description, which lies beside its trace."""
 _REMEMBERED_BYTES: Final = 256
 _MAX_NAMED_PROBLEMS: Final = 5
 
@@ -321,16 +323,25 @@ class RankReader:
         Raises:
             RunError: A capture's description is torn, or names a file outside its folder.
         """
-        found: list[Trace] = []
-        for path in sorted((self.folder / paths.TRACES_FOLDER).glob("*.capture.json")):
-            info = _decode(path, CaptureInfo)
-            if Path(info.trace).name != info.trace:
-                message = f"{path}: names a trace outside its folder"
-                raise RunError(message)
-            trace = path.parent / info.trace
-            if trace.is_file():
-                found.append(Trace(path=trace, info=info))
-        return found
+        return read_traces(self.folder / paths.TRACES_FOLDER)
+
+
+def read_traces(folder: Path) -> list[Trace]:
+    """Return the captured windows in a folder whose trace is complete.
+
+    Raises:
+        RunError: A capture's description is torn, or names a file outside the folder.
+    """
+    found: list[Trace] = []
+    for path in sorted(folder.glob(f"*{CAPTURE_SUFFIX}")):
+        info = _decode(path, CaptureInfo)
+        if Path(info.trace).name != info.trace:
+            message = f"{path}: names a trace outside its folder"
+            raise RunError(message)
+        trace = folder / info.trace
+        if trace.is_file():
+            found.append(Trace(path=trace, info=info))
+    return found
 
 
 @dataclass

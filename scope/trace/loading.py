@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _WORTH_PROCESSES_BYTES: Final = 4 << 20
 _COUNTERS: Final = "cuda_profiler_range"
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
+_OWN_SUFFIXES: Final = (".capture.json", ".summary.json")
+"""Names of what Scope itself lays beside a captured trace."""
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Progress = Callable[[int, int, str], None]
 """Called with the number of files done, the number of files, and the path of the one just done."""
@@ -187,7 +189,7 @@ def _expand(paths: Paths) -> tuple[list[Path], set[Path]]:
 
 def _one_entry(path: Path) -> tuple[list[Path], bool]:
     if path.is_dir():
-        found = sorted(child for child in path.iterdir() if child.is_file() and child.name.endswith(_SUFFIXES))
+        found = sorted(child for child in path.iterdir() if child.is_file() and _may_be_trace(child))
         if not found:
             message = f"{path}: holds no file that ends in {', '.join(_SUFFIXES)}"
             raise TraceError(message)
@@ -198,7 +200,11 @@ def _one_entry(path: Path) -> tuple[list[Path], bool]:
     if not found:
         message = f"{path}: no such file or folder, and no file matches it as a glob"
         raise TraceError(message)
-    return found, False
+    return [match for match in found if not match.name.endswith(_OWN_SUFFIXES)] or found, False
+
+
+def _may_be_trace(path: Path) -> bool:
+    return path.name.endswith(_SUFFIXES) and not path.name.endswith(_OWN_SUFFIXES)
 
 
 def _chosen_ranks(files: list[Path], ranks: Mapping[str, int]) -> dict[str, int]:

@@ -1,0 +1,152 @@
+"""Which traces a command reads where a recorded run is named: those of one profiler window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scope.errors import InputError, UsageError
+from scope.run import paths as run_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scope.run.reader import Trace
+
+_TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Window:
+    """One profiler window of a run."""
+
+    attempt: int
+    traces: list[Trace]
+
+    @property
+    def step(self) -> int:
+        """Its first step."""
+        return min(trace.info.first_step for trace in self.traces)
+
+    def text(self, *, with_attempt: bool) -> str:
+        """Return how it is called."""
+        from scope.report.sections.quality import format_ranks
+
+        ranks = format_ranks(tuple(trace.info.rank for trace in self.traces))
+        attempt = f"attempt {self.attempt}, " if with_attempt else ""
+        return f"{attempt}step {self.step} (rank{'s' if len(self.traces) > 1 else ''} {ranks})"
+
+
+def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[list[str], list[str]]:
+    """Return the traces to read, and sentences that say which windows they are.
+
+    A run directory, one of its attempts, a rank's folder or its `traces` stands for the newest of the windows that most
+    ranks share. Other paths are returned as they are.
+
+    Args:
+        paths: What the user named.
+        step: First step of the window that is wanted; None for the newest.
+
+    Raises:
+        InputError: A run holds no window.
+        UsageError: None begins at that step, or a step is given and no path is a recorded run's.
+    """
+    chosen: list[str] = []
+    sentences: list[str] = []
+    for path in paths:
+        folders = list(_trace_folders(Path(path)))
+        if not folders:
+            chosen.append(path)
+            continue
+        window, sentence = _choose(path, _windows(folders), step)
+        chosen += [str(trace.path) for trace in window.traces]
+        sentences.append(sentence)
+    if step is not None and not sentences:
+        message = "--window: no path is that of a recorded run; leave it out, or name a run directory"
+        raise UsageError(message)
+    return chosen, sentences
+
+
+def _trace_folders(path: Path) -> Iterator[tuple[int, Path]]:
+    """Yield attempt and folder of a recorded run's traces at or below a path; none for any other path."""
+    if not path.is_dir():
+        return
+    attempts = run_paths.list_attempts(path)
+    if attempts:
+        for attempt in attempts:
+            yield from _of_ranks(attempt, run_paths.attempt_folder(path, attempt) / "ranks")
+    elif _trace_names(path) == {run_paths.RUN_FILE}:
+        # A run that no rank has begun is one all the same.
+        yield 0, path / run_paths.TRACES_FOLDER
+    elif path.resolve().name.startswith("attempt-") and (path / "ranks").is_dir():
+        yield from _of_ranks(0, path / "ranks")
+    elif (path / run_paths.RANK_FILE).is_file():
+        yield 0, path / run_paths.TRACES_FOLDER
+    elif (path.resolve().parent / run_paths.RANK_FILE).is_file() or _describes_all(path):
+        yield 0, path
+
+
+def _of_ranks(attempt: int, folder: Path) -> Iterator[tuple[int, Path]]:
+    for child in sorted(folder.iterdir()) if folder.is_dir() else ():
+        yield attempt, child / run_paths.TRACES_FOLDER
+
+
+def _trace_names(folder: Path) -> set[str]:
+    return {child.name for child in folder.iterdir() if child.name.endswith(_TRACE_SUFFIXES)}
+
+
+def _describes_all(folder: Path) -> bool:
+    """Return whether every trace of a folder is a window that Scope captured, as in a copy of a rank's traces."""
+    from scope.run.reader import CAPTURE_SUFFIX, read_traces
+    from scope.run.summaries import SUMMARY_SUFFIX
+
+    names = _trace_names(folder)
+    if not any(name.endswith(CAPTURE_SUFFIX) for name in names):
+        return False
+    traces = {name for name in names if not name.endswith((CAPTURE_SUFFIX, SUMMARY_SUFFIX))}
+    return bool(traces) and traces == {trace.path.name for trace in read_traces(folder)}
+
+
+def _windows(folders: Sequence[tuple[int, Path]]) -> list[_Window]:
+    """Return all windows, the oldest first."""
+    from scope.run.captured import group_windows
+    from scope.run.reader import read_traces
+
+    by_attempt: dict[int, list[Trace]] = {}
+    for attempt, folder in folders:
+        by_attempt.setdefault(attempt, []).extend(read_traces(folder))
+    return [
+        _Window(attempt=attempt, traces=traces)
+        for attempt, found in sorted(by_attempt.items())
+        for traces in group_windows(found)
+    ]
+
+
+def _choose(path: str, windows: Sequence[_Window], step: int | None) -> tuple[_Window, str]:
+    from scope.report.inert import visible
+
+    if not windows:
+        message = (
+            f"{path}: is a recorded run without a profiler window; ask for one while it trains "
+            "(touch RUN/capture.request, or scope run --capture), then read it again"
+        )
+        raise InputError(message)
+    with_attempt = len({window.attempt for window in windows}) > 1
+    fitting = [window for window in windows if step is None or window.step == step]
+    if not fitting:
+        there = "; ".join(window.text(with_attempt=with_attempt) for window in windows)
+        message = f"--window {step}: no window of {path} begins at this step; there are: {there}"
+        raise UsageError(message)
+    _, chosen = max(enumerate(fitting), key=lambda item: (len(item[1].traces), item[0]))
+    others = [window.text(with_attempt=with_attempt) for window in windows if window is not chosen]
+    sentence = f"{visible(path)}: the profiler window of {chosen.text(with_attempt=with_attempt)}"
+    if not others:
+        return chosen, f"{sentence}, the only one"
+    return chosen, f"{sentence}; {_others(others)}, --window STEP reads another"
+
+
+def _others(names: Sequence[str]) -> str:
+    shown = "; ".join(names[-3:])
+    count = "1 other" if len(names) == 1 else f"{len(names)} others"
+    return f"{count}: {shown}" if len(names) <= 3 else f"{count}, the last: {shown}"
