@@ -71,7 +71,11 @@ class Exporter:
         self.keeper = SpoolKeeper(self.node.add_problem) if options.publish else None
         self.scraper = Scraper(self._sources(), self._add_own)
         content = Content(
-            self.scraper.text, self._health, lambda: render_targets(hosts, self.server.port), "Scope exporter"
+            self.scraper.text,
+            self._health,
+            lambda: render_targets(hosts, self.server.port),
+            "Scope exporter",
+            self.node.notes,
         )
         try:
             self.server = ExporterServer(
@@ -160,8 +164,8 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     use_one_arena()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Under nohup the end of the terminal is ignored, and stays so.
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        # Under nohup the end of the terminal is ignored, and stays so; a script's `&` ignores Ctrl-C, which stops us.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: exporter.stop())
     exporter.run()
     return 0

@@ -26,7 +26,9 @@ def _info(name: str, text: str, *labels: str) -> Metric:
 # The exporter itself
 BUILD_INFO: Final = _info("exporter_build", "Version of the exporter.", "version")
 COLLECTOR_UP: Final = _gauge(
-    "collector_up", "1 when the collector's last sample is whole and fresh, 0 when it failed or hangs.", "collector"
+    "collector_up",
+    "1 when the collector's last sample is whole and fresh, 0 when it failed or hangs; none without its hardware.",
+    "collector",
 )
 SAMPLE_TIMESTAMP: Final = _gauge(
     "exporter_sample_timestamp_seconds", "When the last sample of the hardware was taken, since the epoch."

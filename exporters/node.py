@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from exporters.supervisor import Supervisor
     from exporters.wire import Sample
+
+log = logging.getLogger("scope.exporter")
 
 
 class NodeState:
@@ -66,8 +69,17 @@ class NodeState:
                 self._dcgm.observe(sample.gpus)
             self._xids.add(sample.xids)
             self._problems.add(sample.problems)
+            before = self.sample.absent if self.sample is not None else {}
             self.sample = sample
             self.num_samples += 1
+        for collector, why in sample.absent.items():
+            if collector not in before:
+                log.info("%s", why)
+
+    def notes(self) -> list[str]:
+        """Return what this node does not have, in a line each."""
+        sample = self.sample
+        return list(sample.absent.values()) if sample is not None else []
 
     def version(self) -> int:
         """Return the number of the last sample."""
@@ -127,7 +139,10 @@ class NodeState:
                 series.add(m.SAMPLE_DURATION, (collector,), spent_ns / NS_PER_S)
         series.add(m.SAMPLES, (), self.num_samples)
         for collector in self._collectors:
-            good = sample is not None and fresh and self._parent(collector) not in sample.unavailable
+            parent = self._parent(collector)
+            if sample is not None and fresh and parent in sample.absent:
+                continue
+            good = sample is not None and fresh and parent not in sample.unavailable
             series.add(m.COLLECTOR_UP, (collector,), int(good))
         with self._lock:
             for (collector, error), count in self._problems.counts.items():

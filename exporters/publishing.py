@@ -30,6 +30,8 @@ MAX_SPOOLS: Final = 64
 _PERIOD_S: Final = 5
 _IDLE_NS: Final = 60 * NS_PER_S
 _RETRY_NS: Final = 60 * NS_PER_S
+MAX_TRIES: Final = 6
+"""Failures in a row after which a spool is left alone; each wait is twice the one before, half an hour in all."""
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -82,6 +84,7 @@ class SpoolKeeper:
         self._clock_ns = clock_ns
         self._work: dict[Path, _Work] = {}
         self._not_before_ns: dict[Path, int] = {}
+        self._num_failures: dict[Path, int] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="publishing", daemon=True)
 
@@ -111,10 +114,14 @@ class SpoolKeeper:
         if wanted and not _is_private(folder):
             self._note("not_ours", f"{folder}: belongs to or can be written by others; its spools are not published")
             return
+        for spool in self._num_failures.keys() - {Path(entry.spool) for entry in wanted} - self._work.keys():
+            del self._num_failures[spool]
         for entry in wanted:
             self._take_on(Path(entry.spool), Path(entry.run_dir or ""), now_ns)
 
     def _take_on(self, spool: Path, run_dir: Path, now_ns: int) -> None:
+        if self._num_failures.get(spool, 0) >= MAX_TRIES:
+            return
         if spool in self._work or now_ns < self._not_before_ns.get(spool, now_ns) or len(self._work) >= MAX_SPOOLS:
             return
         # Whatever comes of it, the next try is not at once.
@@ -139,13 +146,25 @@ class SpoolKeeper:
         if status is not None:
             del self._work[spool]
             self._not_before_ns[spool] = now_ns + _RETRY_NS
-            if status not in {0, EXIT_BUSY}:
-                self._note("incomplete", f"{spool}: not all of it could be published (status {status}); tried again")
+            if status in {0, EXIT_BUSY}:
+                self._num_failures.pop(spool, None)
+            else:
+                self._failed(spool, status, now_ns)
         elif has_living_rank(spool):
             self._work[spool] = work._replace(alive_ns=now_ns)
         elif now_ns - work.alive_ns > _IDLE_NS:
             # Not at once: a launcher may be about to start the next attempt.
             work.copier.finish()
+
+    def _failed(self, spool: Path, status: int, now_ns: int) -> None:
+        """Wait longer each time, and give up a spool that cannot be published."""
+        failures = self._num_failures[spool] = self._num_failures.get(spool, 0) + 1
+        wait_ns = _RETRY_NS << (failures - 1)
+        self._not_before_ns[spool] = now_ns + wait_ns
+        then = f"tried again in {wait_ns // NS_PER_S} s"
+        if failures >= MAX_TRIES:
+            then = f"given up after {failures} tries; mend the run directory and start the exporter again, or delete it"
+        self._note("incomplete", f"{spool}: not all of it could be published (status {status}); {then}")
 
     def _note(self, error: str, where: str) -> None:
         log.warning("publishing: %s", where)
@@ -160,7 +179,7 @@ class _Process:
     """`python -m scope.run.publish`; its standard input ends when it shall come to an end."""
 
     def __init__(self, spool: Path, run_dir: Path) -> None:
-        command = [sys.executable, "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
+        command = [sys.executable, "-P", "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )

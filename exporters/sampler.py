@@ -22,7 +22,7 @@ from scope.probe.affinity import read_affinities
 from scope.probe.host import read_host
 from scope.probe.net import NetProbe
 from scope.probe.nfs import read_nfs_mounts
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary
+from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, has_nvidia_traces
 from scope.probe.nvml.probe import NvmlProbe
 from scope.probe.rdma import RdmaProbe
 from scope.probe.tree import Problems, Tree, error_kind
@@ -32,6 +32,7 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NO_DRIVER: Final = "no NVIDIA driver: GPU collectors idle, looked for again every minute"
 _REOPEN_NS: Final = 60 * NS_PER_S
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -64,6 +65,7 @@ class Sampler:
         self._sequence = 0
         self._nvml: NvmlProbe | None = None
         self._nvml_error = ""
+        self._no_driver = False
         self._nvml_retry_ns = 0
         self._kernel_log: KernelLog | None = None
         self._kernel_log_tried = False
@@ -112,7 +114,10 @@ class Sampler:
 
     def _read_gpus(self, sample: Sample, problems: Problems, avoid: set[str]) -> None:
         if self._nvml is None and not self._open_nvml(avoid, sample.monotonic_ns, problems):
-            sample.unavailable["gpu"] = self._nvml_error
+            if self._no_driver:
+                sample.absent["gpu"] = NO_DRIVER
+            else:
+                sample.unavailable["gpu"] = self._nvml_error
             return
         assert self._nvml is not None
         try:
@@ -124,6 +129,7 @@ class Sampler:
         if now_ns < self._nvml_retry_ns:
             return False
         self._nvml_retry_ns = now_ns + _REOPEN_NS
+        self._no_driver = False
         library = NvmlLibrary(announce=self._announce_nvml, library_path=self._settings.nvml_library)
         probe = NvmlProbe(
             library,
@@ -140,6 +146,8 @@ class Sampler:
             # A node without GPUs is no fault; anything else is.
             if failure.name not in {"library_not_found", "driver_not_loaded"}:
                 problems.add(failure.name, where="nvmlInit", message=str(failure))
+            elif self._settings.nvml_library is None:
+                self._no_driver = not has_nvidia_traces(self._tree)
             return False
         except ScopeError as error:
             self._nvml_error = str(error)

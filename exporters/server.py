@@ -51,12 +51,14 @@ class Content(NamedTuple):
         health: Returns None while all is well, else what is not.
         targets: Returns the answer of `/sd`, JSON for Prometheus' http_sd_configs.
         title: Line at the top of the landing page.
+        notes: Returns lines for the landing page, of what this node does not have.
     """
 
     metrics: Callable[[str], str]
     health: Callable[[], str | None]
     targets: Callable[[], str]
     title: str
+    notes: Callable[[], list[str]] = list[str]
 
 
 class ExporterServer(ThreadingHTTPServer):
@@ -282,7 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/sd":
             self._send(HTTPStatus.OK, _JSON, content.targets())
         elif path == "/":
-            self._send(HTTPStatus.OK, _HTML, _landing_page(content.title))
+            self._send(HTTPStatus.OK, _HTML, _landing_page(content.title, content.notes()))
         else:
             self._send(HTTPStatus.NOT_FOUND, _PLAIN, "Not found; metrics are at /metrics\n")
 
@@ -358,10 +360,11 @@ def accepts_gzip(header: str) -> bool:
     return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 
-def _landing_page(title: str) -> str:
+def _landing_page(title: str, notes: list[str]) -> str:
     heading = html.escape(title)
+    paragraphs = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{heading}</title><h1>{heading}</h1>"
         "<ul><li><a href=/metrics>/metrics</a> for Prometheus</li><li><a href=/healthz>/healthz</a></li>"
-        "<li><a href=/sd>/sd</a> targets for http_sd_configs</li></ul></html>\n"
+        f"<li><a href=/sd>/sd</a> targets for http_sd_configs</li></ul>{paragraphs}</html>\n"
     )

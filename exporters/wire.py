@@ -77,6 +77,7 @@ class Sample(msgspec.Struct, array_like=True):
         nfs: NFS mounts.
         host: The node.
         problems: What could not be read.
+        absent: Reason by collector that has nothing to read on this node, which is no fault.
     """
 
     sequence: int
@@ -92,6 +93,7 @@ class Sample(msgspec.Struct, array_like=True):
     nfs: list[NfsMount] = []
     host: HostReading | None = None
     problems: list[Problem] = []
+    absent: dict[str, str] = {}
 
 
 class Announcement(NamedTuple):

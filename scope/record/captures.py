@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _HOOK: Final = "capture"
 _FIRST_COST_NS: Final = 2_000_000_000
 """What a window is taken to cost until one has been measured: the first scheduled one comes after 400 s at 0.5 %."""
+_MIN_STEPS_APART: Final = 10
+"""Steps between scheduled windows, in steps of a window, whatever the budget allows."""
 _ANOMALY_FACTOR: Final = 2.0
 _NUM_USUAL: Final = 32
 
@@ -55,6 +57,8 @@ class Captures:
         self._started_ns = time.monotonic_ns()
         self._spent_ns = 0
         self._kept_bytes = 0
+        self._ended_ns: int | None = None
+        self._steps_since = 0
         self._last_cost_ns = _FIRST_COST_NS
         self._wrote_last = False
         self._usual: deque[int] = deque(maxlen=_NUM_USUAL)
@@ -108,6 +112,7 @@ class Captures:
             else:
                 window.begin_step(step + 1)
             return "capture"
+        self._steps_since += 1
         # The trace of a window is written in the step that follows it, which is long for that alone.
         wrote_last, self._wrote_last = self._wrote_last, False
         if not wrote_last:
@@ -131,7 +136,19 @@ class Captures:
         usual.append(length_ns)
 
     def _is_due(self) -> bool:
-        return "schedule" in self._settings.reasons and self._affords()
+        """Whether a scheduled window may begin: in budget, and as far from the last one as its cost asks for.
+
+        The time that has passed without one is not saved up: windows would follow each other at once to spend it.
+        """
+        if "schedule" not in self._settings.reasons or not self._affords():
+            return False
+        if self._ended_ns is None:
+            return True
+        rested_ns = time.monotonic_ns() - self._ended_ns
+        return (
+            self._steps_since >= _MIN_STEPS_APART * self._settings.num_steps
+            and self._last_cost_ns <= self._settings.budget_ratio * rested_ns
+        )
 
     def _affords(self) -> bool:
         if self._kept_bytes > self._session.settings.budget.max_bytes:
@@ -144,6 +161,8 @@ class Captures:
         usual = round(statistics.median(self._usual)) if self._usual else None
         self._last_cost_ns = info.cost_ns + window.slowed_ns(usual)
         self._spent_ns += self._last_cost_ns
+        self._ended_ns = time.monotonic_ns()
+        self._steps_since = 0
         self._kept_bytes += info.trace_bytes or 0
         self._wrote_last = True
         self._session.writer.add_event(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scope.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from scope.probe.tree import Tree
 
 Announce = Callable[[str, str], None]
 """Called with (GPU or "", call) before each call of NVML."""
@@ -21,6 +24,10 @@ GPU_NOT_FOUND: Final = 28
 _ABSENT: Final = frozenset({2, 3, 6, 13, 25, 26})
 _LOST: Final = frozenset({15, 28})
 _DRIVER_GONE: Final = frozenset({1, 9, 18})
+
+_NVIDIA_VENDOR: Final = "0x10de"
+_DISPLAY: Final = "0x03"
+"""How the PCI class of a display or 3D controller begins."""
 
 ERROR_NAMES: Final = {
     1: "uninitialized",
@@ -163,6 +170,27 @@ class NvmlLibrary:
                 self.call("", "nvmlShutdown")
             except NvmlFailure:
                 return
+
+
+def has_nvidia_traces(tree: Tree) -> bool:
+    """Return whether a node has, or should have, NVIDIA GPUs: a loaded driver, its device files, or a GPU on PCI.
+
+    Where there is none of them, GPUs are absent; where there is one and NVML fails, something is broken.
+
+    Raises:
+        OSError: A folder is there and cannot be listed.
+    """
+    if tree.exists("/proc/driver/nvidia") or any(name.startswith("nvidia") for name in tree.list("/dev")):
+        return True
+    return any(_is_nvidia_gpu(tree, device) for device in tree.list("/sys/bus/pci/devices"))
+
+
+def _is_nvidia_gpu(tree: Tree, device: str) -> bool:
+    folder = f"/sys/bus/pci/devices/{device}"
+    try:
+        return tree.read(f"{folder}/vendor") == _NVIDIA_VENDOR and tree.read(f"{folder}/class").startswith(_DISPLAY)
+    except OSError:
+        return False
 
 
 def text(value: str | bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -124,6 +125,18 @@ def test_the_end_is_orderly(start_exporter: Callable[..., Any], tmp_path: Path) 
     exporter.process.terminate()
     assert exporter.process.wait(10) == 0
     until(lambda: not Path(f"/proc/{children[0]}").exists())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_end_in_the_background_of_a_script(number: int) -> None:
+    """A shell starts what ends in `&` with SIGINT ignored; the exporter ends on it nevertheless, with status 0."""
+    command = f"{sys.executable} -m exporters --port 0 --collectors host --no-publish & wait $!"
+    with subprocess.Popen(["sh", "-c", command], stderr=subprocess.PIPE, text=True) as shell:
+        assert shell.stderr is not None
+        assert "serving" in shell.stderr.readline()
+        (child,) = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+        os.kill(int(child), number)
+        assert shell.wait(20) == 0
 
 
 def test_the_end_while_a_call_hangs(start_exporter: Callable[..., Any], tmp_path: Path) -> None:

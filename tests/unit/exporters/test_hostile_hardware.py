@@ -11,15 +11,15 @@ from exporters import metrics as m
 from exporters.node import NodeState
 from exporters.repair import repair
 from exporters.sampler import Sampler, encode
+from exporters.series import SeriesSet
 from exporters.wire import LENGTH, MAX_SAMPLE_BYTES, Sample, SamplerSettings, SharedPage
+from scope.probe.nvml.library import NvmlFailure, NvmlLibrary
 from scope.probe.rdma import MAX_COUNTERS, MAX_DEVICES
 from scope.probe.records import EccCount, GpuIdentity, GpuReading, NfsMount, NfsOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from exporters.series import SeriesSet
 
     Take = Callable[[dict[str, str]], tuple[Sample, SeriesSet]]
 
@@ -152,3 +152,61 @@ def test_a_name_cut_within_a_character() -> None:
     assert announced is not None
     assert announced.subject.startswith("é" * 31)
     page.close()
+
+
+NVIDIA = {
+    "a driver": {"proc/driver/nvidia/version": "NVRM version: 570"},
+    "a device file": {"dev/nvidia0": ""},
+    "a GPU without a driver": {
+        "sys/bus/pci/devices/0000:1b:00.0/vendor": "0x10de\n",
+        "sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n",
+    },
+}
+NO_NVIDIA = {
+    "nothing": {},
+    "another maker's display and a sound card": {
+        "sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n",
+        "sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
+        "sys/bus/pci/devices/0000:00:03.0/vendor": "0x10de\n",
+        "sys/bus/pci/devices/0000:00:03.0/class": "0x040300\n",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "values"),
+    [*((files, [0, 0, 0]) for files in NVIDIA.values()), *((files, [None] * 3) for files in NO_NVIDIA.values())],
+    ids=[*NVIDIA, *NO_NVIDIA],
+)
+def test_gpus_that_are_not_there_are_absent_and_those_that_fail_are_down(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    files: dict[str, str],
+    values: list[int | None],
+) -> None:
+    """Without a trace of NVIDIA the GPU collectors have no `up`, and one line says why; with one they are down."""
+
+    def refuse(_library: NvmlLibrary) -> None:
+        raise NvmlFailure(12)
+
+    monkeypatch.setattr(NvmlLibrary, "open", refuse)
+    caplog.set_level("INFO", "scope.exporter")
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    names = ["gpu", "gpm", "nvlink", "host"]
+    sampler = Sampler(
+        SamplerSettings(collectors=names, interval_ns=1, slow_interval_ns=1, root=str(tmp_path)), lambda *_: None
+    )
+    node = NodeState(names)
+    for _ in range(2):
+        node.observe(msgspec.msgpack.decode(encode(sampler.take())[LENGTH.size :], type=Sample))
+        series = SeriesSet()
+        node.add_own(series)
+        assert [series.get(m.COLLECTOR_UP, (name,)) for name in names[:3]] == values
+        assert series.get(m.COLLECTOR_UP, ("host",)) == 1
+    lines = [] if values == [0, 0, 0] else ["no NVIDIA driver: GPU collectors idle, looked for again every minute"]
+    assert caplog.messages == lines
+    assert node.notes() == lines

@@ -237,3 +237,27 @@ def test_a_real_process_copies_the_spool_and_takes_it_away(tmp_path: Path) -> No
     assert steps.read_bytes() == b"one\ntwo\n"
     wait_until(lambda: (keeper.look(), keeper.num_spools == 0)[1])
     assert world.problems == []
+
+
+def test_a_spool_that_can_never_be_published_is_given_up(world: World) -> None:
+    """Each wait is twice the one before; after six failures it is left alone, until it is another one's."""
+    world.rank(2**22 + 1)
+    world.age(120)
+    for number, wait in enumerate((60, 120, 240, 480, 960, 1_920), start=1):
+        world.look(5)
+        assert len(world.copiers) == number
+        world.copiers[-1].status = 1
+        world.look(1)
+        assert len(world.problems) == number
+        world.look(wait - 1)
+        assert len(world.copiers) == number
+        world.look(1)
+    world.look(10**6)
+    assert (len(world.copiers), world.keeper.num_spools, len(world.problems)) == (6, 0, 6)
+    # Somebody has deleted its entry, and another job takes the place.
+    (entry,) = world.registry.iterdir()
+    entry.unlink()
+    world.look(5)
+    world.register()
+    world.look(5)
+    assert len(world.copiers) == 7

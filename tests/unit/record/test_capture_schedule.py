@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -155,3 +156,21 @@ def test_no_window_on_ranks_that_take_none(make_world: Callable[..., World]) -> 
     world = make_world(CaptureSettings(ranks=(1, 2), budget_ratio=1.0))
     world.train(5_000)
     assert world.windows == []
+
+
+def test_scheduled_windows_keep_their_distance(make_world: Callable[..., World]) -> None:
+    """What the first window, supposed to cost 2 s, left of the budget is not spent at once: 60 s for 0.3 s."""
+    world = make_world(CaptureSettings(), write_ns=300 * MS)
+    world.train(10_000)
+    ends = [end for _, _, end in world.windows]
+    assert len(ends) > 5
+    assert all(later - earlier >= 60 * S for earlier, later in itertools.pairwise(ends))
+
+
+def test_scheduled_windows_are_steps_apart_whatever_the_budget(make_world: Callable[..., World]) -> None:
+    """Twenty steps lie between two windows of two steps each where the budget is without bounds."""
+    world = make_world(dataclasses.replace(CaptureSettings(), budget_ratio=1e9))
+    world.train(200)
+    firsts = [first for first, _, _ in world.windows]
+    assert len(firsts) > 5
+    assert all(later - earlier >= 20 for earlier, later in itertools.pairwise(firsts))
