@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from dashboards.settings import Settings, check_exposure, write_environment
+from dashboards.settings import LOOPBACK, Settings, check_exposure, check_tls, write_environment
 from dashboards.sources.catalogue import find_sources
 from dashboards.users import read_users
 from scope.errors import ScopeError
@@ -24,13 +24,20 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("places", nargs="*", default=["."], metavar="PATH|URL", help="what to show (default: here)")
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8501, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=8501, help="port to listen on (default: %(default)s)")
     parser.add_argument("--allow-remote", action="store_true", help="let other machines connect; needs --auth-file")
     parser.add_argument("--auth-file", type=Path, help="YAML with basic_auth_users: names and bcrypt hashes")
     parser.add_argument("--tls-cert", type=Path, help="certificate for https")
     parser.add_argument("--tls-key", type=Path, help="its private key")
     parser.add_argument("--refresh", type=float, default=2.0, help="seconds between looks at a live run")
     return parser.parse_args(arguments)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
+        message = f"{text} is no port: give a number from 1 to 65535"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def streamlit_command(options: argparse.Namespace) -> list[str]:
@@ -48,15 +55,19 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         # A full collection after every refresh would cost more than all else of a live page.
         "runner.postScriptGC": "false",
     }
-    if options.tls_cert and options.tls_key:
+    allowed_hosts = LOOPBACK if options.address in LOOPBACK else ()
+    if options.tls_cert:
         flags |= {"server.sslCertFile": options.tls_cert, "server.sslKeyFile": options.tls_key}
     return [
         sys.executable,
+        "-P",
         "-m",
         "dashboards.server",
         "run",
         str(APP),
         *(f"--{name}={value}" for name, value in flags.items()),
+        # Without a sign-in, a name of somebody else's that resolves to this machine must reach nothing.
+        *(f"--server.allowedHosts={host}" for host in allowed_hosts),
     ]
 
 
@@ -67,6 +78,7 @@ def start(arguments: list[str]) -> None:
         ScopeError: Something asked for does not exist or would expose the dashboard.
     """
     options = parse_arguments(arguments)
+    check_tls(options.tls_cert, options.tls_key)
     users = read_users(options.auth_file) if options.auth_file else {}
     check_exposure(options.address, allow_remote=options.allow_remote, users=users)
     find_sources(options.places)

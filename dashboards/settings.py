@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from scope.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VARIABLE: Final = "SCOPE_DASHBOARD"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
@@ -46,6 +49,22 @@ def check_exposure(address: str, *, allow_remote: bool, users: dict[str, str]) -
     if not users:
         message = f"{address} can be reached from other machines: add --auth-file FILE with the users who may sign in"
         raise UsageError(message)
+
+
+def check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Refuse to serve without encryption what was meant to be encrypted.
+
+    Raises:
+        UsageError: One of the two is missing.
+        ConfigError: A file cannot be read.
+    """
+    if (certificate is None) != (key is None):
+        message = "TLS needs both: --tls-cert FILE and --tls-key FILE"
+        raise UsageError(message)
+    for path in (certificate, key):
+        if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
+            message = f"{path} is no file that can be read: --tls-cert and --tls-key name PEM files"
+            raise ConfigError(message)
 
 
 def write_environment(settings: Settings) -> dict[str, str]:

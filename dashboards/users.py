@@ -28,11 +28,12 @@ def read_users(path: Path) -> dict[str, str]:
         ConfigError: The file is missing, unreadable, too large or no YAML, or holds something else.
     """
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            message = f"{path} is larger than 1 MiB: it should hold a few users"
+        if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+            message = f"{path} is no file of at most 1 MiB: it should hold a few users"
             raise ConfigError(message)
         content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    # Beside its own errors, the parser raises ValueError for an impossible date, and nests without end.
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         message = f"{path} cannot be read: {error}"
         raise ConfigError(message) from error
     users = content.get("basic_auth_users") if isinstance(content, dict) else None

@@ -232,7 +232,7 @@ class _Popen:
 def launch_process(settings: SamplerSettings, receive: Callable[[bytes], None]) -> Process:
     """Start the sampling process and a thread that takes its samples."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "exporters.sampler", msgspec.json.encode(settings).decode()],
+        [sys.executable, "-P", "-m", "exporters.sampler", msgspec.json.encode(settings).decode()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=(settings.page,),

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import ssl
+import stat
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -42,6 +43,7 @@ _CLIENT_AUTH: Final = {
     "RequireAnyClientCert": ssl.CERT_REQUIRED,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
+_MAX_BYTES: Final = 1 << 20
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 # A hash of a password that nobody has, so that an unknown user costs as long as a wrong password.
 _DECOY: Final = b"$2b$10$CQZpzJyTNlZ1LCOKZ3Q3ReQ6e3cRtJQ1uVgRrdoxHXqpIFOcDV5ru"
@@ -78,6 +80,10 @@ def load_web_config(path: Path) -> WebConfig:
         message = "a web-config needs PyYAML: pip install 'stepscope[exporter]'"
         raise MissingExtraError(message) from error
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            message = f"cannot read the web-config {path}: it is no file of at most {_MAX_BYTES >> 20} MiB"
+            raise ConfigError(message)
         text = path.read_text(encoding="utf-8")
         content: Any = yaml.safe_load(text)
         tree = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
@@ -95,16 +101,22 @@ def load_web_config(path: Path) -> WebConfig:
     return _Reader(path, repeated).read(content)
 
 
-def _find_repeated(node: Any, where: str = "$") -> list[str]:
+def _find_repeated(node: Any, where: str = "$", looked_at: set[int] | None = None) -> list[str]:
     """Return the keys that stand twice in a mapping, of which YAML would keep the last in silence."""
+    looked_at = set() if looked_at is None else looked_at
+    if node is None or node.id != "mapping" or id(node) in looked_at:
+        return []
+    # Aliases make one node stand in many places.
+    looked_at.add(id(node))
     found: list[str] = []
-    pairs: list[tuple[Any, Any]] = node.value if node is not None and node.id == "mapping" else []
-    for key, value in pairs:
-        place = f"{where}.{key.value}"
-        same = [other for other, _ in pairs if other.value == key.value]
-        if len(same) > 1 and same[0] is not key:
+    known: set[str] = set()
+    for key, value in node.value:
+        name = str(key.value)
+        place = f"{where}.{name}"
+        if name in known:
             found.append(f"{place}: stands twice")
-        found += _find_repeated(value, place)
+        known.add(name)
+        found += _find_repeated(value, place, looked_at)
     return found
 
 

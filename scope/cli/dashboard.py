@@ -21,4 +21,4 @@ def dashboard(arguments: tuple[str, ...]) -> None:
     if find_spec("streamlit") is None:
         message = "the dashboard is not installed: pip install 'stepscope[dashboard]'"
         raise MissingExtraError(message)
-    os.execv(sys.executable, [sys.executable, "-m", "dashboards", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "dashboards", *arguments])

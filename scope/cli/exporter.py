@@ -26,7 +26,7 @@ def exporter(arguments: tuple[str, ...]) -> None:
     if missing:
         message = f"the exporter needs {', '.join(missing)}: pip install 'stepscope[exporter]'"
         raise MissingExtraError(message)
-    command = [sys.executable, "-m", "exporters", *arguments]
+    command = [sys.executable, "-P", "-m", "exporters", *arguments]
     sys.stdout.flush()
     # Becoming the exporter costs one process less, and the signals of a service manager reach it directly.
     os.execv(sys.executable, command)

@@ -91,7 +91,7 @@ class Summaries:
             return
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scope", "analyze", str(trace), "--json", "--no-cache"],
+                [sys.executable, "-P", "-m", "scope", "analyze", str(trace), "--json", "--no-cache"],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.DEVNULL,

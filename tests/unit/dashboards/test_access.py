@@ -8,7 +8,7 @@ import bcrypt
 import pytest
 
 from dashboards.__main__ import parse_arguments, streamlit_command
-from dashboards.settings import check_exposure
+from dashboards.settings import check_exposure, check_tls
 from dashboards.users import Gate, read_users
 from scope.errors import ConfigError, UsageError
 
@@ -95,3 +95,39 @@ def test_nothing_leaves_the_machine() -> None:
     assert "--server.address=127.0.0.1" in command
     assert "--server.port=7000" in command
     assert "--browser.gatherUsageStats=false" in command
+
+
+def test_only_names_of_this_machine_reach_a_dashboard_without_sign_in() -> None:
+    """On loopback a foreign name that resolves here is refused; elsewhere users sign in."""
+    local = streamlit_command(parse_arguments([]))
+    assert {"--server.allowedHosts=127.0.0.1", "--server.allowedHosts=localhost"} <= set(local)
+    remote = streamlit_command(parse_arguments(["--address", "0.0.0.0"]))
+    assert not [each for each in remote if each.startswith("--server.allowedHosts")]
+
+
+def test_half_of_tls_is_refused(tmp_path: Path) -> None:
+    """A certificate without its key must not end in plain HTTP."""
+    certificate = tmp_path / "c.pem"
+    certificate.write_text("x")
+    with pytest.raises(UsageError, match="TLS needs both"):
+        check_tls(certificate, None)
+    with pytest.raises(ConfigError, match="is no file"):
+        check_tls(certificate, tmp_path / "absent.pem")
+    check_tls(certificate, certificate)
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "99999", "http"])
+def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says which ports there are."""
+    with pytest.raises(SystemExit):
+        parse_arguments(["--port", port])
+    assert "--port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{a: 2024-99-99}", "[" * 5000])
+def test_odd_user_files_are_refused(text: str, tmp_path: Path) -> None:
+    """What the YAML parser itself fails on is the file's fault."""
+    path = tmp_path / "users.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        read_users(path)

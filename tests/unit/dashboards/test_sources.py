@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from contextlib import suppress
@@ -102,3 +103,26 @@ def test_a_list_is_renewed_behind_the_visitors_back(tmp_path: Path) -> None:
             thread.join()
     with pytest.raises(InputError, match="does not exist"):
         places.now()
+
+
+def test_one_odd_folder_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is no UTF-8 is listed, and a folder that may not be listed is passed over."""
+    make_run(tmp_path / "good")
+    make_run(tmp_path / os.fsdecode(b"\xff\xfe"))
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert len(find_sources([str(tmp_path)])) == 2
+
+
+@pytest.mark.parametrize("address", ["http://a:99999", "http://[::1", "http://"])
+def test_an_address_without_host_or_port_is_a_clear_error(address: str) -> None:
+    """It says how an address looks."""
+    with pytest.raises(InputError, match="looks like"):
+        find_sources([address])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -148,8 +149,11 @@ def test_what_promtool_refuses_is_refused(folder: Path, text: str) -> None:
         "a: \x00\n",
         "a: !!python/object/apply:os.system ['true']\n",
         "".join(f"x{number}: &x{number} [{f'*x{number - 1},' * 9 if number else '1'}]\n" for number in range(9)),
+        "x0: &x0 {a: 1}\n"
+        + "".join(f"x{place + 1}: &x{place + 1} {{a: *x{place}, b: *x{place}}}\n" for place in range(40)),
+        "".join(f"key{number}: 1\n" for number in range(20_000)),
     ],
-    ids=["deep", "recursive", "no date", "a zero byte", "an object", "a bomb"],
+    ids=["deep", "recursive", "no date", "a zero byte", "an object", "a bomb", "a bomb of mappings", "many keys"],
 )
 def test_hostile_yaml_is_refused(tmp_path: Path, text: str) -> None:
     """It is an error of the file in bounded time, never a traceback and never run."""
@@ -157,7 +161,10 @@ def test_hostile_yaml_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_web_config_that_is_no_file(tmp_path: Path) -> None:
-    """A folder, and bytes that are no text."""
+    """A folder, a pipe that nobody writes to, and bytes that are no text."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="no file"):
+        load_web_config(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="cannot read"):
         load_web_config(tmp_path)
     (tmp_path / "web.yml").write_bytes(b"\xff\xfe\x00")
