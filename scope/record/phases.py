@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 ABSORBING: Final = frozenset({"evaluation", "checkpoint"})
 """Automatic phases inside these are not told apart: an evaluation's forward is evaluation."""
 
-_TIMED_MASK: Final = 63
-"""One change in 64 is timed."""
+_TIMED_EVERY: Final = 64
+"""Changes from one that is timed to the next, after the first ones."""
 
 CODES: Final = {name: code for code, name in enumerate(PHASES)}
 
@@ -45,6 +45,9 @@ class PhaseClock:
         self.num_steps = 0
         self.num_changes = 0
         self._costs: deque[int] = deque(maxlen=15)
+        self._timed_at = 0
+        self._cost_ns = 0
+        self._num_counted = 0
         self.on_change: Callable[[str], None] | None = None
         self._black_box = black_box
         self._calls = calls
@@ -81,7 +84,7 @@ class PhaseClock:
         """
         if threading.get_ident() != self.thread:
             return False
-        called = self._now() if not self.num_changes & _TIMED_MASK else 0
+        called = self._now() if self.num_changes >= self._timed_at else 0
         current = self._stack[-1][0]
         if automatic and (current == name or self.is_absorbing()):
             return False
@@ -91,6 +94,8 @@ class PhaseClock:
         self._tell(now)
         if called:
             self._costs.append(self._now() - called)
+            # All at first: runs of a few steps know their cost too, and the slow first ones weigh little.
+            self._timed_at = self.num_changes + (_TIMED_EVERY if len(self._costs) == self._costs.maxlen else 0)
         return True
 
     def pop(self, name: str) -> None:
@@ -117,8 +122,11 @@ class PhaseClock:
         return dict(self._spent)
 
     def estimate_cost(self) -> int:
-        """Return what all changes so far took: their number times the median of those that were timed, in ns."""
-        return self.num_changes * round(statistics.median(self._costs)) if self._costs else 0
+        """Return what all changes so far took, in ns: each at the median, when asked, of those that were timed."""
+        if self._costs:
+            self._cost_ns += (self.num_changes - self._num_counted) * round(statistics.median(self._costs))
+            self._num_counted = self.num_changes
+        return self._cost_ns
 
     def is_absorbing(self) -> bool:
         """Whether a phase is open inside which automatic phases are not told apart."""

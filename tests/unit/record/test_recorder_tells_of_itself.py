@@ -66,3 +66,19 @@ def test_a_run_tells_route_coverage_and_its_own_cost(tmp_path: Path) -> None:
     told = statistics.median(step.recorder_ns for step in steps[-NUM_STEPS:])
     measured = statistics.median(recorded[-NUM_STEPS:]) - without
     assert 0.5 < told / measured < 3
+
+
+def test_a_run_of_few_steps_knows_its_cost(tmp_path: Path) -> None:
+    """Each of three short steps without a collective says a cost above 0 and below its length."""
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(model=model, optimizer=optimizer, run_dir=tmp_path, run_id="r") as recorder:
+        for batch in recorder.steps([torch.ones(4, 8)] * 3):
+            model(batch).sum().backward()
+            optimizer.step()
+        folder = recorder.folder
+    assert folder is not None
+    steps = read_steps(folder)
+    assert len(steps) == 3
+    for step in steps:
+        assert 0 < step.recorder_ns < step.end_ns - step.start_ns
