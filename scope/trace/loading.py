@@ -189,7 +189,12 @@ def _expand(paths: Paths) -> tuple[list[Path], set[Path]]:
 
 def _one_entry(path: Path) -> tuple[list[Path], bool]:
     if path.is_dir():
-        found = sorted(child for child in path.iterdir() if child.is_file() and _may_be_trace(child))
+        found = sorted(child for child in path.iterdir() if _may_be_trace(child) and not child.is_dir())
+        odd = next((child for child in found if not child.is_file()), None)
+        if odd is not None:
+            # Left out in silence, it would be a rank that nobody misses; opened, a pipe may never end.
+            message = f"{odd}: is no regular file but, say, a pipe or a link to nothing; take it out of the folder"
+            raise TraceError(message)
         if not found:
             message = f"{path}: holds no file that ends in {', '.join(_SUFFIXES)}"
             raise TraceError(message)

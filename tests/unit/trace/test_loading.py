@@ -143,6 +143,18 @@ def test_folders_without_traces(tmp_path: Path) -> None:
         load([])
 
 
+@pytest.mark.parametrize("odd", ["a pipe", "a link to nothing"])
+def test_a_file_that_is_none_is_not_left_out_in_silence(odd: str, tmp_path: Path) -> None:
+    """Beside a good trace it would be a rank that nobody misses."""
+    write(tmp_path / "rank0.json", rank=0)
+    if odd == "a pipe":
+        os.mkfifo(tmp_path / "rank1.json")
+    else:
+        (tmp_path / "rank1.json").symlink_to("nowhere.json")
+    with pytest.raises(TraceError, match=r"rank1\.json: is no regular file"):
+        load(tmp_path)
+
+
 def test_different_world_sizes_are_said(tmp_path: Path) -> None:
     """Files of jobs of different sizes are read with a warning."""
     job = load([write(tmp_path / "a.json", rank=0, world_size=2), write(tmp_path / "b.json", rank=1, world_size=8)])
