@@ -35,7 +35,7 @@ class Recorder:
     Args:
         model: The model, or a list of models: their call is the forward phase. Found by itself when absent.
         optimizer: The optimizer, or a list of them; they are found by themselves, too.
-        run_dir: Run directory; `runs/RUN_ID` by default.
+        run_dir: Run directory; `runs/RUN_ID` by default. Under `scope run` that of `scope run` stands.
         run_id: Name of the run; by default that of torchelastic or Slurm, else host and time.
         tokens: Tokens of a step on this rank: a number, or a function of the batch. Counted from the batch's shapes
             when absent.
@@ -65,6 +65,7 @@ class Recorder:
         self._peak = peak_flop_per_s
         self._capture = capture
         self._session: Session | None = None
+        self._written: Path | None = None
         self._owner = False
         self._entered = 0
 
@@ -72,6 +73,15 @@ class Recorder:
     def folder(self) -> Path | None:
         """This rank's folder; `None` while nothing is recorded."""
         return self._session.writer.folder if self._session is not None else None
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Folder with the layout of a run directory that this rank writes to, for `scope.open_run`, also after the end.
+
+        It is the run directory itself, or this node's spool of it: under `scope run`, and beside a network file system.
+        `None` where nothing was recorded.
+        """
+        return self._written
 
     @property
     def session(self) -> Session | None:
@@ -100,10 +110,15 @@ class Recorder:
             self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "exception")
 
     def close(self, reason: str = "finished") -> None:
-        """Restore everything that was hooked and write what is left; a second call does nothing."""
+        """Restore everything that was hooked and write what is left; a second call does nothing.
+
+        A recording that was joined goes on; what it knows so far is written.
+        """
         session, self._session = self._session, None
         if session is not None and self._owner:
             session.close(reason)
+        elif session is not None:
+            session.writer.flush()
         self._owner = False
 
     def steps(self, loader: Iterable[_Batch], *, microbatches: int | None = None) -> Iterator[_Batch]:
@@ -148,6 +163,8 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 - the guard: training must begin whatever happens here
                 sys.stderr.write(f"scope: training goes on unrecorded: {error}\n")
                 return
+        # RUN/attempt-000/ranks/00042
+        self._written = self._session.writer.folder.parents[2]
         for model in self._models:
             self._session.hooks.add_root(model)
         for optimizer in self._optimizers:

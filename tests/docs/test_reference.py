@@ -92,6 +92,19 @@ def test_python_of_the_readme_runs(traces: Path, monkeypatch: pytest.MonkeyPatch
         assert out.getvalue()
 
 
+def test_the_readmes_recorder_runs_under_scope_run(tmp_path: Path) -> None:
+    """In a fresh folder the block ends well, and reads steps of the recording that it joined."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "loop.py").write_text(next(block for block in blocks if "scope.Recorder(" in block))
+    command = [sys.executable, "-m", "scope", "run", "--run-dir", "runs/first", "--", sys.executable, "loop.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    counted = re.search(r"^(\d+) steps; 0 collectives$", done.stdout, flags=re.MULTILINE)
+    assert counted, done.stdout
+    assert int(counted[1]) >= 1
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["first"]
+
+
 def test_commands_of_the_readme_run(traces: Path) -> None:
     """Every `scope analyze` and `scope compare` line of the README does what it says."""
     lines = re.findall(r"^(scope (?:analyze|compare) .*)$", README, flags=re.MULTILINE)

@@ -305,6 +305,21 @@ def test_a_second_recorder_joins_and_a_second_run_is_an_attempt(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.glob("attempt-*")) == ["attempt-000", "attempt-001"]
 
 
+def test_run_dir_is_where_a_joined_recording_is_read(tmp_path: Path) -> None:
+    """After the block of a recorder that joined, `run_dir` is the outer one's folder and holds the steps that ended."""
+    with Recorder(run_dir=tmp_path / "run", run_id="r", capture=NO_CAPTURE) as outer:
+        with Recorder(run_dir=tmp_path / "other") as inner:
+            for _ in range(3):
+                outer.end_step()
+        assert inner.folder is None
+        assert inner.run_dir == outer.run_dir == tmp_path / "run"
+        (rank,) = (tmp_path / "run" / "attempt-000" / "ranks").iterdir()
+        assert [step.step for step in RankReader(rank).new_steps()] == [0, 1]
+    assert outer.run_dir == tmp_path / "run"
+    assert Recorder().run_dir is None
+    assert not (tmp_path / "other").exists()
+
+
 def test_the_users_exception_passes_and_is_noted(tmp_path: Path) -> None:
     """What the program raises leaves the block unchanged; the run says how it ended."""
 
