@@ -5,17 +5,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import streamlit as st
 
 from dashboards.shell import sources
-from dashboards.sources.alerts import firing_alerts
+from dashboards.sources.alerts import alerts_of_run, firing_alerts
+from scope.frames.schema import Ranks
 from scope.report.inert import markdown_text
+from scope.report.standing import count
+from scope.run.naming import label_run
 from scope.units import format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dashboards.sources.alerts import Firing
+    from dashboards.sources.runs import LiveRun
     from scope.report.findings import Finding
     from scope.run.schema import Verdict
 
@@ -51,21 +56,32 @@ def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
             show(markdown_text(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}"), icon=":material/gavel:")
 
 
-def draw_alerts() -> None:
-    """Draw the alerts that fire now; without a Prometheus server say that they are not known."""
+def draw_alerts(run: LiveRun | None = None) -> None:
+    """Draw the alerts that fire now; without a Prometheus server say that they are not known.
+
+    Args:
+        run: Show the alerts of this run and of its nodes, and count the others; None shows all.
+    """
     firing = _firing(int(time.monotonic() // _ALERTS_TTL_S))
     if not firing.num_servers:
         st.caption("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
         return
     for problem in firing.problems:
         st.caption(f":material/cloud_off: {markdown_text(problem)}")
-    for alert in firing.alerts[:_SHOWN_ALERTS]:
+    alerts, num_others = list(firing.alerts), 0
+    if run is not None:
+        hosts = set(run.ranks[Ranks.host].cast(pl.String))
+        alerts, num_others = alerts_of_run(alerts, label=label_run(run.info), hosts=hosts)
+    for alert in alerts[:_SHOWN_ALERTS]:
         show = st.error if alert.severity == "critical" else st.warning
-        show(f"**{markdown_text(alert.name)}** {markdown_text(alert.where)}", icon=":material/notifications_active:")
-    if len(firing.alerts) > _SHOWN_ALERTS:
-        st.caption(f"{len(firing.alerts) - _SHOWN_ALERTS} more alerts fire.")
-    if not firing.alerts and len(firing.problems) < firing.num_servers:
-        st.caption(":material/notifications_off: No alert fires.")
+        words = alert.summary or alert.where
+        show(f"**{markdown_text(alert.name)}** {markdown_text(words)}", icon=":material/notifications_active:")
+    if len(alerts) > _SHOWN_ALERTS:
+        st.caption(f"{count(len(alerts) - _SHOWN_ALERTS, 'more alert')} of it.")
+    if not alerts and len(firing.problems) < firing.num_servers:
+        st.caption(":material/notifications_off: No alert fires" + (" for this run." if run else "."))
+    if num_others:
+        st.caption(f"{count(num_others, 'alert')} of other runs and nodes.")
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)

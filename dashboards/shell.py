@@ -17,6 +17,7 @@ from dashboards.users import Gate
 from scope.errors import ScopeError
 from scope.report.inert import csv_text, markdown_text, visible
 from scope.report.rows import to_csv
+from scope.report.standing import standing_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -179,17 +180,17 @@ def say_synthetic() -> None:
     st.warning("**Synthetic**: made by `scope.testing`, not recorded on hardware.", icon=":material/science:")
 
 
-def say_age(last_ns: int | None, *, live: bool, synthetic: bool) -> None:
-    """Say how old the data is, whether it still grows, and whether it is made up."""
-    if synthetic:
+def say_age(run: LiveRun) -> None:
+    """Say how a run stands, how old the data is, and whether it is made up."""
+    if run.info.synthetic:
         say_synthetic()
-    if last_ns is None:
-        return
-    age_s = max(0.0, time.time() - last_ns / 1e9)
-    if live:
-        st.caption(f":material/sensors: live, last step {age_s:.0f} s ago")
-    else:
-        st.caption(f":material/history: not running; last step at {utc(last_ns)}")
+    state = run.state()
+    icon = ":material/sensors: live, " if state.standing == "running" else ":material/history: "
+    words = markdown_text(standing_words(state, now_ns=time.time_ns()))
+    if state.standing == "no step":
+        st.error(f"{words}.", icon=":material/person_off:")
+    elif state.standing != "not begun":
+        st.caption(f"{icon}{words}")
 
 
 def say_traces(traces: TraceJob) -> None:

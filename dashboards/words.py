@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import streamlit as st
 
 from scope.report.inert import markdown_text, visible
+from scope.report.standing import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +42,9 @@ def say_problems(run: LiveRun) -> None:
     missing = run.summary().missing_ranks
     if missing:
         first = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
+        have = "has" if len(missing) == 1 else "have"
         st.warning(
-            f"{len(missing)} ranks have recorded nothing: {first}. Figures over all ranks leave them out.",
+            f"{count(len(missing), 'rank')} {have} recorded nothing: {first}. Figures over all ranks leave them out.",
             icon=":material/visibility_off:",
         )
     for problem in run.problems:

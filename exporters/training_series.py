@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from exporters.series import Metric, SeriesSet
-from scope.definitions import goodput_ratio
+from scope.definitions import goodput_since
 from scope.run.schema import PHASES, GroupInfo, RankInfo, Verdict
 from scope.units import NS_PER_S
 
@@ -114,8 +114,8 @@ def add_rank(series: SeriesSet, view: RankView, *, began_ns: int | None, earlier
     _add_now(series, view)
     if began_ns is not None and view.totals.num_steps:
         kept_ns = view.totals.duration_ns + (earlier.kept_before(view.totals.first_step) if earlier else 0)
-        wall_ns = (view.now_ns if view.ended_ns is None else view.ended_ns) - began_ns
-        series.add(GOODPUT, view.labels, goodput_ratio(kept_ns=kept_ns, wall_ns=wall_ns) if wall_ns > 0 else None)
+        ratio = goodput_since(kept_ns=kept_ns, began_ns=began_ns, ended_ns=view.ended_ns, now_ns=view.now_ns)
+        series.add(GOODPUT, view.labels, ratio)
 
 
 def _add_info(series: SeriesSet, view: RankView) -> None:

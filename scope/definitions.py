@@ -154,6 +154,18 @@ def goodput_ratio(*, kept_ns: int, wall_ns: int) -> float | None:
     return _share(kept_ns, wall_ns)
 
 
+def goodput_since(*, kept_ns: int, began_ns: int, ended_ns: int | None, now_ns: int) -> float | None:
+    """Return the goodput of a rank: of the time until its end, or until now while it goes on; None before any passed.
+
+    Args:
+        kept_ns: Time in steps whose result was not lost to a restart.
+        began_ns: When the run's first attempt began, start-up counted.
+        ended_ns: When the rank ended; None while it goes on.
+        now_ns: Now, since the epoch like the others.
+    """
+    return goodput_ratio(kept_ns=kept_ns, wall_ns=max(0, (now_ns if ended_ns is None else ended_ns) - began_ns))
+
+
 def transformer_flops_per_token(
     num_parameters: float,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ from dashboards.sources.prometheus import Prometheus
 from scope.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.prometheus import ToldAlert
 
+_HERE = ("127.0.0.1", "localhost", "[::1]")
 _NOT_WHERE = frozenset({"__name__", "alertname", "alertstate", "severity"})
 
 
@@ -24,11 +27,17 @@ class Alert:
         name: Its name in the rules.
         severity: As the rule says.
         where: Labels and values that say what it is about.
+        summary: The rule's sentence about it; empty where the server does not tell.
+        run: Label of the run that it is about; None when it is about none.
+        node: Host that it is about; None when it is about none.
     """
 
     name: str
     severity: str
     where: str
+    summary: str = ""
+    run: str | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,19 +62,40 @@ def firing_alerts(sources: Sequence[Source]) -> Firing:
     problems: list[str] = []
     for source in servers:
         try:
-            found = Prometheus(address=source.place).query('ALERTS{alertstate="firing"}')
+            alerts += firing_of(Prometheus(address=source.place))
         except ScopeError as error:
             problems.append(str(error))
-            continue
-        alerts += [
-            Alert(
-                name=each.labels.get("alertname", "?"),
-                severity=each.labels.get("severity", "unknown"),
-                where=", ".join(
-                    f"{name}={each.labels[name]}" for name in sorted(each.labels) if name not in _NOT_WHERE
-                ),
-            )
-            for each in found
-        ]
     ordered = sorted(alerts, key=lambda alert: (alert.severity != "critical", alert.name, alert.where))
     return Firing(alerts=tuple(ordered), problems=tuple(problems), num_servers=len(servers))
+
+
+def firing_of(server: Prometheus) -> list[Alert]:
+    """Return the alerts that fire on one server."""
+    return [_alert(each) for each in server.alerts() if each.state == "firing"]
+
+
+def _alert(told: ToldAlert) -> Alert:
+    labels = told.labels
+    return Alert(
+        name=labels.get("alertname", "?"),
+        severity=labels.get("severity", "unknown"),
+        where=", ".join(f"{name}={labels[name]}" for name in sorted(labels) if name not in _NOT_WHERE),
+        summary=told.annotations.get("summary", ""),
+        run=labels.get("run"),
+        # The exporter that told it, `host:port`.
+        node=labels.get("instance", "").rpartition(":")[0] or None,
+    )
+
+
+def alerts_of_run(alerts: Sequence[Alert], *, label: str, hosts: Collection[str]) -> tuple[list[Alert], int]:
+    """Return the alerts of a run and of its nodes, and how many others there are, in the order given.
+
+    Args:
+        alerts: All that fire.
+        label: Label of the run (`scope.run.naming.label_run`).
+        hosts: Names of its nodes. An address of this machine stands for the node that the dashboard runs on.
+    """
+    own_host = socket.gethostname()
+    nodes = {*hosts, *(_HERE if own_host in hosts else ())}
+    own = [each for each in alerts if each.run == label or (each.run is None and each.node in nodes)]
+    return own, len(alerts) - len(own)

@@ -36,6 +36,21 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ToldAlert:
+    """One alert as the server tells it.
+
+    Attributes:
+        labels: Its labels.
+        annotations: What its rule says of it, with the values filled in.
+        state: `firing`, or `pending` while it must hold longer.
+    """
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prometheus:
     """A server.
 
@@ -67,12 +82,19 @@ class Prometheus:
         """Return the values of an expression now; see `query_range`."""
         return [_series(each, [each["value"]]) for each in self._ask("query", {"query": expression})]
 
-    def _ask(self, path: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+    def alerts(self) -> list[ToldAlert]:
+        """Return the alerts that fire or are about to; see `query_range` for what is raised."""
+        return [
+            ToldAlert(labels=each["labels"], annotations=each.get("annotations", {}), state=each["state"])
+            for each in self._ask("alerts", {}, key="alerts")
+        ]
+
+    def _ask(self, path: str, parameters: Mapping[str, object], *, key: str = "result") -> list[dict[str, Any]]:
         url = f"{self.address}/api/v1/{path}?{urlencode(parameters)}"
         body = self.fetch(url) if self.fetch else _fetch(url, self.address)
         try:
             answer = json.loads(body)
-            result: list[dict[str, Any]] = answer["data"]["result"]
+            result: list[dict[str, Any]] = answer["data"][key]
         except (ValueError, KeyError, TypeError) as error:
             message = f"{self.address} does not answer like Prometheus: {body[:200]!r}"
             raise InputError(message) from error

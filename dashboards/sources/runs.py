@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import polars as pl
 
 from scope.analysis.recorded import (
+    RunState,
     RunSummary,
     StepSummary,
+    assess_run,
     bin_rank_steps,
-    compute_group_progress,
+    compute_goodput,
+    compute_kept,
     compute_rank_excess,
-    find_absentees,
     peer_sets,
     summarize_collectives,
     summarize_run,
@@ -36,8 +38,7 @@ if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RunInfo, Verdict
 
-_LIVE_S: Final = 30.0
-_STILL_S: Final = 10.0
+_RECENT_STEPS: Final = 50
 _MAX_OPEN_RUNS: Final = 8
 _MAX_HEAT_RANKS: Final = 256
 _MAX_HEAT_STEPS: Final = 600
@@ -144,25 +145,21 @@ class LiveRun:
 
     @property
     def is_live(self) -> bool:
-        """Whether a rank has not ended, and has finished a step lately."""
-        if self.info.synthetic or not self.ranks[Ranks.ended_ns].null_count() or self.last_ns is None:
-            return False
-        return time.time() - self.last_ns / 1e9 < max(_LIVE_S, 10 * self.refresh_s)
+        """Whether the processes of the run live, whether they make steps or not."""
+        return self.state().is_live
 
-    def stands_still(self, *, usual_ns: int | None) -> bool:
-        """Return whether ranks that have not ended finish no step any more, whether they hang or were killed.
+    def state(self) -> RunState:
+        """Return how the run stands now."""
+        infos = self.kept("infos", lambda: [info for info in self.run.rank_infos if info.attempt == self.attempt])
+        usual_ns = self.kept("usual step", self._usual_ns)
+        return assess_run(
+            infos, self.black_boxes(), last_step_ns=self.last_ns, usual_ns=usual_ns, now_ns=time.time_ns()
+        )
 
-        Args:
-            usual_ns: Usual length of a step; ten of them, and ten seconds, must have passed.
-        """
-        if self.info.synthetic or not self.ranks[Ranks.ended_ns].null_count() or self.last_ns is None:
-            return False
-        return time.time() - self.last_ns / 1e9 > max(_STILL_S, 10 * (usual_ns or 0) / 1e9)
-
-    def absentees(self) -> list[int]:
-        """Return the ranks that are behind the others of a process group, as the black boxes say."""
-        infos = [info for info in self.run.rank_infos if info.attempt == self.attempt]
-        return list(find_absentees(compute_group_progress(infos, self.black_boxes())))
+    def _usual_ns(self) -> int | None:
+        recent = self.by_step_of_attempt().filter(pl.col(StepSummary.num_steps) == 1).tail(_RECENT_STEPS)
+        usual = recent[StepSummary.duration_ns].median()
+        return None if usual is None else round(cast("float", usual))
 
     @property
     def of_attempt(self) -> pl.LazyFrame:
@@ -193,8 +190,14 @@ class LiveRun:
         return self.by_step().filter(pl.col(StepSummary.attempt) == self.attempt)
 
     def summary(self) -> RunSummary:
-        """Return the run at a glance; at least one rank must have begun."""
-        return self.kept("summary", lambda: summarize_run(self.ranks, self.steps.lazy()))
+        """Return the run at a glance, its goodput until now or its end; at least one rank must have begun."""
+        summary = self.kept("summary", lambda: summarize_run(self.ranks, self.steps.lazy()))
+        kept_ns = self.kept("kept steps", lambda: compute_kept(self.steps.lazy()))
+        state = self.state()
+        # A run that hangs makes no step and loses goodput all the same; one that fell silent has ended then.
+        now_ns = time.time_ns() if state.is_live or state.last_sign_ns is None else state.last_sign_ns
+        goodput = compute_goodput(kept_ns, self.ranks, now_ns=now_ns, began_ns=self.info.started_ns)
+        return replace(summary, goodput_ratio=goodput)
 
     def by_step(self) -> pl.DataFrame:
         """Return the table `StepSummary` of all attempts."""

@@ -55,7 +55,7 @@ def bubbles_of(collectives: pl.DataFrame) -> list[CollectiveBubble]:
 
 def draw_run(run: LiveRun) -> None:
     """Draw the collectives of a recorded run."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     collectives = run.collectives()
     if collectives.is_empty():
         st.info("No collective was recorded: one rank alone, or the recorder saw none (see Data quality).")

@@ -108,7 +108,7 @@ def draw_errors(server: Prometheus, window_s: int) -> None:
 
 def draw_run(run: LiveRun) -> None:
     """Draw what each parallel axis loads the links with, and over which tier."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     traffic = run.traffic()
     if traffic.is_empty():
         st.info("No collective was recorded, so nothing is known of what loads the links.", icon=":material/inbox:")

@@ -56,7 +56,7 @@ def samples_of(steps: pl.DataFrame) -> pl.DataFrame:
 
 def draw_memory(run: LiveRun, rank: int) -> None:
     """Draw the memory of one rank."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     steps = run.steps_of(rank)
     samples = samples_of(steps)
     if samples.is_empty():

@@ -21,7 +21,6 @@ from dashboards.shell import (
     show_report_table,
     show_table,
     sources,
-    utc,
 )
 from dashboards.sources.traces import load_traces
 from dashboards.words import metric, say_problems
@@ -31,6 +30,7 @@ from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.inert import markdown_text
 from scope.report.page_figures import rank_bars
 from scope.report.sections.breakdown import breakdown_table
+from scope.report.standing import missed_words
 from scope.units import format_duration, format_flop_rate, format_ratio
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def draw_run(run: LiveRun, source: Source) -> None:
 
 def draw_head(run: LiveRun) -> None:
     """Draw how old the data is and the row of figures."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     if run.ranks.is_empty():
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
@@ -71,15 +71,15 @@ def draw_head(run: LiveRun) -> None:
     words = run.kept(
         "MFU in words", lambda: describe_mfu(run.summary(), ranks.filter(pl.col(Ranks.attempt) == run.attempt))
     )
-    st.caption(f"{words} Goodput: time in steps that were kept / time since the start.")
+    st.caption(f"{words} Goodput: time in steps that were kept / time from the start until now or the end.")
 
 
 def draw_who(run: LiveRun, source: Source) -> None:
     """Draw who is to blame, which alerts fire, captured windows, and what could not be read."""
     if run.ranks.is_empty():
         return
-    draw_blame(run, run.summary())
-    draw_alerts()
+    draw_blame(run)
+    draw_alerts(run)
     draw_windows(source)
     say_problems(run)
 
@@ -152,17 +152,6 @@ def draw_time(run: LiveRun) -> None:
     show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
 
 
-def draw_standstill(run: LiveRun) -> None:
-    """Say since when no step has ended, and for whom the others wait."""
-    since = "" if run.last_ns is None else f" since {utc(run.last_ns)}"
-    absent = ", ".join(map(str, run.absentees()))
-    blame = f"Behind the others: **rank {absent}**" if absent else "The black boxes show no rank behind the others"
-    st.error(
-        f"No step has ended{since}, though the run has not ended. {blame}; see Post-mortem.",
-        icon=":material/person_off:",
-    )
-
-
 def input_share(steps: pl.DataFrame) -> tuple[int, float] | None:
     """Return how long the slowest rank's host waits for input in a step, and its share; None before the first step.
 
@@ -189,14 +178,13 @@ def draw_input(run: LiveRun) -> None:
     )
 
 
-def draw_blame(run: LiveRun, summary: RunSummary) -> None:
+def draw_blame(run: LiveRun) -> None:
     """Say who holds the run up: a rank that does not arrive, else those slower than their peers, and in which phase."""
     st.subheader("Who is to blame")
     draw_verdicts(run.verdicts())
-    step_time = summary.speed.step_time
-    stands_still = run.stands_still(usual_ns=step_time and step_time.median_ns)
+    stands_still = run.state().standing == "no step"
     if stands_still:
-        draw_standstill(run)
+        st.error(f"{markdown_text(missed_words(run.state().missed))}; see Post-mortem.", icon=":material/person_off:")
     draw_input(run)
     excess = run.excess()
     if excess.is_empty():

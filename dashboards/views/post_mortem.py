@@ -14,11 +14,14 @@ from dashboards.shell import (
     on_each_refresh,
     open_page,
     say_age,
+    show_report_table,
     show_table,
 )
 from dashboards.words import say_problems
-from scope.analysis.recorded import GroupProgress, compute_group_progress, find_absentees
+from scope.analysis.recorded import GroupProgress, compute_group_progress, find_missed_calls
 from scope.report.inert import markdown_text
+from scope.report.standing import missed_words
+from scope.report.table import Absent, ReportColumn, ReportTable
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -46,24 +49,73 @@ def last_states(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None).sort("beat_ns", nulls_last=True).drop("beat_ns")
 
 
+PROGRESS_COLUMNS = (
+    ReportColumn(key="group", heading="group", unit="text", meaning="Name of the process group."),
+    ReportColumn(key="members", heading="ranks of the group", unit="text", meaning="Global ranks of the group."),
+    ReportColumn(key="axis", heading="mesh axis", unit="text", meaning="Axis of the device mesh that it lies along."),
+    ReportColumn(key="rank", heading="rank", unit="id", meaning="Global rank."),
+    ReportColumn(key="issued", heading="issued", unit="count", meaning="Number of the last call that it issued."),
+    ReportColumn(
+        key="completed", heading="completed", unit="count", meaning="Largest number whose completion it has seen."
+    ),
+    ReportColumn(
+        key="behind", heading="behind", unit="count", meaning="Calls that another rank has issued and this one has not."
+    ),
+    ReportColumn(key="operation", heading="last operation", unit="text", meaning="Operation of its last call."),
+    ReportColumn(
+        key="differs", heading="differs", unit="flag", meaning="Issued as many calls as another rank, but other ones."
+    ),
+)
+
+
+def progress_table(progress: pl.DataFrame) -> ReportTable:
+    """Return how far each rank got, for people.
+
+    Args:
+        progress: Table `GroupProgress`.
+    """
+    unknown = Absent("rank.json does not know the group")
+    rows = tuple(
+        (
+            row[GroupProgress.group],
+            unknown if row[GroupProgress.group_ranks] is None else ", ".join(map(str, row[GroupProgress.group_ranks])),
+            row[GroupProgress.mesh_axis] or Absent("the group belongs to no device mesh"),
+            row[GroupProgress.rank],
+            row[GroupProgress.enqueued],
+            row[GroupProgress.completed],
+            row[GroupProgress.behind],
+            row[GroupProgress.operation],
+            row[GroupProgress.is_mismatched],
+        )
+        for row in progress.iter_rows(named=True)
+    )
+    title = "How far each rank got in each process group"
+    return ReportTable(name="progress", title=title, columns=PROGRESS_COLUMNS, rows=rows, num_rows=len(rows))
+
+
 def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
-    """Say who did not arrive, and how far each rank got in each process group."""
+    """Draw how far each rank got in each process group; who did not arrive stands on top, where the run stands still.
+
+    While steps end, some ranks are always ahead of others in the instant that is looked at: nobody is accused.
+    """
     infos = [info for info in run.run.rank_infos if info.attempt == run.attempt]
     progress = compute_group_progress(infos, boxes)
     if progress.is_empty():
         return
     st.subheader("How far each rank got in each process group")
-    absent = find_absentees(progress)
-    if absent:
-        st.error(f"Behind the others: rank {', '.join(map(str, absent))}.", icon=":material/person_off:")
-    if progress[GroupProgress.is_mismatched].any():
-        st.error("Ranks of a group have issued different collectives: see is_mismatched.", icon=":material/call_split:")
-    show_table(progress, key="progress by group")
+    standing = run.state().standing
+    if standing == "running":
+        st.caption("The run makes steps: ranks that are behind here were merely looked at a moment earlier.")
+    elif standing == "ended without a goodbye" and (missed := find_missed_calls(progress)):
+        st.info(f"At its end: {markdown_text(missed_words(missed))}.", icon=":material/person_off:")
+    if standing != "running" and progress[GroupProgress.is_mismatched].any():
+        st.error("Ranks of a group have issued different collectives: see 'differs'.", icon=":material/call_split:")
+    show_report_table(progress_table(progress), key="progress by group")
 
 
 def draw(run: LiveRun) -> None:
     """Draw verdicts, last states and the last calls."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     for verdict in run.verdicts():
         action = f" {verdict.action}" if verdict.action else ""
         st.error(markdown_text(f"{verdict.kind}: {verdict.summary}{action}"), icon=":material/gavel:")

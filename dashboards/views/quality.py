@@ -70,7 +70,7 @@ def draw_server(source: Source) -> None:
 
 def draw_run(run: LiveRun) -> None:
     """Draw what a recorded run lacks: ranks, records, wait sites, coverage of collectives."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     if run.ranks.is_empty():
         st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return

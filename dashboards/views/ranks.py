@@ -50,7 +50,7 @@ def cells_of(heat: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
 
 def draw_ranks(run: LiveRun) -> None:
     """Draw the heat map, the excess of each rank, groups by mesh axis, and the ranks themselves."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     heat = run.heat()
     if heat.is_empty():
         st.info("No step has ended yet.", icon=":material/hourglass_empty:")

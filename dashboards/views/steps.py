@@ -60,7 +60,7 @@ def bars_of(steps: pl.DataFrame, labels: Sequence[str]) -> StackedTimes:
 
 def draw_steps(run: LiveRun, state: PageState) -> None:
     """Draw the phases of the chosen steps, and look into the one that is clicked."""
-    say_age(run.last_ns, live=run.is_live, synthetic=run.info.synthetic)
+    say_age(run)
     steps = steps_shown(run, state)
     if steps.is_empty():
         st.info("No step in this range has ended yet.", icon=":material/hourglass_empty:")

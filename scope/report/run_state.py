@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from scope.analysis.recorded import compute_rank_excess, peer_sets, summarize_collectives, summarize_run
+from scope.analysis.recorded import assess_run, compute_rank_excess, peer_sets, summarize_collectives, summarize_run
+from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import visible
+from scope.report.standing import count, standing_words
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from scope.analysis.recorded import RunState
     from scope.frames import Run
     from scope.run.blackbox import BlackBoxState
 
 _NUM_SLOWEST: Final = 5
 _STALE_NS: Final = 10_000_000_000
 _NUM_COLLECTIVES: Final = 12
+_RECENT_STEPS: Final = 50
 
 
 def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
@@ -32,9 +36,14 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         now_ns: Nanoseconds since the epoch that ages are counted from; now when absent.
     """
     now = time.time_ns() if now_ns is None else now_ns
-    steps = run.steps().lazy()
-    summary = summarize_run(run.ranks, steps, now_ns=now)
-    info = run.info()
+    ranks, steps = run.ranks, run.steps().lazy()
+    info, boxes = run.info(), run.black_boxes()
+    if ranks.is_empty():
+        message = f"{run.path}: no rank has begun to record yet; look again once the training script has started"
+        raise RunError(message)
+    state = _assess(run, boxes, now)
+    # The time of a run that fell silent ends there, as that of one that finished ends with it.
+    summary = summarize_run(ranks, steps, now_ns=now if state.is_live else state.last_sign_ns, began_ns=info.started_ns)
     # As the dashboard does: each rank beside those that do the same work, in the last attempt.
     peers = peer_sets(each for each in run.rank_infos if each.attempt == summary.attempt)
     excess = compute_rank_excess(steps.filter(pl.col(RankSteps.attempt) == summary.attempt), peers=peers)
@@ -43,14 +52,46 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "path": str(run.path),
         "synthetic": info.synthetic,
         "tags": info.tags,
+        "state": asdict(state),
+        "state_in_words": standing_words(state, now_ns=now),
         "summary": asdict(summary),
-        "ranks": [_rank(state, now) for _, state in sorted(run.black_boxes().items())],
+        "custom_phases_ns": compute_custom_phases(steps),
+        "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
         "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
         "memory": _memory(steps),
         "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
         "verdicts": [verdict.summary for verdict in run.verdicts()],
     }
+
+
+def _assess(run: Run, boxes: Mapping[int, BlackBoxState], now: int) -> RunState:
+    last_attempt = max((info.attempt for info in run.rank_infos), default=0)
+    steps = run.steps().filter(pl.col(RankSteps.attempt) == last_attempt, pl.col(RankSteps.num_steps) == 1)
+    last_ns, usual_ns = (
+        steps.tail(_RECENT_STEPS * max(1, len(boxes)))
+        .select(pl.col(RankSteps.end_ns).max(), pl.col(RankSteps.duration_ns).quantile(0.5, "lower").cast(pl.Int64))
+        .row(0)
+    )
+    infos = [info for info in run.rank_infos if info.attempt == last_attempt]
+    return assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
+
+
+def compute_custom_phases(steps: pl.LazyFrame) -> dict[str, int]:
+    """Return host nanoseconds of all ranks in each of the user's own phases; they sum to the phase `custom`.
+
+    Args:
+        steps: Table `RankSteps`.
+    """
+    totals = (
+        steps.select(pl.col(RankSteps.custom_phases).explode())
+        .drop_nulls()
+        .unnest(RankSteps.custom_phases)
+        .group_by("phase")
+        .agg(pl.col("host_ns").sum())
+        .sort("host_ns", "phase", descending=[True, False])
+    )
+    return dict(totals.collect().iter_rows())
 
 
 def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
@@ -82,29 +123,34 @@ def render_run(state: Mapping[str, Any]) -> str:
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     summary = state["summary"]
-    yield f"run {visible(state['run_id'])}" + ("  (synthetic)" if state["synthetic"] else "")
+    synthetic = " (synthetic)" if state["synthetic"] else ""
+    yield f"run {visible(state['run_id'])}{synthetic}: {state['state_in_words']}"
     yield f"  {_progress(summary)}"
     yield f"  {_speed(summary['speed'])}"
     if summary["missing_ranks"]:
         yield f"  ranks that have recorded nothing: {', '.join(map(str, summary['missing_ranks'][:20]))}"
-    yield from _phases(summary)
+    yield from _phases(summary, state["custom_phases_ns"])
     yield from _collectives(state["collectives"])
     yield from _memory_lines(state["memory"])
     yield from _slowest(state["slowest_ranks"])
     yield from _checkpoints(state["checkpoints"])
-    yield from _now(state["ranks"])
+    if state["state"]["standing"] in ("running", "no step"):
+        yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
         yield f"verdict: {visible(verdict)}"
     if summary["num_dropped"]:
-        yield f"{summary['num_dropped']} records were dropped (full disk or queue): the figures above are of the rest"
+        dropped = count(summary["num_dropped"], "record")
+        yield f"{dropped} dropped (full disk or queue): the figures above are of the rest"
 
 
 def _progress(summary: Mapping[str, Any]) -> str:
     last = "no step yet" if summary["last_step"] is None else f"last step {summary['last_step']}"
     world = summary["world_size"] if summary["world_size"] is not None else "an unknown number"
-    return (
-        f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} ranks, {last}, {summary['num_steps']} steps"
-    )
+    ranks = "rank" if world == 1 else "ranks"
+    goodput = summary["goodput_ratio"]
+    kept = f"goodput {format_ratio(goodput)}" if goodput is not None else "no goodput yet"
+    steps = count(summary["num_steps"], "step")
+    return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
 
 
 def _speed(speed: Mapping[str, Any]) -> str:
@@ -120,14 +166,15 @@ def _speed(speed: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _phases(summary: Mapping[str, Any]) -> Iterator[str]:
+def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterator[str]:
     total = sum(summary["phases_ns"].values())
     if not total:
         return
     yield "host time of all ranks by phase"
-    for name, length in sorted(summary["phases_ns"].items(), key=lambda item: -item[1]):
+    known = [(name, length) for name, length in summary["phases_ns"].items() if name != "custom"]
+    for name, length in sorted([*known, *custom_ns.items()], key=lambda item: -item[1]):
         if length:
-            title = visible(name.removesuffix("_ns"))
+            title = visible(name)
             yield f"  {title:<16} {format_ratio(length / total):>7}  {format_duration(length)}"
     wait = summary["communication_wait_ns"]
     waited = format_duration(wait) if wait is not None else "unknown"
@@ -141,12 +188,15 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "collectives"
     for row in rows[:_NUM_COLLECTIVES]:
         axis = visible(row["mesh_axis"] or "-")
+        calls = "call" if row["num_calls"] == 1 else "calls"
         message = format_bytes(row["message_bytes"]) if row["message_bytes"] is not None else "size unknown"
         blocked = format_duration(row["blocked_ns"]) if row["blocked_ns"] is not None else "unknown"
         busbw = row["busbw_at_least_bytes_per_s"]
         speed = f", busbw at least {format_bandwidth(busbw)}" if busbw is not None else ""
+        if row["busbw_absent_reason"]:
+            speed = f", no busbw: {row['busbw_absent_reason']}"
         name = f"{row['operation']} ({row['variant']})" if row["variant"] != "plain" else row["operation"]
-        yield f"  {name:<26} {axis:<10} {row['num_calls']:>9,} calls of {message}, blocked {blocked}{speed}"
+        yield f"  {name:<26} {axis:<10} {row['num_calls']:>9,} {calls} of {message}, blocked {blocked}{speed}"
     if len(rows) > _NUM_COLLECTIVES:
         yield f"  and {len(rows) - _NUM_COLLECTIVES} more kinds (--json has all)"
 
@@ -163,10 +213,11 @@ def _memory_lines(memory: Mapping[str, int | None]) -> Iterator[str]:
 
 
 def _slowest(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if len(rows) < 2:
+    slower = [row for row in rows if row["excess_ns"] > 0]
+    if not slower:
         return
     yield "slowest ranks, waiting not counted"
-    for row in rows:
+    for row in slower:
         reason = f", most in {row['phase'].removesuffix('_ns')}" if row["phase"] else ""
         yield (
             f"  rank {row['rank']}: {format_duration(row['busy_ns'])} a step, "
@@ -181,7 +232,7 @@ def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     size = format_bytes(last["bytes"]) if last["bytes"] is not None else "size unknown"
     rate = f" at {format_bandwidth(last['bytes_per_s'])}" if last["bytes_per_s"] is not None else ""
     yield (
-        f"{len(rows)} checkpoints; the last in step {last['step']}: {size}{rate}, "
+        f"{count(len(rows), 'checkpoint')}; the last in step {last['step']}: {size}{rate}, "
         f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, "
         f"spread {format_duration(last['spread_ns'])}"
     )

@@ -2,9 +2,11 @@
 
 from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
+from scope.analysis.recorded.goodput import compute_goodput, compute_kept
 from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, peer_sets, summarize_excess_by_group
-from scope.analysis.recorded.progress import GroupProgress, compute_group_progress, find_absentees
+from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
 from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess
+from scope.analysis.recorded.standing import RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
@@ -15,17 +17,22 @@ __all__ = [
     "GroupExcess",
     "GroupProgress",
     "MeshRanks",
+    "MissedCall",
     "PhaseChanges",
     "RankExcess",
+    "RunState",
     "RunSummary",
     "StepSummary",
+    "assess_run",
     "bin_rank_steps",
     "compare_phases",
+    "compute_goodput",
     "compute_group_progress",
+    "compute_kept",
     "compute_phase_totals",
     "compute_rank_excess",
     "compute_waste",
-    "find_absentees",
+    "find_missed_calls",
     "mesh_axes",
     "peer_sets",
     "summarize_collectives",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from scope.definitions import bus_factor, full_message_bytes
 from scope.frames.schema import CollectiveTotals
 from scope.trace.columns import Column, Table
+from scope.units import format_bytes
 
 
 class CollectiveSummary(Table):
@@ -31,6 +34,14 @@ class CollectiveSummary(Table):
         "bus bandwidth over issued to completed, the wait for late ranks included: the link did at least this",
         nullable=True,
     )
+    busbw_absent_reason = Column(
+        "busbw_absent_reason", pl.String, "why there is no bus bandwidth, where that is not plain", nullable=True
+    )
+
+
+LEAST_MESSAGE_BYTES: Final = 64 << 10
+"""Bus bandwidth is given from messages of this size up: the time of smaller ones is latency, whatever the link."""
+_TOO_SMALL: Final = f"messages below {format_bytes(LEAST_MESSAGE_BYTES)} show latency and no bandwidth"
 
 
 def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
@@ -68,11 +79,15 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
         .collect()
     )
     bandwidths = [_bandwidth(row) for row in grouped.iter_rows(named=True)]
+    reasons = [_TOO_SMALL if mean is not None and mean < LEAST_MESSAGE_BYTES else None for mean, _ in bandwidths]
     columns = {
         CollectiveSummary.message_bytes: [message for message, _ in bandwidths],
         CollectiveSummary.busbw_at_least_bytes_per_s: [bandwidth for _, bandwidth in bandwidths],
     }
-    table = grouped.with_columns(pl.Series(str(name), values, pl.Float64) for name, values in columns.items())
+    table = grouped.with_columns(
+        pl.Series(CollectiveSummary.busbw_absent_reason, reasons, pl.String),
+        *(pl.Series(str(name), values, pl.Float64) for name, values in columns.items()),
+    )
     ordered = table.sort(
         CollectiveSummary.duration_ns, CollectiveSummary.in_bytes, descending=True, nulls_last=True, maintain_order=True
     )
@@ -89,7 +104,9 @@ def _bandwidth(row: dict[str, object]) -> tuple[float | None, float | None]:
     )
     size, duration = row[CollectiveSummary.group_size], row[CollectiveTotals.duration_ns]
     mean = None if message is None or calls == 0 else message / calls
-    if mean is None or not isinstance(size, int) or not isinstance(duration, int) or duration <= 0 or size < 1:
+    if mean is None or mean < LEAST_MESSAGE_BYTES:
+        return mean, None
+    if not isinstance(size, int) or not isinstance(duration, int) or duration <= 0 or size < 1:
         return mean, None
     factor = bus_factor(operation, num_ranks=size)
     if factor is None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from scope.run.blackbox import BlackBoxState, GroupState
     from scope.run.schema import GroupInfo, RankInfo
@@ -69,13 +70,51 @@ def compute_group_progress(infos: Iterable[RankInfo], states: Mapping[int, Black
     return GroupProgress.check(table.select(*GroupProgress.columns()))
 
 
-def find_absentees(progress: pl.DataFrame) -> Sequence[int]:
-    """Return the ranks that are behind in some group, sorted.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissedCall:
+    """A rank that has not arrived at a call which others of the group have issued.
+
+    Attributes:
+        rank: Global rank.
+        operation: Operation of the newest call of the group.
+        number: Its number in the group, from 1.
+        group: Name of the group.
+    """
+
+    rank: int
+    operation: str
+    number: int
+    group: str
+
+
+def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
+    """Return the ranks that did not arrive, each with the newest call that it missed, sorted by rank.
+
+    A rank that is behind because it waits itself, in a call that another rank has not issued, is left out; when all
+    that are behind wait for each other, all are named. Of a run that makes steps this says nothing: its ranks are
+    never looked at in the same instant.
 
     Args:
         progress: Table `GroupProgress`.
     """
-    return progress.filter(pl.col(GroupProgress.behind) > 0)[GroupProgress.rank].unique().sort().to_list()
+    groups: dict[object, list[dict[str, Any]]] = {}
+    for row in progress.iter_rows(named=True):
+        members = row[GroupProgress.group_ranks]
+        groups.setdefault((row[GroupProgress.group], None if members is None else tuple(members)), []).append(row)
+    missed: dict[int, MissedCall] = {}
+    waiting: set[int] = set()
+    for rows in groups.values():
+        farthest = max(rows, key=lambda row: row[GroupProgress.enqueued])
+        fewest = min(row[GroupProgress.enqueued] for row in rows)
+        for row in rows:
+            rank, issued = row[GroupProgress.rank], row[GroupProgress.enqueued]
+            if issued > fewest and row[GroupProgress.completed] < issued:
+                waiting.add(rank)
+            if row[GroupProgress.behind]:
+                call = farthest[GroupProgress.operation], farthest[GroupProgress.enqueued], row[GroupProgress.group]
+                missed.setdefault(rank, MissedCall(rank=rank, operation=call[0], number=call[1], group=call[2]))
+    absent = missed.keys() - waiting or missed.keys()
+    return [missed[rank] for rank in sorted(absent)]
 
 
 def _row(rank: int, state: GroupState, info: GroupInfo | None) -> dict[str, object]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
+from scope.analysis.recorded.goodput import compute_goodput, compute_kept
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.result import Distribution, Result
-from scope.definitions import goodput_ratio, model_flops_utilization
+from scope.definitions import model_flops_utilization
 from scope.frames.schema import Ranks, RankSteps
 from scope.units import NS_PER_S
 
@@ -63,23 +64,29 @@ class RunSummary(Result):
     """Records that were dropped."""
 
 
-def summarize_run(ranks: pl.DataFrame, steps: pl.LazyFrame, *, now_ns: int | None = None) -> RunSummary:
+def summarize_run(
+    ranks: pl.DataFrame, steps: pl.LazyFrame, *, now_ns: int | None = None, began_ns: int | None = None
+) -> RunSummary:
     """Return the run at a glance.
 
     Args:
         ranks: Table `Ranks`, at least one row.
         steps: Table `RankSteps`.
-        now_ns: Instant to which the wall time of a run that goes on is counted; None for the end of its last step.
+        now_ns: Instant to which the wall time of a rank that has not ended is counted; None for the end of the last
+            step.
+        began_ns: When the run began, as `run.json` says; None for the start of its first rank.
     """
     by_step = summarize_steps(steps)
     attempt = _integer(ranks[Ranks.attempt].max())
     current = ranks.filter(pl.col(Ranks.attempt) == attempt)
     world_size = _integer_or_none(current[Ranks.world_size].max())
     overlays = _overlays(steps)
+    ended_ns = _integer_or_none(by_step[StepSummary.end_ns].max()) if now_ns is None else now_ns
+    goodput = compute_goodput(compute_kept(steps), ranks, now_ns=ended_ns or 0, began_ns=began_ns)
     known = {
         "world_size": (world_size, "no rank has said it yet"),
         "last_step": (_integer_or_none(by_step[StepSummary.step].last()), "no step has ended yet"),
-        "goodput_ratio": (compute_goodput(ranks, by_step, now_ns=now_ns), "no step has ended yet"),
+        "goodput_ratio": (goodput, "no step has ended yet"),
         "communication_wait_ns": (overlays[RankSteps.communication_wait_ns], "no wait site was seen"),
     }
     return RunSummary(
@@ -150,34 +157,6 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
         steps_per_s=recent.height / total_ns * NS_PER_S,
         **{name: value for name, (value, _) in figures.items()},
     )
-
-
-def compute_goodput(ranks: pl.DataFrame, by_step: pl.DataFrame, *, now_ns: int | None = None) -> float | None:
-    """Return time in steps that were kept / wall time since the first attempt began, or None before the first step.
-
-    A step is lost when a later attempt begins at it or before it. Time in a step is its length on the slowest rank.
-
-    Args:
-        ranks: Table `Ranks` of all attempts.
-        by_step: Table `StepSummary` of all attempts.
-        now_ns: End of the wall time; None for the end of the last step.
-    """
-    if by_step.is_empty():
-        return None
-    firsts = by_step.group_by(StepSummary.attempt).agg(pl.col(StepSummary.step).min()).sort(StepSummary.attempt)
-    # Going back from the last attempt: what a later one did again, an earlier one did in vain.
-    resumed_at = dict(
-        zip(
-            firsts[StepSummary.attempt],
-            firsts[StepSummary.step].reverse().shift(1).cum_min().reverse(),
-            strict=True,
-        )
-    )
-    lost_from = by_step[StepSummary.attempt].replace_strict(resumed_at, return_dtype=pl.Int64)
-    kept = by_step.filter(lost_from.is_null() | (by_step[StepSummary.step] < lost_from))
-    began_ns = _integer(ranks[Ranks.started_ns].min())
-    ended_ns = _integer(by_step[StepSummary.end_ns].max()) if now_ns is None else now_ns
-    return goodput_ratio(kept_ns=_integer(kept[StepSummary.duration_ns].sum()), wall_ns=ended_ns - began_ns)
 
 
 def _recent_steps(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> pl.DataFrame:

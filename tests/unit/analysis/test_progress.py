@@ -1,10 +1,19 @@
-"""Who did not arrive, from black boxes made by hand."""
+"""Who did not arrive, and how a run stands, from black boxes made by hand."""
 
 from __future__ import annotations
 
-from scope.analysis.recorded import GroupProgress, compute_group_progress, find_absentees
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scope.analysis.recorded import GroupProgress, assess_run, compute_group_progress, find_missed_calls
+from scope.report.standing import standing_words
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
 from scope.run.schema import GroupInfo, RankInfo
+
+if TYPE_CHECKING:
+    from scope.analysis.recorded import RunState
 
 
 def info(rank: int, groups: dict[int, tuple[str, tuple[int, ...]]]) -> RankInfo:
@@ -63,7 +72,9 @@ def test_the_rank_behind_its_group_is_named_whatever_its_number_for_it() -> None
     behind = progress.select(GroupProgress.group, GroupProgress.rank, GroupProgress.behind).rows()
     assert sorted(behind) == [("tp", 0, 0), ("tp", 1, 0), ("world", 0, 0), ("world", 1, 1)]
     assert behind[0] == ("world", 1, 1)
-    assert find_absentees(progress) == [1]
+    assert [(each.rank, each.operation, each.number, each.group) for each in find_missed_calls(progress)] == [
+        (1, "all_reduce", 7, "world")
+    ]
     assert not progress[GroupProgress.is_mismatched].any()
 
 
@@ -73,7 +84,7 @@ def test_the_same_number_of_different_calls_is_a_mismatch() -> None:
     progress = compute_group_progress(
         [info(0, world), info(1, world)], {0: state(0, {0: (3, 1)}), 1: state(1, {0: (3, 2)})}
     )
-    assert find_absentees(progress) == []
+    assert find_missed_calls(progress) == []
     assert progress[GroupProgress.is_mismatched].to_list() == [True, True]
 
 
@@ -81,9 +92,71 @@ def test_groups_of_one_name_and_other_members_are_apart() -> None:
     """A group of the same name on other ranks is another group."""
     infos = [info(0, {0: ("tp", (0,))}), info(1, {0: ("tp", (1,))})]
     progress = compute_group_progress(infos, {0: state(0, {0: (9, 1)}), 1: state(1, {0: (2, 1)})})
-    assert find_absentees(progress) == []
+    assert find_missed_calls(progress) == []
 
 
 def test_no_black_box_no_rows() -> None:
     """Without black boxes nothing is claimed."""
     assert compute_group_progress([info(0, {})], {}).is_empty()
+
+
+def test_a_rank_that_merely_waits_is_not_accused() -> None:
+    """Rank 2 is late in `dp` because it waits in `tp` for rank 3, which did not arrive: rank 3 alone is named."""
+    tp, dp = {1: ("tp", (2, 3))}, {0: ("dp", (0, 2))}
+    infos = [info(0, dp), info(2, {**dp, **tp}), info(3, tp)]
+    states = {0: state(0, {0: (9, 1)}), 2: state(2, {0: (8, 2), 1: (5, 3)}), 3: state(3, {1: (4, 4)})}
+    (missed,) = find_missed_calls(compute_group_progress(infos, states))
+    assert (missed.rank, missed.group, missed.number) == (3, "tp", 5)
+
+
+S = 1_000_000_000
+WORLD = {0: ("world", (0, 1))}
+
+
+def assess(*, step_s: int, beat_s: int, now_s: int = 1_000, **options: object) -> RunState:
+    """Return how two ranks stand whose last step and last heartbeat were at these seconds; rank 1 is a call behind."""
+    infos = [info(rank, WORLD) for rank in range(2)]
+    boxes = {
+        rank: replace(state(rank, {0: (7 - rank, rank)}), beat_ns=beat_s * S, pulse_ns=beat_s * S) for rank in range(2)
+    }
+    if options.get("closed"):
+        boxes = {rank: replace(box, closed=True) for rank, box in boxes.items()}
+    lives = bool(options.get("lives"))
+    return assess_run(infos, boxes, last_step_ns=step_s * S, usual_ns=S // 10, now_ns=now_s * S, lives=lambda _: lives)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "beat_s", "standing"),
+    [
+        (999, 999, "running"),
+        (991, 999, "running"),
+        (949, 999, "no step"),
+        (930, 941, "no step"),
+        (930, 939, "ended without a goodbye"),
+    ],
+)
+def test_a_run_hangs_while_its_heart_beats_and_is_over_when_it_stops(step_s: int, beat_s: int, standing: str) -> None:
+    """Ten seconds without a step are a hang, a minute without a heartbeat is the end."""
+    found = assess(step_s=step_s, beat_s=beat_s)
+    assert found.standing == standing
+    assert [each.rank for each in found.missed] == ([1] if standing == "no step" else [])
+
+
+def test_a_stopped_process_is_not_gone() -> None:
+    """No heartbeat for long, but the process lives (SIGSTOP): it makes no step."""
+    assert assess(step_s=10, beat_s=10, lives=True).standing == "no step"
+
+
+def test_ranks_that_closed_their_recording_have_finished() -> None:
+    """Closed black boxes are a goodbye, whatever their age."""
+    found = assess(step_s=10, beat_s=12, closed=True)
+    assert (found.standing, found.last_sign_ns) == ("finished", 12 * S)
+
+
+def test_the_sentence_says_state_and_age_of_the_last_step() -> None:
+    """By hand: 1,000 - 949 is 51 s; the newest call of the group is the seventh; 939 s are 15 min 39 s."""
+    words = standing_words(assess(step_s=949, beat_s=999), now_ns=1_000 * S)
+    assert words == "NO STEP for 51 s: rank 1 has not arrived at all_reduce 7 of group world"
+    words = standing_words(assess(step_s=930, beat_s=939), now_ns=1_000 * S)
+    assert words.startswith("ended without a goodbye at 1970-01-01 00:15:39 UTC (last sign of life); the last step")
+    assert standing_words(assess(step_s=998, beat_s=999), now_ns=1_000 * S) == "running; the last step ended 2 s ago"

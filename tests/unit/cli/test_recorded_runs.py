@@ -61,7 +61,7 @@ def test_show_says_steps_and_phases(tmp_path: Path, scope: Callable[..., Done]) 
     run = write_run(tmp_path / "first")
     done = scope("show", run)
     assert (done.code, done.err) == (0, "")
-    assert "1 of 1 ranks, last step 2, 3 steps" in done.out
+    assert "1 of 1 rank, last step 2, 3 steps" in done.out
     assert "forward" in done.out
     assert "18 ms" in done.out
     assert not any(character in done.out for character in "\x1b\u202e")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dashboards.sources.runs import LiveRun
+from scope.frames import Run
+from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     from streamlit.testing.v1 import AppTest
 
+MS = 1_000_000
+START_NS = 1_790_000_000 * 1_000_000_000
 RUN_PAGES = ("overview", "steps", "ranks", "memory", "collectives", "post_mortem", "compare", "quality")
 ALL_PAGES = (*RUN_PAGES, "kernels", "timeline", "links")
 
@@ -123,7 +127,7 @@ def test_missing_ranks_are_named(open_app: Callable[..., AppTest], run_folder: P
     """A run of which rank 3 has recorded nothing says so."""
     shutil.rmtree(run_folder / "attempt-000" / "ranks" / "00003")
     app = open_app("overview", run_folder)
-    assert any("1 ranks have recorded nothing: 3" in each.value for each in app.warning)
+    assert any("1 rank has recorded nothing: 3" in each.value for each in app.warning)
 
 
 def test_a_torn_file_is_named_and_hides_no_rank(open_app: Callable[..., AppTest], run_folder: Path) -> None:
@@ -136,20 +140,89 @@ def test_a_torn_file_is_named_and_hides_no_rank(open_app: Callable[..., AppTest]
     assert {metric.label: metric.value for metric in app.metric}["Ranks recorded"] == "3 of 4"
 
 
-@pytest.mark.parametrize("behind", [[], [3]])
-def test_a_run_that_stands_still_names_who_is_behind(
-    open_app: Callable[..., AppTest], run_folder: Path, monkeypatch: pytest.MonkeyPatch, behind: list[int]
-) -> None:
-    """Ranks that never ended and finish no step since September: an error says since when, and who is behind."""
+def without_end(run_folder: Path, *, since_ns: int) -> None:
+    """Take the end from every rank, and move the run so that its last step ended some time ago."""
+    shift = time.time_ns() - since_ns - (START_NS + 3_000 * MS)
+    for name in ("rank.json", "run.json"):
+        for file in run_folder.rglob(name):
+            info = json.loads(file.read_text())
+            info.pop("ended_ns", None)
+            file.write_text(json.dumps(info | {"started_ns": info["started_ns"] + shift}))
+    for file in run_folder.rglob("steps.jsonl"):
+        steps = [json.loads(line) for line in file.read_text().splitlines()]
+        moved = [each | {name: each[name] + shift for name in ("start_ns", "end_ns")} for each in steps]
+        file.write_text("".join(json.dumps(each) + "\n" for each in moved))
+
+
+@pytest.mark.parametrize("page", ["overview", "post_mortem"])
+def test_a_run_that_fell_silent_is_told_calmly(open_app: Callable[..., AppTest], run_folder: Path, page: str) -> None:
+    """Ranks without an end whose last sign of life is of September have ended without a goodbye: no error."""
     for file in run_folder.rglob("rank.json"):
         info = json.loads(file.read_text())
         del info["ended_ns"]
         file.write_text(json.dumps(info))
-    if behind:
-        monkeypatch.setattr(LiveRun, "absentees", lambda _: behind)
-    app = open_app("overview", run_folder)
+    app = open_app(page, run_folder)
     assert not app.exception
-    (error,) = app.error
+    assert not app.error
     # 1,790,000,000 s is 2026-09-21 14:13:20 UTC; thirty steps of 100 ms end 3 s later.
-    assert "No step has ended since 2026-09-21 14:13:23 UTC" in error.value
-    assert ("rank 3" if behind else "no rank behind") in error.value
+    told = "ended without a goodbye at 2026-09-21 14:13:23 UTC"
+    assert any(told in each.value.replace("\\", "") for each in app.caption)
+
+
+@pytest.mark.parametrize(("since_s", "stands_still"), [(30, True), (2, False)])
+@pytest.mark.parametrize("page", ["overview", "post_mortem"])
+def test_only_a_run_that_stands_still_accuses(
+    open_app: Callable[..., AppTest],
+    run_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    page: str,
+    *,
+    since_s: int,
+    stands_still: bool,
+) -> None:
+    """Rank 3 has issued four calls and the others five: an error after 30 s without a step, nothing after 2 s."""
+    without_end(run_folder, since_ns=since_s * 10**9)
+    monkeypatch.setattr(
+        Run, "black_boxes", lambda _: {rank: black_box(rank, 4 if rank == 3 else 5) for rank in range(4)}
+    )
+    app = open_app(page, run_folder)
+    assert not app.exception
+    told = [each.value.replace("\\", "") for each in app.error]
+    assert bool(told) == stands_still
+    assert all("rank 3 has not arrived at all_reduce 5 of group default_pg" in each for each in told)
+    if page == "overview":
+        goodput = {each.label: each.value for each in app.metric}["Goodput"]
+        # 3 s in steps of 3 s and what has passed since.
+        assert float(goodput.removesuffix(" %")) == pytest.approx(100 * 3 / (3 + since_s), rel=0.15)
+
+
+def black_box(rank: int, enqueued: int) -> BlackBoxState:
+    """Return a black box whose rank has issued so many calls of its one group, and gave a sign of life just now."""
+    group = GroupState(
+        group=0,
+        enqueued=enqueued,
+        completed=4,
+        enqueued_ns=None,
+        completed_ns=None,
+        hash_low=enqueued,
+        operation="all_reduce",
+        dtype="float32",
+    )
+    now_ns = time.time_ns()
+    return BlackBoxState(
+        identity=BlackBoxIdentity(
+            rank=rank, attempt=0, world_size=4, pid=1, process_start_ticks=None, wall_offset_ns=0
+        ),
+        step=30,
+        num_steps=30,
+        step_start_ns=now_ns,
+        phase="backward",
+        phase_start_ns=now_ns,
+        beat_ns=now_ns,
+        pulse_ns=now_ns,
+        last_step_duration_ns=100 * MS,
+        num_dropped=0,
+        closed=False,
+        exception=False,
+        groups=(group,),
+    )

@@ -10,9 +10,10 @@ import pytest
 
 from dashboards.links import ask_each_nvlink, nvlink_capacities, pcie_capacities, peak_use
 from dashboards.server_overview import ask_runs
-from dashboards.sources.alerts import firing_alerts
+from dashboards.sources.alerts import alerts_of_run, firing_alerts, firing_of
 from dashboards.sources.catalogue import Source
 from dashboards.sources.prometheus import Prometheus, to_samples
+from scope.run.naming import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,3 +108,19 @@ def test_pages_say_that_the_server_is_down(open_app: Callable[..., AppTest], pag
     app = open_app(page, NOBODY)
     assert not app.exception
     assert any("does not answer" in error.value.replace("\\", "") for error in app.error)
+
+
+def test_alerts_of_other_runs_are_counted_and_not_shown() -> None:
+    """Of four alerts, the one that bears the run's label and the one of its node are its own."""
+    told = [{"run": short_hash("mine")}, {"run": short_hash("other")}, {"instance": "n1:9400"}, {"instance": "n2:9400"}]
+    alerts = [
+        {"labels": labels | {"alertname": f"A{number}"}, "annotations": {"summary": f"s{number}"}, "state": "firing"}
+        for number, labels in enumerate(told)
+    ]
+    alerts.append({"labels": told[0] | {"alertname": "later"}, "annotations": {}, "state": "pending"})
+    body = json.dumps({"data": {"alerts": alerts}}).encode()
+    found = firing_of(Prometheus(address="http://p", fetch=lambda _: body))
+    assert len(found) == 4
+    own, num_others = alerts_of_run(found, label=short_hash("mine"), hosts={"n1"})
+    assert [(each.name, each.summary) for each in own] == [("A0", "s0"), ("A2", "s2")]
+    assert num_others == 2

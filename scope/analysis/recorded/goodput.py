@@ -1,0 +1,67 @@
+"""Goodput of a recorded run: the time in steps that were kept, of the time that the run took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from scope.definitions import goodput_since
+from scope.frames.schema import Ranks, RankSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def compute_kept(steps: pl.LazyFrame) -> dict[int, int]:
+    """Return, by rank of the last attempt that has steps, nanoseconds in the steps of all attempts that were kept.
+
+    A step is lost when a later attempt begins at it or before it; of a summary, all steps are lost when its last is.
+    For a rank that an earlier attempt did not have, the rank of that attempt with the least counts.
+
+    Args:
+        steps: Table `RankSteps` of all attempts.
+    """
+    firsts = steps.group_by(RankSteps.attempt).agg(pl.col(RankSteps.step).min().alias("first")).collect()
+    kept: dict[int, dict[int, int]] = {}
+    limit: int | None = None
+    for attempt, first in firsts.sort(RankSteps.attempt, descending=True).iter_rows():
+        last_step = pl.col(RankSteps.step) + pl.col(RankSteps.num_steps) - 1
+        is_kept = pl.lit(value=True) if limit is None else last_step < limit
+        sums = (
+            steps.filter(pl.col(RankSteps.attempt) == attempt)
+            .group_by(RankSteps.rank)
+            .agg(pl.col(RankSteps.duration_ns).filter(is_kept).sum())
+            .collect()
+        )
+        kept[attempt] = dict(sums.iter_rows())
+        limit = first if limit is None else min(limit, first)
+    if not kept:
+        return {}
+    last, *earlier = kept.values()
+    return {rank: own + sum(each.get(rank, min(each.values())) for each in earlier) for rank, own in last.items()}
+
+
+def compute_goodput(
+    kept_ns: Mapping[int, int], ranks: pl.DataFrame, *, now_ns: int, began_ns: int | None = None
+) -> float | None:
+    """Return the goodput of the rank with the least, or None before the first step.
+
+    It is the least of the series `scope_train_goodput_ratio` of a run's ranks.
+
+    Args:
+        kept_ns: What `compute_kept` returns.
+        ranks: Table `Ranks` of all attempts.
+        now_ns: End of the wall time of a rank that has not ended.
+        began_ns: When the run began, as `run.json` says; None for the start of its first rank.
+    """
+    current = ranks.filter(pl.col(Ranks.attempt) == pl.col(Ranks.attempt).max())
+    ended_ns: dict[int, int | None] = dict(current.select(Ranks.rank, Ranks.ended_ns).iter_rows())
+    first_ns = ranks[Ranks.started_ns].min()
+    began = began_ns if began_ns is not None else first_ns
+    assert isinstance(began, int)
+    ratios = (
+        goodput_since(kept_ns=kept, began_ns=began, ended_ns=ended_ns.get(rank), now_ns=now_ns)
+        for rank, kept in kept_ns.items()
+    )
+    return min((ratio for ratio in ratios if ratio is not None), default=None)

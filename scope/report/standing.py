@@ -1,0 +1,69 @@
+"""How a run stands, in words."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from scope.report.inert import visible
+from scope.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.analysis.recorded import MissedCall, RunState
+
+_SHOWN_RANKS: Final = 8
+
+
+def standing_words(state: RunState, *, now_ns: int) -> str:
+    """Return one sentence without its full stop: the state and the age of the last step; a hang says who is missing.
+
+    Args:
+        state: How the run stands.
+        now_ns: Now, since the epoch.
+    """
+    last = "no step has ended yet"
+    if state.last_step_ns is not None:
+        last = f"the last step ended {format_duration(max(0, now_ns - state.last_step_ns))} ago"
+    if state.standing == "not begun":
+        return "no rank has begun to record yet"
+    if state.standing == "finished":
+        return f"finished at {clock(state.last_sign_ns)}; {last}"
+    if state.standing == "ended without a goodbye":
+        return f"ended without a goodbye at {clock(state.last_sign_ns)} (last sign of life); {last}"
+    if state.standing == "running" or state.last_step_ns is None:
+        return f"running; {last}"
+    return f"NO STEP for {format_duration(now_ns - state.last_step_ns)}: {missed_words(state.missed)}"
+
+
+def missed_words(missed: Sequence[MissedCall]) -> str:
+    """Return who has not arrived at which call, or that the black boxes do not tell."""
+    if not missed:
+        return "its ranks live, and the black boxes show none that has not arrived"
+    calls: dict[tuple[str, int, str], list[int]] = {}
+    for each in missed:
+        calls.setdefault((each.operation, each.number, each.group), []).append(each.rank)
+    return "; ".join(
+        f"{_ranks(ranks)} not arrived at {visible(operation)} {number} of group {visible(group)}"
+        for (operation, number, group), ranks in calls.items()
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} has"
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"ranks {', '.join(map(str, ranks[:_SHOWN_RANKS]))}{more} have"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 rank`, `2 ranks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def clock(instant_ns: int | None) -> str:
+    """Return an instant for people, to the second; `an unknown time` for None."""
+    if instant_ns is None:
+        return "an unknown time"
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(instant_ns / 1e9))
