@@ -51,6 +51,8 @@ def check_output(output: OutputOptions) -> None:
 def print_tables(tables: list[ReportTable], output: OutputOptions) -> None:
     """Print tables in the form that the user wants; JSON and CSV take one table."""
     check_output(output)
+    if output.json or output.csv:
+        _say_why_empty(tables)
     if output.json:
         from scope.report.encoding import encode_json
         from scope.report.rows import to_records
@@ -69,6 +71,15 @@ def print_tables(tables: list[ReportTable], output: OutputOptions) -> None:
     limit = _ROWS_OF_TEXT if output.limit is None else output.limit or None
     for table in tables:
         print_table(table.limited(limit), console)
+
+
+def _say_why_empty(tables: list[ReportTable]) -> None:
+    """Write to stderr why a table has no rows: JSON records and CSV have no place for it."""
+    from scope.report.inert import visible
+
+    for table in tables:
+        for note in () if table.rows else table.notes:
+            sys.stderr.write(f"scope: {visible(note)}\n")
 
 
 def write(text: str) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from scope.analysis.job import Analysis
     from scope.analysis.result import Result
     from scope.trace.columns import Column
 
@@ -83,3 +84,18 @@ def whole_table(
     return ReportTable(
         name=name, title=title, columns=tuple(columns), rows=cells, num_rows=len(cells), notes=tuple(notes)
     )
+
+
+def no_device_note(analysis: Analysis, *, what: str, kind: str) -> tuple[str, ...]:
+    """Return why a table of what devices ran, or the host for them, is empty, for its notes.
+
+    Args:
+        analysis: The results of a job.
+        what: What the table would hold.
+        kind: Events that `what` are, where there are device events.
+    """
+    if all(rank.is_host_timeline or not rank.devices for rank in analysis.ranks):
+        return (
+            f"{what}: no device events in these traces; they were recorded on CPUs, or without the GPU's activity.",
+        )
+    return (f"{what}: the traces hold device events, but no {kind}.",)

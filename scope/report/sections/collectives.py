@@ -176,6 +176,7 @@ def exposed_table(exposed: pl.DataFrame) -> ReportTable:
         "Communication, and how much nothing hid",
         EXPOSED_COLUMNS,
         frame_rows(exposed, sources, reasons=reasons),
+        notes=("No communication: the traces hold none.",) if exposed.is_empty() else (),
     )
 
 

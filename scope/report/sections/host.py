@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scope.analysis.copies import CopyStats
 from scope.analysis.launches import LaunchStats
 from scope.analysis.syncs import SyncStats
-from scope.report.sections.base import column, frame_column, frame_rows, whole_table
+from scope.report.sections.base import column, frame_column, frame_rows, no_device_note, whole_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,15 +78,18 @@ def launches_table(analysis: Analysis) -> ReportTable:
     """Return the launching calls of every rank with the delay to their first event."""
     no_event = "no event that these calls launched is in the trace"
     delays = [name for name in _LAUNCHES if "delay_ns" in name]
-    rows = _rows(analysis, "launches", _LAUNCHES, dict.fromkeys(delays, no_event))
-    return whole_table("launches", "Launching calls", LAUNCH_COLUMNS, rows)
+    rows = [*_rows(analysis, "launches", _LAUNCHES, dict.fromkeys(delays, no_event))]
+    notes = () if rows else no_device_note(analysis, what="No launches", kind="launching call")
+    return whole_table("launches", "Launching calls", LAUNCH_COLUMNS, rows, notes)
 
 
 def syncs_table(analysis: Analysis) -> ReportTable:
     """Return the calls that made the host wait for the device."""
     no_operator = "the call stands outside any operator"
     reasons = {SyncStats.operator: no_operator, SyncStats.root_operator: no_operator}
-    return whole_table("syncs", "Calls that block the host", SYNC_COLUMNS, _rows(analysis, "syncs", _SYNCS, reasons))
+    rows = [*_rows(analysis, "syncs", _SYNCS, reasons)]
+    notes = () if rows else no_device_note(analysis, what="No blocking calls", kind="call that blocks")
+    return whole_table("syncs", "Calls that block the host", SYNC_COLUMNS, rows, notes)
 
 
 def copies_table(analysis: Analysis) -> ReportTable:
@@ -94,7 +97,9 @@ def copies_table(analysis: Analysis) -> ReportTable:
     no_bytes = "the trace does not say the bytes"
     sized = (CopyStats.total_bytes, CopyStats.max_bytes, CopyStats.bandwidth_bytes_per_s)
     reasons = {**dict.fromkeys(sized, no_bytes), CopyStats.copy_kind: "the trace does not say the direction"}
-    return whole_table("copies", "Copies and sets", COPY_COLUMNS, _rows(analysis, "copies", _COPIES, reasons))
+    rows = [*_rows(analysis, "copies", _COPIES, reasons)]
+    notes = () if rows else no_device_note(analysis, what="No copies", kind="copy or set")
+    return whole_table("copies", "Copies and sets", COPY_COLUMNS, rows, notes)
 
 
 def _rows(

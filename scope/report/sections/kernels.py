@@ -49,8 +49,10 @@ def kernels_table(analysis: Analysis, *, by: KernelKey = "name") -> ReportTable:
     """Return device events of all ranks, grouped; shares are of the sum of their lengths, not of the window."""
     frame = _frame(analysis.kernels, by)
     reason = analysis.kernels.absent.get("by_module", "the trace was recorded without modules (with_modules=True)")
-    rows = () if frame is None else frame_rows(frame, _SHOWN, reasons={KernelStats.key: _NO_KEY[by]})
+    rows = () if frame is None else [*frame_rows(frame, _SHOWN, reasons={KernelStats.key: _NO_KEY[by]})]
     notes = (f"No modules: {reason}.",) if frame is None else ()
+    if not rows and not notes:
+        notes = ("No kernels: the traces hold no device event and no host range that counts.",)
     title = {"name": "Kernels", "kernel_class": "Kernel classes", "operator": "Operators", "module": "Modules"}[by]
     return whole_table("kernels", title, kernel_columns(by), rows, notes=notes)
 

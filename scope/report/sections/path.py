@@ -49,23 +49,29 @@ def critical_path_table(analysis: Analysis, *, step: int | None = None) -> Repor
         step: Number of the step that the paths are of; None for each device's step of median length.
     """
     rows: list[tuple[Cell, ...]] = []
-    notes: list[str] = []
     for rank in analysis.ranks:
-        for device in rank.devices:
-            path = device.critical_path
-            if path is None:
-                notes.append(f"{rank.label}, device {device.device}: {device.absent.get('critical_path', 'no path')}.")
-                continue
+        for path in _paths(rank):
             kinds = (path.ns_by_kind[kind] for kind in PATH_KINDS)
             rows.append((*_place(rank, path), path.length_ns, *kinds, path.num_inferred))
     title = f"Critical path of {'the median step' if step is None else f'step {step}'}"
-    return whole_table("critical-path", title, PATH_COLUMNS, rows, notes=notes)
+    return whole_table("critical-path", title, PATH_COLUMNS, rows, notes=_missing(analysis))
 
 
 def path_pieces_table(analysis: Analysis) -> ReportTable:
     """Return the pieces of every critical path in the order of time."""
     rows = [row for rank in analysis.ranks for path in _paths(rank) for row in _pieces(rank, path)]
-    return whole_table("critical-path", "Pieces of the critical path", PIECE_COLUMNS, rows)
+    return whole_table("critical-path", "Pieces of the critical path", PIECE_COLUMNS, rows, notes=_missing(analysis))
+
+
+def _missing(analysis: Analysis) -> Iterator[str]:
+    """Yield why devices have no path."""
+    for rank in analysis.ranks:
+        if not rank.devices:
+            yield f"{rank.label}: the trace holds no device."
+        for device in rank.devices:
+            if device.critical_path is None:
+                reason = device.absent.get("critical_path", "no path")
+                yield f"{rank.label}, device {device_name(device.device)}: {reason}."
 
 
 def _paths(rank: RankAnalysis) -> Iterator[CriticalPath]:

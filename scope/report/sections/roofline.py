@@ -41,6 +41,8 @@ _SHOWN: Final[tuple[tuple[Column, str, Unit], ...]] = (
 _SOURCES: Final = tuple(source for source, _, _ in _SHOWN)
 _SHAPES: Final = 1 + _SOURCES.index(RooflinePoints.shapes)
 
+_NO_DEVICES: Final = "No roofline: no device events in these traces; recorded on CPUs, or without the GPU's activity."
+
 ROOFLINE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
     *(frame_column(source, heading, unit=unit) for source, heading, unit in _SHOWN),
@@ -77,7 +79,7 @@ def coverage_table(rooflines: Mapping[str, Roofline]) -> ReportTable:
         cell = Absent(roofline.absent.get("coverage_ratio", "not known")) if coverage is None else coverage
         gpus = "; ".join(dict.fromkeys(match.reason for match in roofline.devices)) or Absent("no device")
         rows.append((label, gpus, cell, roofline.saving_ns, roofline.compute_ns, roofline.placed_ns))
-    return whole_table("roofline", "What the roofline places", COVERAGE_COLUMNS, rows)
+    return whole_table("roofline", "What the roofline places", COVERAGE_COLUMNS, rows, () if rows else (_NO_DEVICES,))
 
 
 def _rows(label: str, roofline: Roofline) -> Iterator[tuple[Cell, ...]]:
@@ -97,8 +99,12 @@ def _duration(row: tuple[Cell, ...]) -> int:
 
 
 def _notes(rooflines: Mapping[str, Roofline]) -> Iterator[str]:
+    if not rooflines:
+        yield _NO_DEVICES
     compute = sum(each.compute_ns for each in rooflines.values())
     placed = sum(each.placed_ns for each in rooflines.values())
+    if rooflines and not compute:
+        yield "No kernel computes: there is nothing to place under the roofline."
     if compute:
         yield f"{format_ratio(placed / compute)} of {format_duration(compute)} of compute is placed under the roofline."
     for reason in dict.fromkeys(match.reason for each in rooflines.values() for match in each.devices):

@@ -1,0 +1,52 @@
+"""A table without rows says why: in the text, and on stderr where the form has no place for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Done
+
+ON_CPUS = Path(__file__).parents[3] / "sample_traces" / "gloo-2-ranks-healthy"
+NO_DEVICES = "no device events in these traces"
+EMPTY = {
+    "roofline": NO_DEVICES,
+    "roofline --coverage": NO_DEVICES,
+    "launches": NO_DEVICES,
+    "syncs": NO_DEVICES,
+    "copies": NO_DEVICES,
+    "memory": "record it with profile_memory=True",
+    "critical-path": "rank 0, device host: a host timeline has no launches to follow",
+    "critical-path --pieces": "rank 1, device host: a host timeline has no launches to follow",
+    "kernels --by module": "record with_stack=True",
+}
+
+
+@pytest.mark.parametrize("command", EMPTY)
+def test_a_table_that_a_cpu_cannot_fill_says_why(scope: Callable[..., Done], command: str) -> None:
+    """Text holds the reason; JSON is an empty list, CSV a header, and both say it on stderr."""
+    arguments = [*command.split(), ON_CPUS]
+    text = scope(*arguments)
+    assert (text.code, text.err) == (0, "")
+    assert EMPTY[command] in " ".join(text.out.split())
+    for form in ("--json", "--csv"):
+        done = scope(*arguments, form)
+        assert done.code == 0
+        assert EMPTY[command] in done.err
+        assert json.loads(done.out) == [] if form == "--json" else done.out.count("\n") == 1
+
+
+def test_what_a_gpu_did_not_do_is_told_from_what_cannot_be_known(
+    scope: Callable[..., Done], trace: Callable[..., Path]
+) -> None:
+    """A trace of kernels says that it holds no copies, not that devices are missing; a full table is silent."""
+    done = scope("copies", trace())
+    assert "No copies: the traces hold device events, but no copy or set." in done.out
+    assert "No communication" in scope("collectives", trace(), "--view", "exposed").out
+    assert scope("launches", trace(), "--json").err == ""
