@@ -123,12 +123,13 @@ def _check_facts(folder: Path) -> tuple[list[Diagnosis], str]:
 def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     from scope.analysis.doctor.compare import compare_clocks, compare_ranks
     from scope.analysis.doctor.diagnosis import Diagnosis, sort_diagnoses
-    from scope.run.reader import RunReader, read_steps
+    from scope.run.reader import RunReader
+    from scope.run.schema import StepRecord
 
     reader = RunReader(run)
     info = reader.info()
     infos: list[RankInfo] = []
-    unreadable: list[Diagnosis] = []
+    problems: list[tuple[str, str]] = []
     steps: dict[int, list[StepRecord]] = {}
     hosts: dict[int, str] = {}
     for rank in reader.ranks():
@@ -136,14 +137,17 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
             own = rank.info()
             infos.append(own)
             hosts[own.rank] = own.host
-            steps[own.rank] = read_steps(rank.folder)
+            steps[own.rank] = [step for step in rank.new_steps() if isinstance(step, StepRecord)]
         except RunError as error:
-            unreadable.append(
-                Diagnosis(
-                    check="record", severity="warning", what=str(error), where=rank.folder.name,
-                    action="its figures are missing everywhere",
-                )
-            )  # fmt: skip
+            problems.append((str(error), rank.folder.name))
+        problems += [(problem, rank.folder.name) for problem in rank.take_problems()]
+    problems += [(problem, run.name) for problem in reader.take_problems()]
+    unreadable = [
+        Diagnosis(
+            check="record", severity="warning", what=what, where=where, action="its figures are missing everywhere",
+        )
+        for what, where in problems
+    ]  # fmt: skip
     found = [*compare_ranks(infos, world_size=info.world_size), *compare_clocks(steps, hosts), *unreadable]
     return sort_diagnoses(found), f"run {info.run_id}: {len(infos)} ranks on {len(set(hosts.values()))} hosts"
 

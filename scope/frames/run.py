@@ -18,7 +18,7 @@ from scope.run.reader import RunReader, read_steps
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from scope.run.blackbox import BlackBoxState
     from scope.run.reader import RankReader
@@ -60,7 +60,7 @@ class Run:
     """A run directory; its frames are those of `scope.frames.schema`.
 
     Not thread-safe: one reader at a time. A rank whose files are torn or foreign is left out of every frame and named
-    in `problems`, so that one bad file hides no other rank.
+    in `problems`, so that one bad file hides no other rank; a line that is no record costs itself alone.
 
     Attributes:
         path: The run directory.
@@ -184,15 +184,19 @@ class Run:
     def verdicts(self) -> Sequence[Verdict]:
         """Return what diagnosis found, oldest first.
 
+        A line that is no verdict costs itself alone, and is named in `problems`.
+
         Raises:
-            RunError: `verdicts.jsonl` is torn.
+            RunError: `verdicts.jsonl` is no regular file.
         """
         self._verdicts.extend(self._reader.new_verdicts())
+        self._note_all(self._reader.take_problems())
         return self._verdicts
 
     def _open_ranks(self) -> list[_Rank]:
         """Return every rank of every attempt that can be read, its `rank.json` as it is now."""
         found: list[_Rank] = []
+        self._note_all(self._reader.take_problems())
         for attempt in self._reader.attempts():
             for reader in self._reader.ranks(attempt):
                 try:
@@ -223,6 +227,7 @@ class Run:
                 read(rank)
             except RunError as error:
                 self._note(error)
+            self._note_all(rank.reader.take_problems())
 
     def _read_steps(self, rank: _Rank) -> None:
         """Read new lines; a file that was replaced because old steps were folded is taken from its start."""
@@ -240,8 +245,10 @@ class Run:
         self._events.add(rows)
 
     def _note(self, error: RunError) -> None:
-        if str(error) not in self.problems:
-            self.problems.append(str(error))
+        self._note_all([str(error)])
+
+    def _note_all(self, problems: Iterable[str]) -> None:
+        self.problems.extend(problem for problem in problems if problem not in self.problems)
 
 
 def _version_of(path: Path) -> tuple[int, ...] | None:

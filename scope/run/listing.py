@@ -31,7 +31,7 @@ class RunEntry:
         attempts: Number of attempts.
         ranks: Ranks of the last attempt that have recorded anything.
         last_step: Largest step in progress over the black boxes of the last attempt; absent without one.
-        ended: Every rank of the last attempt closed its recording in order.
+        ended: Every rank of the last attempt has ended: it closed its recording, or a signal to the job ended it.
         num_bytes: Size of all files.
     """
 
@@ -48,22 +48,35 @@ def list_runs(folder: Path) -> tuple[list[RunEntry], list[str]]:
     """Return the runs below a folder (or the folder itself), the latest last, and what could not be read.
 
     Raises:
-        RunError: There is no such folder.
+        RunError: There is no such folder, or it cannot be read.
     """
     if not folder.is_dir():
         message = f"{folder}: there is no such folder"
         raise RunError(message)
     found: list[RunEntry] = []
     problems: list[str] = []
-    candidates = [folder] if (folder / paths.RUN_FILE).exists() else sorted(folder.iterdir())
-    for path in candidates:
-        if not (path / paths.RUN_FILE).is_file():
-            continue
+    for path in _candidates(folder):
         try:
             found.append(_describe(path))
         except RunError as error:
             problems.append(str(error))
     return sorted(found, key=lambda entry: entry.info.started_ns), problems
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Return what may be a run: a folder that holds `run.json`, or one that cannot be looked into."""
+    if os.path.lexists(folder / paths.RUN_FILE):
+        return [folder]
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        message = f"{folder}: cannot be read ({error.strerror})"
+        raise RunError(message) from error
+    return [path for path in inside if os.path.isfile(path / paths.RUN_FILE) or _is_closed(path)]  # noqa: PTH113
+
+
+def _is_closed(path: Path) -> bool:
+    return os.path.isdir(path) and not os.access(path, os.X_OK)  # noqa: PTH112 - Path's own may raise
 
 
 def tag_run(run: Path, tags: dict[str, str]) -> RunInfo:
@@ -110,15 +123,26 @@ def _describe(path: Path) -> RunEntry:
     reader = RunReader(path)
     ranks = reader.ranks()
     states = [state for rank in ranks if (state := _state(rank)) is not None]
+    num_ended = sum(_has_ended(rank) for rank in ranks)
     return RunEntry(
         path=path,
         info=info,
         attempts=len(reader.attempts()),
         ranks=len(ranks),
         last_step=max((state.step for state in states if state.step is not None), default=None),
-        ended=bool(states) and len(states) == len(ranks) and all(state.closed for state in states),
+        ended=bool(ranks) and num_ended == len(ranks),
         num_bytes=_size(path),
     )
+
+
+def _has_ended(rank: RankReader) -> bool:
+    state = _state(rank)
+    if state is not None and state.closed:
+        return True
+    try:
+        return rank.info().ended_ns is not None
+    except RunError:
+        return False
 
 
 def _state(rank: RankReader) -> BlackBoxState | None:

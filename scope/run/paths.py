@@ -30,6 +30,8 @@ SEGMENT_SUFFIX: Final = ".bin"
 OPEN_SEGMENT_SUFFIX: Final = ".part"
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ATTEMPT: Final = re.compile(r"attempt-([0-9]{3,9})")
+_RANK: Final = re.compile(r"([0-9]{5,9})")
 _MIN_FREE_BYTES: Final = 64 * 2**20
 _NETWORK_TYPES: Final = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "afs", "wekafs", "pvfs2")
@@ -93,14 +95,40 @@ def rank_folder(run: Path, attempt: int, rank: int) -> Path:
     return attempt_folder(run, attempt) / "ranks" / f"{rank:05d}"
 
 
+def read_place(folder: Path) -> tuple[int, int] | None:
+    """Return attempt and rank of a rank's folder by its path; `None` where it does not lie as in a run directory.
+
+    Examples:
+        >>> read_place(Path("run/attempt-001/ranks/00042"))
+        (1, 42)
+    """
+    attempt, rank = _ATTEMPT.fullmatch(folder.parent.parent.name), _RANK.fullmatch(folder.name)
+    return (int(attempt[1]), int(rank[1])) if attempt and rank and folder.parent.name == "ranks" else None
+
+
 def list_attempts(run: Path) -> list[int]:
     """Return the numbers of the attempts that a run directory holds, sorted; empty when it does not exist."""
-    return _numbered(run, re.compile(r"attempt-(\d{3,9})"))
+    return _numbered(run, _ATTEMPT)
 
 
 def list_ranks(run: Path, attempt: int) -> list[int]:
-    """Return the ranks that an attempt holds, sorted."""
-    return _numbered(attempt_folder(run, attempt) / "ranks", re.compile(r"(\d{5,9})"))
+    """Return the ranks that an attempt holds, sorted; none behind a link."""
+    folder = attempt_folder(run, attempt)
+    ranks = folder / "ranks"
+    return [] if os.path.islink(folder) or os.path.islink(ranks) else _numbered(ranks, _RANK)  # noqa: PTH114
+
+
+def list_links(run: Path, attempt: int | None = None) -> list[Path]:
+    """Return the links that stand where the folders of a run's attempts, or of an attempt's ranks, should."""
+    ranks = None if attempt is None else attempt_folder(run, attempt) / "ranks"
+    if ranks is not None and os.path.islink(ranks):  # noqa: PTH114 - Path's own raises where access is denied
+        return [ranks]
+    folder, name = (run, _ATTEMPT) if ranks is None else (ranks, _RANK)
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_symlink() and name.fullmatch(entry.name)]
+    except OSError:
+        return []
 
 
 def _numbered(folder: Path, name: re.Pattern[str]) -> list[int]:
@@ -141,7 +169,9 @@ def register_spool(entry: Registration, *, folder: Path | None = None) -> None:
     folder = folder or registry_folder()
     try:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        replace_document(folder / f"{entry.run_id}.json", msgspec.json.encode(entry))
+        # Runs of one id in two folders have an entry each.
+        digest = hashlib.sha256(entry.spool.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        replace_document(folder / f"{entry.run_id}-{digest}.json", msgspec.json.encode(entry))
     except OSError:
         return
 
@@ -157,7 +187,7 @@ def read_registry(folder: Path | None = None) -> tuple[list[Registration], list[
         except (RunError, msgspec.MsgspecError, RecursionError) as error:
             problems.append(f"{path}: {error}")
             continue
-        if Path(entry.spool).is_dir():
+        if os.path.isdir(entry.spool):  # noqa: PTH112 - Path's own raises where access is denied
             found.append(entry)
     return found, problems
 

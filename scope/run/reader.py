@@ -1,15 +1,17 @@
 """Plain readers of a run directory: standard library and msgspec, for exporters and the command line.
 
-Everything here accepts a run that is being written. A file that is torn, foreign or of another major version raises a
-`RunError` that names it; a newer minor version is read and what it cannot tell is noted in `RankReader.notes`.
+Everything here accepts a run that is being written. A document that is torn, foreign or of another major version raises
+a `RunError` that names it; of a file of lines, a bad one costs itself alone and is named by `take_problems`; a newer
+minor version is read and what it cannot tell is noted in `RankReader.notes`. Links inside a run directory are refused.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
@@ -17,7 +19,7 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.calls import CallRecord, read_segment
-from scope.run.files import open_regular, read_document
+from scope.run.files import check_no_link, open_regular, read_document
 from scope.run.schema import (
     SCHEMA_MAJOR,
     SCHEMA_MINOR,
@@ -31,6 +33,9 @@ from scope.run.schema import (
     Verdict,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _Record = TypeVar("_Record")
 _MAX_LINE_BYTES: Final = 16 * 2**20
 _READ_BYTES: Final = 4 * 2**20
@@ -38,6 +43,8 @@ CAPTURE_SUFFIX: Final = ".capture.json"
 """Ends the name of a window's description, which lies beside its trace."""
 _REMEMBERED_BYTES: Final = 256
 _MAX_NAMED_PROBLEMS: Final = 5
+_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+_LARGEST_SUM: Final = 2**62
 
 
 def read_run_info(run: Path) -> RunInfo:
@@ -46,11 +53,11 @@ def read_run_info(run: Path) -> RunInfo:
     Raises:
         RunError: `run` is no run directory, or the file is torn or of another major version.
     """
-    if not run.is_dir():
+    if not os.path.isdir(run):  # noqa: PTH112 - unlike Path's own, it raises nothing where access is denied
         message = f"{run}: there is no such folder; name a run directory (it holds {paths.RUN_FILE})"
         raise RunError(message)
     path = run / paths.RUN_FILE
-    if not path.exists():
+    if not os.path.lexists(path) and os.access(run, os.X_OK):
         message = f"{run}: is not a run directory (no {paths.RUN_FILE} in it)"
         raise RunError(message)
     info = _decode(path, RunInfo)
@@ -62,12 +69,24 @@ def read_rank_info(folder: Path) -> RankInfo:
     """Return the `rank.json` of a rank's folder.
 
     Raises:
-        RunError: It is missing, torn or of another major version.
+        RunError: It is missing, torn or of another major version, or tells of another rank than that of its folder.
     """
     path = folder / paths.RANK_FILE
     info = _decode(path, RankInfo)
     check_version(info.schema, path)
+    _check_place(folder, path, attempt=info.attempt, rank=info.rank)
     return info
+
+
+def _check_place(folder: Path, path: Path, *, attempt: int, rank: int) -> None:
+    """Refuse a file that lies in the folder of another rank: its figures would replace those of that one."""
+    wanted = paths.read_place(folder)
+    if wanted is not None and wanted != (attempt, rank):
+        message = (
+            f"{path}: tells of rank {rank} of attempt {attempt}, but lies in the folder of rank {wanted[1]} of "
+            f"attempt {wanted[0]}; it is left out"
+        )
+        raise RunError(message)
 
 
 def check_version(version: str, path: Path) -> str | None:
@@ -76,10 +95,11 @@ def check_version(version: str, path: Path) -> str | None:
     Raises:
         RunError: It is of another major version, or the version makes no sense.
     """
-    major, _, minor = version.partition(".")
-    if not (major.isascii() and major.isdigit() and minor.isascii() and minor.isdigit()):
-        message = f"{path}: has schema {version!r}, which is no version"
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        message = f"{path}: has schema {version[:40]!r}, which is no version"
         raise RunError(message)
+    major, minor = match.groups()
     if int(major) != SCHEMA_MAJOR:
         message = f"{path}: has schema {version}, this Scope reads {SCHEMA_MAJOR}.x; use the version that wrote it"
         raise RunError(message)
@@ -111,15 +131,25 @@ class LineTail(Generic[_Record]):
     A last line without its newline is left for the next time: it is being written. A file that was replaced (old steps
     folded) or that shrank is read again from its start; `restarts` counts that, and the caller forgets what it had.
 
+    A line that is no record costs itself alone; `take_problems` names it.
+
     Attributes:
         path: The file.
         restarts: Times that reading began anew.
     """
 
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[_Record]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        decoder: msgspec.json.Decoder[_Record],
+        *,
+        find_fault: Callable[[_Record], str | None] | None = None,
+    ) -> None:
         self.path = path
         self.restarts = 0
         self._decoder = decoder
+        self._find_fault = find_fault
+        self._problems: list[str] = []
         self._offset = 0
         self._line = 0
         self._inode = -1
@@ -129,12 +159,12 @@ class LineTail(Generic[_Record]):
         """Return the records that are new; empty when the file does not exist.
 
         Args:
-            max_bytes: Stop after about this many; the next call goes on.
+            max_bytes: Stop after about this many, but not before the first record; the next call goes on.
 
         Raises:
-            RunError: A line is no record (the message names the line), or the file is no regular one.
+            RunError: A line is longer than 16 MiB, or the file is no regular one.
         """
-        if not self.path.exists() and not self.path.is_symlink():
+        if not os.path.lexists(self.path):
             return []
         descriptor = open_regular(self.path)
         try:
@@ -142,6 +172,11 @@ class LineTail(Generic[_Record]):
             return self._read(descriptor, max_bytes)
         finally:
             os.close(descriptor)
+
+    def take_problems(self) -> list[str]:
+        """Return what was wrong with lines since the last call, one sentence a piece of the file that was read."""
+        taken, self._problems = self._problems, []
+        return taken
 
     @property
     def place(self) -> LinePlace:
@@ -154,7 +189,7 @@ class LineTail(Generic[_Record]):
         Raises:
             RunError: The file is no regular one.
         """
-        if place.inode < 0 or not self.path.exists():
+        if place.inode < 0 or not os.path.lexists(self.path):
             return False
         descriptor = open_regular(self.path)
         try:
@@ -181,7 +216,7 @@ class LineTail(Generic[_Record]):
         records: list[_Record] = []
         taken = 0
         left = b""
-        while max_bytes is None or taken < max_bytes:
+        while max_bytes is None or taken < max_bytes or not records:
             chunk = os.pread(descriptor, min(_READ_BYTES, max_bytes or _READ_BYTES), self._offset + len(left))
             if not chunk:
                 break
@@ -202,21 +237,46 @@ class LineTail(Generic[_Record]):
             records = self._decoder.decode_lines(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return self._decode_one_by_one(content)
+        if self._find_fault is not None and any(map(self._find_fault, records)):
+            return self._decode_one_by_one(content)
         self._line += content.count(b"\n") + 1
         return records
 
     def _decode_one_by_one(self, content: bytes) -> list[_Record]:
-        """Find out which lines are no records, to name them all."""
+        """Return the lines that are records, and note which are none."""
+        records: list[_Record] = []
         problems: list[str] = []
-        for number, line in enumerate(content.split(b"\n"), start=self._line + 1):
+        lines = content.split(b"\n")
+        for number, line in enumerate(lines, start=self._line + 1):
+            if not line.strip():
+                continue
             try:
-                self._decoder.decode(line)
+                record = self._decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 problems.append(f"line {number}: {error}")
+                continue
+            if self._find_fault is not None and (fault := self._find_fault(record)):
+                problems.append(f"line {number}: {fault}")
+            else:
+                records.append(record)
+        self._line += len(lines)
         more = len(problems) - _MAX_NAMED_PROBLEMS
         named = "; ".join(problems[:_MAX_NAMED_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-        message = f"{self.path}: is torn or foreign: {named or 'unreadable lines'}"
-        raise RunError(message)
+        # Of a file that is not ours at all, the first words suffice.
+        if len(self._problems) < _MAX_NAMED_PROBLEMS:
+            self._problems.append(f"{self.path}: is torn or foreign: {named}; the other lines are read")
+        return records
+
+
+def _find_fault(line: StepLine) -> str | None:
+    """Return why the figures of a step, each within its range, cannot be true together."""
+    if line.end_ns < line.start_ns:
+        return "it ends before it begins"
+    if sum(line.phases.values()) > _LARGEST_SUM:
+        return "its phases are longer than can be"
+    if isinstance(line, StepRecord) and line.device_ns and sum(line.device_ns.values()) > _LARGEST_SUM:
+        return "its device time is longer than can be"
+    return None
 
 
 _steps_decoder: Final = msgspec.json.Decoder(StepLine)
@@ -245,7 +305,7 @@ class RankReader:
     notes: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        self._steps = LineTail(self.folder / paths.STEPS_FILE, _steps_decoder)
+        self._steps = LineTail(self.folder / paths.STEPS_FILE, _steps_decoder, find_fault=_find_fault)
         self._events = LineTail(self.folder / paths.EVENTS_FILE, _events_decoder)
         self._segments_read: set[str] = set()
 
@@ -270,10 +330,18 @@ class RankReader:
         """Return what the black box says, `None` when there is none.
 
         Raises:
-            RunError: As `read_black_box`.
+            RunError: As `read_black_box`, or it tells of another rank than that of its folder.
         """
         path = self.folder / paths.BLACK_BOX_FILE
-        return read_black_box(path) if os.path.lexists(path) else None
+        if not os.path.lexists(path):
+            return None
+        state = read_black_box(path)
+        _check_place(self.folder, path, attempt=state.identity.attempt, rank=state.identity.rank)
+        return state
+
+    def take_problems(self) -> list[str]:
+        """Return which lines of steps and events were no records since the last call, a sentence each."""
+        return [*self._steps.take_problems(), *self._events.take_problems()]
 
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
         """Return the steps and summaries written since the last call, oldest first.
@@ -308,8 +376,9 @@ class RankReader:
         """Return the calls of the segments closed since the last call.
 
         Raises:
-            RunError: As `read_segment`.
+            RunError: As `read_segment`, or the folder is a link.
         """
+        check_no_link(self.folder / paths.CALLS_FOLDER)
         records: list[CallRecord] = []
         for path in sorted((self.folder / paths.CALLS_FOLDER).glob(f"*{paths.SEGMENT_SUFFIX}")):
             if path.name not in self._segments_read:
@@ -330,15 +399,18 @@ def read_traces(folder: Path) -> list[Trace]:
     """Return the captured windows in a folder whose trace is complete.
 
     Raises:
-        RunError: A capture's description is torn, or names a file outside the folder.
+        RunError: A capture's description is torn, or names a file outside the folder, or a link leads out of it.
     """
     found: list[Trace] = []
+    if os.path.lexists(folder.parent / paths.RANK_FILE):
+        check_no_link(folder)
     for path in sorted(folder.glob(f"*{CAPTURE_SUFFIX}")):
         info = _decode(path, CaptureInfo)
         if Path(info.trace).name != info.trace:
             message = f"{path}: names a trace outside its folder"
             raise RunError(message)
         trace = folder / info.trace
+        check_no_link(trace)
         if trace.is_file():
             found.append(Trace(path=trace, info=info))
     return found
@@ -357,6 +429,8 @@ class RunReader:
     def __post_init__(self) -> None:
         self._ranks: dict[tuple[int, int], RankReader] = {}
         self._verdicts = LineTail(self.run / paths.VERDICTS_FILE, _verdicts_decoder)
+        self._links: set[Path] = set()
+        self._looked_ns: dict[Path, int] = {}
 
     def info(self) -> RunInfo:
         """Return `run.json`, and what it does not say from the first rank of the last attempt, as far as that knows.
@@ -384,6 +458,26 @@ class RunReader:
     def attempts(self) -> list[int]:
         """Return the attempts, sorted."""
         return paths.list_attempts(self.run)
+
+    def take_problems(self) -> list[str]:
+        """Return which verdicts were no records since the last call, and the links that were not followed, once."""
+        links = sorted(
+            {link for attempt in (None, *self.attempts()) for link in self._find_links(attempt)} - self._links
+        )
+        self._links.update(links)
+        return [*self._verdicts.take_problems(), *(f"{link}: is a link, which is not followed" for link in links)]
+
+    def _find_links(self, attempt: int | None) -> list[Path]:
+        """Return the links among attempts or ranks; none when nothing came or went since they were looked for."""
+        folder = self.run if attempt is None else paths.attempt_folder(self.run, attempt) / "ranks"
+        try:
+            changed_ns = os.lstat(folder).st_mtime_ns  # follows no link, unlike what pathlib does by itself
+        except OSError:
+            return []
+        if self._looked_ns.get(folder) == changed_ns:
+            return []
+        self._looked_ns[folder] = changed_ns
+        return paths.list_links(self.run, attempt)
 
     def ranks(self, attempt: int | None = None) -> list[RankReader]:
         """Return the readers of the ranks of an attempt (the last one when absent), by rank."""

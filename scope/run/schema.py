@@ -17,13 +17,15 @@ Rules that hold for all of them:
   plus the offset of its first clock anchor, so they never run backwards within a rank. Lengths are integer
   nanoseconds, sizes integer bytes. Spans are half-open.
 - Unknown is absent (`None`, and left out of the JSON), never 0; `absent` maps the name of a field to the reason.
+- Every number has a range (`Count`, `Length`, `Instant`, ...): a record with one outside it is no record. Figures of
+  files that anybody may have written so fit 64-bit columns, and none of them asks for memory or time beyond reason.
 - A reader accepts a newer minor version, skips the fields that it does not know, and says so; another major version is
   an error.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -99,6 +101,33 @@ EventKind = Literal[
     "warning",
 ]
 
+MOST_RANKS: Final = 2**20
+"""Ranks of a run are numbered below this; no job comes near, and a file that says otherwise is foreign."""
+_LARGEST: Final = 2**63 - 1
+
+Instant = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+"""Nanoseconds since the epoch."""
+Length = Annotated[int, msgspec.Meta(ge=0, le=2**58)]
+"""Nanoseconds, nine years at most, so that some of them add up in 64 bits."""
+Correction = Annotated[int, msgspec.Meta(ge=-(2**58), le=2**58)]
+"""Nanoseconds that may be taken back."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+"""How many, or bytes: an exbibyte at most."""
+RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+"""A rank, or its place within its host or group."""
+NumRanks = Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS)]
+"""A number of ranks."""
+Attempt = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+"""A restart count."""
+Number = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+"""A number of something (a group, a device, a NUMA node); -1 stands for none in some of the system's own files."""
+Flop = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+"""FLOPs, or FLOPs per second or token."""
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+"""A share; above 1 where what it is counted against was said too small."""
+Evidence = Annotated[int, msgspec.Meta(ge=-(2**63), le=_LARGEST)]
+"""A whole number of `Detail`."""
+
 
 class _Record(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     """Base of all records: fields by name, defaults left out of the JSON, unknown fields skipped."""
@@ -118,18 +147,20 @@ class RunInfo(_Record, frozen=True):
         model: What is known of the model.
         parallel: Size of each axis by its name (`dp_replicate`, `dp_shard`, `cp`, `ep`, `tp`, `pp`).
         tags: The user's own labels.
+        run_dir: The run directory, as the node that wrote the file names it; tells runs with the same id apart.
         synthetic: Made by `scope.testing`, not recorded.
     """
 
     schema: str
     run_id: str
-    started_ns: int
+    started_ns: Instant
     run_id_source: str | None = None
-    world_size: int | None = None
+    world_size: NumRanks | None = None
     versions: dict[str, str] = {}
     model: ModelInfo | None = None
-    parallel: dict[str, int] = {}
+    parallel: dict[str, NumRanks] = {}
     tags: dict[str, str] = {}
+    run_dir: str | None = None
     synthetic: bool = False
 
 
@@ -145,9 +176,9 @@ class ModelInfo(_Record, frozen=True):
     """
 
     name: str | None = None
-    num_parameters: int | None = None
-    num_active_parameters: int | None = None
-    num_layers: int | None = None
+    num_parameters: Count | None = None
+    num_active_parameters: Count | None = None
+    num_layers: Count | None = None
     dtype: str | None = None
 
 
@@ -167,12 +198,12 @@ class DeviceInfo(_Record, frozen=True):
 
     kind: Literal["cuda", "cpu"]
     name: str | None = None
-    index: int | None = None
+    index: Number | None = None
     uuid: str | None = None
     pci_bus_id: str | None = None
-    memory_bytes: int | None = None
-    numa_node: int | None = None
-    num_multiprocessors: int | None = None
+    memory_bytes: Count | None = None
+    numa_node: Number | None = None
+    num_multiprocessors: Count | None = None
 
 
 class NicInfo(_Record, frozen=True):
@@ -190,8 +221,8 @@ class NicInfo(_Record, frozen=True):
     name: str
     kind: str
     up: bool | None = None
-    rate_bits_per_s: int | None = None
-    numa_node: int | None = None
+    rate_bits_per_s: Count | None = None
+    numa_node: Number | None = None
     pci_bus_id: str | None = None
 
 
@@ -208,13 +239,13 @@ class GroupInfo(_Record, frozen=True):
         destroyed_ns: When it was destroyed.
     """
 
-    group: int
+    group: Number
     name: str
-    ranks: tuple[int, ...]
+    ranks: tuple[RankNumber, ...]
     backend: str | None = None
     mesh_axis: str | None = None
     description: str | None = None
-    destroyed_ns: int | None = None
+    destroyed_ns: Instant | None = None
 
 
 class ClockAnchor(_Record, frozen=True):
@@ -226,9 +257,9 @@ class ClockAnchor(_Record, frozen=True):
         error_ns: Half the distance of these two readings.
     """
 
-    wall_ns: int
-    monotonic_ns: int
-    error_ns: int
+    wall_ns: Instant
+    monotonic_ns: Instant
+    error_ns: Length
 
 
 class FlopsInfo(_Record, frozen=True):
@@ -253,17 +284,17 @@ class FlopsInfo(_Record, frozen=True):
 
     source: Literal["counter", "formula", "user"] | None = None
     convention: Literal["full", "causal_halved"] | None = None
-    model_flop_per_token: float | None = None
-    hardware_flop_per_token: float | None = None
-    model_flop_per_step: float | None = None
-    hardware_flop_per_step: float | None = None
-    num_parameters: int | None = None
-    peak_flop_per_s: float | None = None
+    model_flop_per_token: Flop | None = None
+    hardware_flop_per_token: Flop | None = None
+    model_flop_per_step: Flop | None = None
+    hardware_flop_per_step: Flop | None = None
+    num_parameters: Count | None = None
+    peak_flop_per_s: Flop | None = None
     peak_dtype: str | None = None
     peak_source: str | None = None
-    counter_coverage_ratio: float | None = None
+    counter_coverage_ratio: Ratio | None = None
     formula_difference_ratio: float | None = None
-    step: int | None = None
+    step: Count | None = None
     absent: dict[str, str] = {}
 
 
@@ -294,21 +325,22 @@ class RankInfo(_Record, frozen=True):
         spool: Folder that the process writes to, on its own host.
         script: Name of the program, without arguments.
         ended_ns: When recording was closed; absent while the process lives or when it was killed.
-        exit_reason: `finished`, `exception` or `interrupted`.
+        exit_reason: `finished`, `exception`, `interrupted`, or `terminated by signal N` where `scope run` was asked to
+            end the job and wrote it for a rank that could not.
         absent: Name of a field to the reason why it is absent.
     """
 
     schema: str
     run_id: str
-    attempt: int
-    rank: int
-    started_ns: int
+    attempt: Attempt
+    rank: RankNumber
+    started_ns: Instant
     host: str
-    pid: int
-    process_start_ticks: int | None = None
+    pid: Count
+    process_start_ticks: Count | None = None
     boot_id: str | None = None
-    world_size: int | None = None
-    local_rank: int | None = None
+    world_size: NumRanks | None = None
+    local_rank: RankNumber | None = None
     device: DeviceInfo | None = None
     nics: tuple[NicInfo, ...] = ()
     groups: tuple[GroupInfo, ...] = ()
@@ -320,7 +352,7 @@ class RankInfo(_Record, frozen=True):
     collectives_route: str | None = None
     spool: str | None = None
     script: str | None = None
-    ended_ns: int | None = None
+    ended_ns: Instant | None = None
     exit_reason: str | None = None
     absent: dict[str, str] = {}
 
@@ -342,16 +374,16 @@ class CollectiveTotal(_Record, frozen=True):
         control: Control traffic (sizes and payloads of object collectives, barriers of a checkpoint).
     """
 
-    group: int
+    group: Number
     operation: str
-    num_calls: int
-    in_bytes: int
-    out_bytes: int
+    num_calls: Count
+    in_bytes: Count
+    out_bytes: Count
     variant: str = "plain"
-    num_timed: int = 0
-    duration_ns: int | None = None
-    num_blocked_known: int = 0
-    blocked_ns: int | None = None
+    num_timed: Count = 0
+    duration_ns: Length | None = None
+    num_blocked_known: Count = 0
+    blocked_ns: Length | None = None
     control: bool = False
 
 
@@ -364,9 +396,9 @@ class MemoryPeak(_Record, frozen=True):
         resident_bytes: Resident set of the process (CPU), the largest reading.
     """
 
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    resident_bytes: int | None = None
+    allocated_bytes: Count | None = None
+    reserved_bytes: Count | None = None
+    resident_bytes: Count | None = None
 
 
 class MemoryRecord(_Record, frozen=True):
@@ -384,10 +416,10 @@ class MemoryRecord(_Record, frozen=True):
 
     peak: MemoryPeak
     phases: dict[str, MemoryPeak] = {}
-    fragmentation_ratio: float | None = None
-    num_alloc_retries: int | None = None
-    other_bytes: int | None = None
-    free_bytes: int | None = None
+    fragmentation_ratio: Ratio | None = None
+    num_alloc_retries: Count | None = None
+    other_bytes: Count | None = None
+    free_bytes: Count | None = None
     sampled: bool = False
 
 
@@ -422,29 +454,29 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         disturbed: Why the step is not like others: `flops_counted`, `capture`, or absent.
     """
 
-    step: int
-    start_ns: int
-    end_ns: int
-    phases: dict[str, int]
-    communication_wait_ns: int | None = None
-    communication_wait_coverage_ratio: float | None = None
-    gc_ns: int = 0
-    num_gc: int = 0
-    device_ns: dict[str, int] | None = None
+    step: Count
+    start_ns: Instant
+    end_ns: Instant
+    phases: dict[str, Length]
+    communication_wait_ns: Length | None = None
+    communication_wait_coverage_ratio: Ratio | None = None
+    gc_ns: Length = 0
+    num_gc: Count = 0
+    device_ns: dict[str, Length] | None = None
     collectives: tuple[CollectiveTotal, ...] = ()
     memory: MemoryRecord | None = None
-    tokens: int | None = None
-    samples: int | None = None
-    input_bytes: int | None = None
-    num_microbatches: int | None = None
-    num_optimizer_steps: int | None = None
-    num_skipped_optimizer_steps: int = 0
-    model_flop: float | None = None
-    hardware_flop: float | None = None
-    mfu_ratio: float | None = None
-    hfu_ratio: float | None = None
-    recorder_ns: int = 0
-    num_dropped: int = 0
+    tokens: Count | None = None
+    samples: Count | None = None
+    input_bytes: Count | None = None
+    num_microbatches: Count | None = None
+    num_optimizer_steps: Count | None = None
+    num_skipped_optimizer_steps: Count = 0
+    model_flop: Flop | None = None
+    hardware_flop: Flop | None = None
+    mfu_ratio: Ratio | None = None
+    hfu_ratio: Ratio | None = None
+    recorder_ns: Correction = 0
+    num_dropped: Count = 0
     calls_recorded: bool = False
     disturbed: str | None = None
 
@@ -474,31 +506,31 @@ class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
         num_dropped: Added.
     """
 
-    first_step: int
-    last_step: int
-    num_steps: int
-    start_ns: int
-    end_ns: int
-    duration_ns: int
-    min_duration_ns: int
-    max_duration_ns: int
-    phases: dict[str, int]
-    communication_wait_ns: int | None = None
-    gc_ns: int = 0
+    first_step: Count
+    last_step: Count
+    num_steps: Count
+    start_ns: Instant
+    end_ns: Instant
+    duration_ns: Length
+    min_duration_ns: Length
+    max_duration_ns: Length
+    phases: dict[str, Length]
+    communication_wait_ns: Length | None = None
+    gc_ns: Length = 0
     collectives: tuple[CollectiveTotal, ...] = ()
     peak: MemoryPeak | None = None
-    tokens: int | None = None
-    model_flop: float | None = None
-    hardware_flop: float | None = None
-    input_bytes: int | None = None
-    recorder_ns: int = 0
-    num_dropped: int = 0
+    tokens: Count | None = None
+    model_flop: Flop | None = None
+    hardware_flop: Flop | None = None
+    input_bytes: Count | None = None
+    recorder_ns: Correction = 0
+    num_dropped: Count = 0
 
 
 StepLine = StepRecord | StepSummary
 """What a line of `steps.jsonl` may hold."""
 
-Detail = str | int | float | bool | list[str | int] | None
+Detail = str | Evidence | float | bool | list[str | Evidence] | None
 """A value of `EventRecord.detail` or `Verdict.evidence`; names carry their unit (`bytes`, `duration_ns`)."""
 
 
@@ -517,12 +549,12 @@ class EventRecord(_Record, frozen=True):
             dump `reason` and `stacks`.
     """
 
-    time_ns: int
+    time_ns: Instant
     kind: EventKind
     message: str
-    step: int | None = None
+    step: Count | None = None
     phase: str | None = None
-    duration_ns: int | None = None
+    duration_ns: Length | None = None
     detail: dict[str, Detail] = {}
 
 
@@ -544,16 +576,16 @@ class CaptureInfo(_Record, frozen=True):
     """
 
     trace: str
-    rank: int
-    first_step: int
-    num_steps: int
-    start_ns: int
-    end_ns: int
+    rank: RankNumber
+    first_step: Count
+    num_steps: Count
+    start_ns: Instant
+    end_ns: Instant
     reason: str
-    cost_ns: int
+    cost_ns: Length
     with_stack: bool = False
     record_shapes: bool = False
-    trace_bytes: int | None = None
+    trace_bytes: Count | None = None
 
 
 class Verdict(_Record, frozen=True):
@@ -573,14 +605,14 @@ class Verdict(_Record, frozen=True):
         resolved_ns: When it no longer held.
     """
 
-    time_ns: int
+    time_ns: Instant
     kind: str
     severity: Literal["info", "warning", "critical"]
     summary: str
-    attempt: int = 0
-    ranks: tuple[int, ...] = ()
+    attempt: Attempt = 0
+    ranks: tuple[RankNumber, ...] = ()
     group: str | None = None
-    step: int | None = None
+    step: Count | None = None
     action: str | None = None
     evidence: dict[str, Detail] = {}
-    resolved_ns: int | None = None
+    resolved_ns: Instant | None = None

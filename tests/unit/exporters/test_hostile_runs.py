@@ -46,7 +46,7 @@ class Spoilt:
         )
         self.rank(0)
 
-    def rank(self, rank: int, lines: str = "", **changes: Any) -> Path:
+    def rank(self, rank: int, lines: str = "", /, **changes: Any) -> Path:
         """Write a rank whose steps are two good ones and these lines."""
         folder = paths.rank_folder(self.folder, 0, rank)
         folder.mkdir(parents=True)
@@ -67,6 +67,68 @@ class Spoilt:
             assert all(sample.value >= 0 for sample in family.samples if family.type == "counter"), family
         assert series.get(t.STEPS, (short_hash("job"), "0")) == 2
         return series
+
+
+_HUGE = "9" * 4_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": 0}, {"rank": -5}, {"rank": 10**400}, {"rank": 2**20}, {"attempt": 1}, {"attempt": 10**400},
+        {"world_size": 2 * 10**9}, {"world_size": 2**40}, {"world_size": int(_HUGE)}, {"ended_ns": -(2**70)},
+        {"ended_ns": 2**70}, {"schema": "1." + "9" * 5_000}, {"local_rank": int(_HUGE)},
+    ],
+    ids=lambda changes: str(list(changes)),
+)  # fmt: skip
+def test_who_a_rank_cannot_be_is_counted_and_no_label(spoilt: Spoilt, changes: dict[str, Any]) -> None:
+    """A rank of another number than its folder's, or beyond any job, takes no other rank's place and shows nothing."""
+    folder = spoilt.rank(1, **changes)
+    series = spoilt.read()
+    assert count_of(1, series) == 0
+    assert max(len(value) for _, samples in series for labels in samples for value in labels) < 100
+    assert {error for error, _ in spoilt.problems} == {"rank"}
+    assert all(str(folder) in where for _, where in spoilt.problems)
+
+
+def test_a_torn_line_costs_no_other_step(spoilt: Spoilt) -> None:
+    """The steps before and behind a torn line count."""
+    spoilt.rank(1, "{torn\n" * 3)
+    series = spoilt.read()
+    assert series.get(t.STEPS, (short_hash("job"), "1")) == 2
+    assert [error for error, _ in spoilt.problems] == ["steps"]
+
+
+def test_a_run_that_may_not_be_looked_into_ends_no_other(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose owner has closed it is counted; the others are read."""
+    closed = spoilt.folder.parent / "closed"
+    closed.mkdir()
+
+    def refuse(path: str) -> bool:
+        if path == str(closed):
+            raise PermissionError(13, "Permission denied", path)
+        return True
+
+    monkeypatch.setattr("exporters.training.is_run", refuse)
+    spoilt.read()
+    ((error, where),) = spoilt.problems
+    assert error == "unreadable"
+    assert str(closed) in where
+
+
+def test_ranks_behind_a_link_are_not_read(spoilt: Spoilt, tmp_path: Path) -> None:
+    """A link where a folder of ranks should be is counted once and not followed."""
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(spoilt.folder / "attempt-000" / "ranks", elsewhere)
+    other = spoilt.folder.parent / "other"
+    (other / "attempt-000").mkdir(parents=True)
+    shutil.copy(spoilt.folder / paths.RUN_FILE, other)
+    (other / "attempt-000" / "ranks").symlink_to(elsewhere)
+    spoilt.read()
+    spoilt.read()
+    ((error, where),) = spoilt.problems
+    assert error == "run"
+    assert where == f"{other}/attempt-000/ranks: is a link, which is not followed"
 
 
 def step(number: int, **changes: Any) -> str:
@@ -97,6 +159,14 @@ def count_of(rank: int, series: SeriesSet) -> int:
         {"tokens": -5},
         {"tokens": 2**63},
         {"tokens": 10**400},
+        {"step": -5},
+        {"step": 2**70},
+        {"end_ns": 2**70},
+        {"mfu_ratio": -5},
+        {"mfu_ratio": 1e300},
+        {"memory": {"peak": {"resident_bytes": -7}}},
+        {"memory": {"peak": {"resident_bytes": 10**400}}},
+        {"phases": {str(number): 2**58 for number in range(40)}},
         {"input_bytes": 2**64},
         {"end_ns": 5},
         {"communication_wait_ns": -1},
@@ -104,7 +174,7 @@ def count_of(rank: int, series: SeriesSet) -> int:
         {"collectives": [{"group": 0, "operation": "all_reduce", "num_calls": -3, "in_bytes": 1, "out_bytes": 1}]},
         {"collectives": [{"group": 0, "operation": "all_reduce", "num_calls": 3, "in_bytes": 2**70, "out_bytes": 1}]},
     ],
-    ids=str,
+    ids=lambda changes: str(list(changes)),
 )
 def test_a_step_that_cannot_be_is_refused_and_counted(spoilt: Spoilt, changes: dict[str, Any]) -> None:
     """A number below zero or beyond 64 bits costs its step; the rank's other two stay exact."""
@@ -112,7 +182,9 @@ def test_a_step_that_cannot_be_is_refused_and_counted(spoilt: Spoilt, changes: d
     series = spoilt.read()
     assert series.get(t.STEPS, (short_hash("job"), "1")) == 2
     assert series.get(t.PHASE_SECONDS, (short_hash("job"), "1", "forward")) == 2
-    assert [error for error, _ in spoilt.problems] == ["implausible"]
+    ((error, where),) = spoilt.problems
+    assert error == "steps"
+    assert "line 2" in where
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
@@ -178,7 +250,7 @@ def test_a_huge_sparse_file_costs_no_memory(spoilt: Spoilt) -> None:
 
 
 def test_evidence_that_is_no_amount(spoilt: Spoilt) -> None:
-    """A verdict with an absurd or negative wait is shown, its wait is not."""
+    """A verdict with a negative wait is shown, its wait is not; one with an absurd number is counted."""
     with (spoilt.folder / paths.VERDICTS_FILE).open("w") as stream:
         for rank, wait in ((0, 10**400), (1, -5)):
             verdict = {
@@ -188,7 +260,8 @@ def test_evidence_that_is_no_amount(spoilt: Spoilt) -> None:
             stream.write(json.dumps(verdict) + "\n")
     series = spoilt.read()
     shown = [labels for metric, samples in series if metric == t.VERDICT for labels in samples]
-    assert [labels[1] for labels in shown] == ["0", "1"]
+    assert [labels[1] for labels in shown] == ["1"]
+    assert [error for error, _ in spoilt.problems] == ["run"]
     for rank in ("0", "1"):
         assert series.get(t.IMPOSED_WAIT, (short_hash("job"), rank)) is None
 

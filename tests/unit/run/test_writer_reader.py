@@ -93,13 +93,18 @@ def test_a_live_file_is_read_incrementally_and_its_half_line_left(tmp_path: Path
     assert [s.step for s in reader.new_steps() if isinstance(s, StepRecord)] == [1, 2]
 
 
-def test_a_torn_line_is_an_error_with_its_number(tmp_path: Path) -> None:
-    """A damaged line in the middle raises a RunError that names file and line."""
+def test_a_torn_line_costs_itself_alone_and_is_named(tmp_path: Path) -> None:
+    """The steps around a damaged line are read, in small pieces too, and a sentence names file and line, once."""
     path = tmp_path / paths.STEPS_FILE
     good = msgspec.json.encode(make_step(0)) + b"\n"
     path.write_bytes(good + b'{"kind":"step","st\n' + good)
-    with pytest.raises(RunError, match=r"steps\.jsonl: is torn or foreign: line 2"):
-        RankReader(tmp_path).new_steps()
+    for max_bytes in (None, 1):
+        reader = RankReader(tmp_path)
+        read = [line for _ in range(3) for line in reader.new_steps(max_bytes=max_bytes)]
+        assert read == [make_step(0)] * 2
+        (problem,) = reader.take_problems()
+        assert "steps.jsonl: is torn or foreign: line 2:" in problem
+        assert reader.take_problems() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b'{"schema": "1.0"}', b'{"schema": 3}'])
