@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import socket
 import threading
@@ -17,7 +16,8 @@ from exporters.series import SeriesSet
 from exporters.training_series import RankView, add_rank, add_verdicts
 from scope.errors import RunError, ScopeError
 from scope.run import paths
-from scope.run.blackbox import BlackBoxState, read_black_box
+from scope.run.blackbox import BlackBoxState
+from scope.run.naming import label_run, short_hash
 from scope.run.reader import RankReader, RunReader
 from scope.run.schema import StepSummary
 from scope.units import NS_PER_S
@@ -37,11 +37,6 @@ _SILENT_NS: Final = 300 * NS_PER_S
 
 Report = Callable[[str, str], None]
 """Called with (error, where)."""
-
-
-def short_hash(run_id: str) -> str:
-    """Return the label that stands for a run: eight characters, the same on every node."""
-    return hashlib.sha256(run_id.encode()).hexdigest()[:8]
 
 
 class ThisNode(NamedTuple):
@@ -70,6 +65,7 @@ class _Rank:
         self._restarts: int = 0
         # Steps at the beginning of the file that are in the sums already.
         self._counted = 0
+        self._was_alive = False
 
     def read_info(self, report: Report) -> RankInfo | None:
         """Read who the rank is; None when that cannot be told."""
@@ -88,9 +84,10 @@ class _Rank:
                 self._add(lines, report)
         except (RunError, OSError) as error:
             report("steps", str(error))
-        black_box = self.reader.folder / paths.BLACK_BOX_FILE
+        for problem in self.reader.take_problems():
+            report("steps", problem)
         try:
-            self.state = read_black_box(black_box, with_ring=False) if black_box.exists() else None
+            self.state = self.reader.state(with_ring=False)
         except (RunError, OSError) as error:
             report("black_box", str(error))
 
@@ -109,6 +106,8 @@ class _Rank:
                 # Steps that were not yet read were folded with others: all is added anew.
                 self._counted = 0
                 self.totals.clear()
+                for problem in self.reader.take_problems():
+                    report("steps", problem)
                 self.reader = RankReader(self.reader.folder)
                 self._restarts = self.reader.restarts
                 return
@@ -117,7 +116,11 @@ class _Rank:
             report("implausible", f"{self.reader.folder}: {refused} steps hold numbers that cannot be")
 
     def ended_ns(self, now_ns: int) -> int | None:
-        """Return when the rank ended; its last sign of life once it has been silent for two minutes."""
+        """Return when the rank ended; its last sign of life once its process is gone.
+
+        A process that was never seen (it is of another process namespace, or went before this one came) is taken for
+        gone when it has been silent for five minutes.
+        """
         if self.info is not None and self.info.ended_ns is not None:
             return self.info.ended_ns
         signs = [self.totals.last_end_ns, self.info.started_ns if self.info else None]
@@ -128,7 +131,10 @@ class _Rank:
             return last_ns
         # A hang keeps the recorder's heartbeat alive, and a stopped process its entry in proc; one that was killed has
         # neither.
-        return last_ns if now_ns - last_ns > _SILENT_NS and not self._is_alive(self.info) else None
+        if self._is_alive(self.info):
+            self._was_alive = True
+            return None
+        return last_ns if self._was_alive or now_ns - last_ns > _SILENT_NS else None
 
     def _is_alive(self, info: RankInfo | None) -> bool:
         return info is not None and self._start_ticks(info.pid) == info.process_start_ticks is not None
@@ -152,6 +158,10 @@ class _Run:
         self._listed: set[int] = set()
         self._listed_ns = -1
 
+    def label(self, info: RankInfo) -> str:
+        """Return the label of the run, of which `info` is a rank."""
+        return label_run(self.info) if self.info is not None else short_hash(info.run_id)
+
     def read(self, report: Report, is_here: Callable[[RankInfo], bool]) -> None:
         """Take in what is new in the run and in its last attempt's ranks."""
         try:
@@ -159,6 +169,8 @@ class _Run:
             self.verdicts = [*self.verdicts, *self.reader.new_verdicts()][-1_000:]
         except (RunError, OSError) as error:
             report("run", str(error))
+        for problem in self.reader.take_problems():
+            report("run", problem)
         attempts = self.reader.attempts()
         if attempts and attempts[-1] != self.attempt:
             self._begin_attempt(attempts)
@@ -215,6 +227,8 @@ class _Run:
                 reader = RankReader(folder)
                 while lines := reader.new_steps(max_bytes=_READ_BYTES):
                     totals.add(lines, attempt=attempt)
+                for problem in reader.take_problems():
+                    report("steps", problem)
             except (RunError, OSError) as error:
                 report("steps", str(error))
         return totals
@@ -286,7 +300,7 @@ class TrainingCollector:
         """Return (run label, rank) of every rank that runs here now."""
         now_ns = self._now_ns()
         return [
-            (short_hash(rank.info.run_id), rank.info)
+            (run.label(rank.info), rank.info)
             for run in list(self._runs.values())
             for rank in list(run.ranks.values())
             if rank.info is not None and rank.ended_ns(now_ns) is None
@@ -299,7 +313,7 @@ class TrainingCollector:
             self._next_scan_ns = began_ns + _RESCAN_NS
             self._scan()
         series = SeriesSet()
-        seen: set[tuple[str, int]] = set()
+        seen: dict[tuple[str, int], RankInfo] = {}
         for run in list(self._runs.values()):
             try:
                 run.read(self._note, self._is_here)
@@ -329,7 +343,7 @@ class TrainingCollector:
         found = [Path(entry.spool) for entry in entries]
         for pattern in self._globs:
             matches = sorted(iglob(pattern))  # noqa: PTH207 - the pattern may be absolute
-            found += [Path(path) for path in matches if is_run(path)]
+            found += [Path(path) for path in matches if self._is_run(path)]
         if len(found) > MAX_RUNS:
             found.sort(key=_changed_ns, reverse=True)
             self._note("too_many_runs", f"{len(found)} run directories; the {MAX_RUNS} newest are read")
@@ -339,24 +353,35 @@ class TrainingCollector:
         for folder in self._runs.keys() - set(found[:MAX_RUNS]):
             del self._runs[folder]
 
+    def _is_run(self, path: str) -> bool:
+        try:
+            return is_run(path)
+        except OSError as error:
+            self._note("unreadable", f"{path}: cannot be looked into ({error.strerror})")
+            return False
+
     def _is_here(self, info: RankInfo) -> bool:
         if info.boot_id is not None and self._node.boot_id is not None:
             return info.boot_id == self._node.boot_id
         return info.host == self._node.host
 
-    def _add_run(self, series: SeriesSet, run: _Run, now_ns: int, seen: set[tuple[str, int]]) -> None:
+    def _add_run(self, series: SeriesSet, run: _Run, now_ns: int, seen: dict[tuple[str, int], RankInfo]) -> None:
         alive = False
         label = ""
         for number, rank in sorted(run.ranks.items()):
             if rank.info is None:
                 continue
-            label = short_hash(rank.info.run_id)
+            label = run.label(rank.info)
             ended_ns = rank.ended_ns(now_ns)
-            if (ended_ns is not None and now_ns - ended_ns > LINGER_NS) or (label, number) in seen:
+            if ended_ns is not None and now_ns - ended_ns > LINGER_NS:
+                continue
+            # A spool and the run directory that it is published to tell of the same rank.
+            shown = seen.setdefault((label, number), rank.info)
+            if shown is not rank.info:
+                if shown.attempt == rank.info.attempt and shown.started_ns != rank.info.started_ns:
+                    self._note("same_run", f"{run.folder}: a run is shown that has its id, {rank.info.run_id}, as well")
                 continue
             alive = True
-            # A spool and the run directory that it is published to tell of the same rank.
-            seen.add((label, number))
             view = RankView(label, rank.info, rank.totals, rank.state, ended_ns, now_ns)
             add_rank(series, view, began_ns=run.info.started_ns if run.info else None, earlier=run.earlier.get(number))
         if alive:

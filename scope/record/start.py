@@ -69,7 +69,8 @@ def prepare(
     chosen, source = choose_run_id(environment, run_id)
     run, target = choose_folder(environment, run_dir, chosen)
     try:
-        write_run_info(run, run_id=chosen, source=source, tags=read_tags(environment.get(TAGS, "")))
+        tags = read_tags(environment.get(TAGS, ""))
+        write_run_info(run, run_id=chosen, source=source, tags=tags, run_dir=target)
         attempt, folder = claim_folder(
             run, attempt=read_attempt(environment), rank=read_number(environment, "RANK") or 0
         )

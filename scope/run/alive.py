@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.reader import read_rank_info
+
+if TYPE_CHECKING:
+    from scope.run.schema import RankInfo
 
 
 def has_living_rank(spool: Path, *, proc: Path = Path("/proc")) -> bool:
@@ -23,8 +27,11 @@ def _lives(folder: Path, proc: Path) -> bool:
         info = read_rank_info(folder)
     except RunError:
         return False
-    if info.ended_ns is not None:
-        return False
+    return info.ended_ns is None and is_living(info, proc=proc)
+
+
+def is_living(info: RankInfo, *, proc: Path = Path("/proc")) -> bool:
+    """Whether the process of a rank still runs on this host."""
     return read_start_ticks(info.pid, proc=proc) == info.process_start_ticks is not None
 
 

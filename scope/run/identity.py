@@ -47,8 +47,17 @@ def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> 
     return f"{host}-{time.strftime('%Y%m%d-%H%M%S')}", "host"
 
 
-def write_run_info(run: Path, *, run_id: str, source: str, tags: Mapping[str, str] | None = None) -> None:
+def write_run_info(
+    run: Path, *, run_id: str, source: str, tags: Mapping[str, str] | None = None, run_dir: Path | None = None
+) -> None:
     """Write `run.json` unless there is one; the first process of the run wins.
+
+    Args:
+        run: Folder with the layout of a run directory.
+        run_id: The run.
+        source: Where its id is from.
+        tags: The user's own labels.
+        run_dir: The run directory itself, where `run` is a spool that is published there.
 
     Raises:
         OSError: The folder cannot be made or written.
@@ -62,6 +71,7 @@ def write_run_info(run: Path, *, run_id: str, source: str, tags: Mapping[str, st
         run_id=run_id,
         run_id_source=source,
         started_ns=time.time_ns(),
+        run_dir=str((run_dir or run).absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
         tags=dict(tags or {}),
     )
     replace_document(path, msgspec.json.encode(info))

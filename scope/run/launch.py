@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
@@ -32,6 +32,8 @@ _PASSED_ON: Final = (
     signal.SIGUSR2,
     signal.SIGCONT,
 )
+_ENDING: Final = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+"""Signals that ask a command to end."""
 _FROM_KERNEL: Final = 0x80
 """si_code of a signal that the terminal sent to the whole process group."""
 _PUBLISH_END_S: Final = 20.0
@@ -96,13 +98,13 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
     try:
-        spool = _make_spool(plan, environment, run_id=run_id, source=source)
+        spool = _make_spool(plan, environment, run_id=run_id, source=source, run_dir=run_dir)
     except RunError as error:
         if plan.spool is not None:
             raise  # a mistake of whoever named it, who is told before the job begins
-        returncode = _run_command(plan.command, environment)
+        ending = _run_command(plan.command, environment)
         return LaunchResult(
-            returncode=returncode, run_dir=run_dir, num_ranks=0, unpublished=None, unrecorded=str(error)
+            returncode=ending.returncode, run_dir=run_dir, num_ranks=0, unpublished=None, unrecorded=str(error)
         )
     paths.register_spool(
         paths.Registration(
@@ -115,11 +117,11 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     )
     with _Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
         child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
-        returncode = _run_command(plan.command, child_environment)
+        ending = _run_command(plan.command, child_environment)
         num_ranks = max((len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool)), default=0)
-        published = publisher.finish()
+        published = publisher.finish(ending.signal)
     return LaunchResult(
-        returncode=returncode,
+        returncode=ending.returncode,
         run_dir=run_dir,
         num_ranks=num_ranks,
         unpublished=None if published else spool,
@@ -127,7 +129,7 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     )
 
 
-def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str) -> Path:
+def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path) -> Path:
     """Make the folder that ranks write to; on disk where memory has no room."""
     chosen = plan.spool or paths.default_spool(dict(environment))
     problems: list[str] = []
@@ -135,7 +137,7 @@ def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str
         spool = chosen
         try:
             spool = choose().absolute() / f"{run_id}-{os.getpid()}"
-            identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags)
+            identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags, run_dir=run_dir)
         except OSError as error:
             problems.append(f"{spool}: cannot be written ({error.strerror})")
         else:
@@ -164,7 +166,15 @@ def build_environment(
     }
 
 
-def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
+class _Ending(NamedTuple):
+    """How the command ended, and the last signal to end that it, or this process for it, was sent."""
+
+    returncode: int
+    signal: int | None
+
+
+def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> _Ending:
+    ended_by: int | None = None
     watched = {*_PASSED_ON, signal.SIGCHLD}
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
@@ -182,19 +192,30 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
             info = signal.sigtimedwait(watched, 1.0)
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
+            if info.si_signo in _ENDING:
+                ended_by = info.si_signo
             if info.si_code != _FROM_KERNEL:
                 with contextlib.suppress(ProcessLookupError):
                     child.send_signal(info.si_signo)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-    return child.returncode
+    return _Ending(child.returncode, -child.returncode if -child.returncode in _ENDING else ended_by)
 
 
 class _Publisher:
     """The publishing process; closing its standard input asks it for a last round."""
 
     def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int) -> None:
-        self._command = [sys.executable, "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "scope.run.publish",
+            "--spool",
+            str(spool),
+            "--run-dir",
+            str(run_dir),
+        ]
         self._command += ["--max-run-bytes", str(max_run_bytes)]
         self.problems: list[str] = []
         self._process = self._start()
@@ -206,12 +227,19 @@ class _Publisher:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def finish(self) -> bool:
-        """Wait for the last round; return whether everything was published. A process that hangs is left behind."""
+    def finish(self, ended_by: int | None) -> bool:
+        """Wait for the last round; return whether everything was published. A process that hangs is left behind.
+
+        Args:
+            ended_by: Signal by which the command was ended, which its ranks could not tell.
+        """
         if self._process.poll() is not None:
             # Somebody killed it; what it left is published now.
             self._process = self._start()
         if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(b"" if ended_by is None else b"%d\n" % ended_by)
+                self._process.stdin.flush()
             self._process.stdin.close()
         try:
             ended = self._process.wait(timeout=_PUBLISH_END_S) == 0

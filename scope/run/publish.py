@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank
+from scope.run.endings import record_endings
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.summaries import Summaries
 
@@ -212,8 +213,9 @@ def _own(spool: Path) -> Generator[bool]:
 def main(arguments: list[str] | None = None) -> int:
     """Publish every second until the launcher and every rank have ended, then once more; exit 1 if something is left.
 
-    The launcher's end is that of standard input. Ranks may outlive it (it was killed, or the command left them in the
-    background): their spool is not taken away under them.
+    The launcher's end is that of standard input; before it stands the number of the signal that the job was ended by,
+    if there was one. Ranks may outlive it (it was killed, or the command left them in the background): their spool is
+    not taken away under them.
     """
     parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
     parser.add_argument("--spool", type=Path, required=True)
@@ -233,10 +235,13 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         publisher.publish()
         summaries.poll()
+    told = sys.stdin.readline().strip()
     while has_living_rank(spool):
         publisher.publish()
         summaries.poll()
         time.sleep(_PERIOD_S)
+    if told.isdecimal():
+        record_endings(spool, int(told))
     complete = publisher.publish()
     summaries.close(wait_s=_LAST_SUMMARIES_S)
     if complete:

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 from scope.run import paths
 from scope.run.blackbox import read_black_box
+from scope.run.listing import list_runs
 from scope.run.reader import RankReader, read_steps
 
 SCRIPT = Path(__file__).parent / "ending_jobs.py"
@@ -25,7 +26,7 @@ ENDINGS = {
     "raises": (1, "exception"),
     "has_a_hook": (1, "exception"),
     "is_interrupted": (-signal.SIGINT, "interrupted"),
-    "is_terminated": (-signal.SIGTERM, None),
+    "is_terminated": (-signal.SIGTERM, "terminated by signal 15"),
     "ends_at_once": (9, None),
     "tears_everything_away": (0, "finished"),
 }
@@ -120,7 +121,12 @@ def test_what_was_recorded_is_readable(endings: dict[str, Ending], name: str) ->
     assert [step.step for step in read_steps(ending.rank)][:finished] == list(range(finished))
     assert RankReader(ending.rank).info().exit_reason == reason
     box = read_black_box(ending.rank / paths.BLACK_BOX_FILE)
-    assert (box.closed, box.exception) == (reason is not None, reason == "exception")
+    # What a signal ended could not close it: `scope run` wrote the reason.
+    in_order = reason is not None and not reason.startswith("terminated")
+    assert (box.closed, box.exception) == (in_order, reason == "exception")
+    assert [entry.ended for entry in list_runs(ending.folder / "run")[0]] == [reason is not None]
+    told = [event.message for event in RankReader(ending.rank).new_events() if event.kind == "attempt_end"]
+    assert told == ([] if reason is None else [f"recording ended: {reason}"])
     assert not list((ending.folder / "spool").iterdir())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,8 +27,6 @@ from scope.run.schema import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from exporters.series import SeriesSet
 
 S = 1_000_000_000
@@ -385,3 +384,49 @@ def test_peers_are_ranks_at_the_same_place_but_for_data_parallel() -> None:
     )
     assert t.name_peers(info) == "pp1 tp1"
     assert t.name_peers(msgspec.structs.replace(info, groups=groups[:1])) == ""
+
+
+def test_a_rank_whose_process_was_seen_ends_when_it_is_gone(world: World) -> None:
+    """It is not active at the next reading, however young its last sign of life is."""
+    append(world.rank(0, pid=7, process_start_ticks=99), step(0))
+    world.now_ns = BEGAN + 13 * S
+    world.processes = {7: 99}
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 1
+    world.processes = {}
+    world.now_ns += 2 * S
+    assert world.read().get(t.ACTIVE, (RUN, "0")) == 0
+
+
+def write_run(folder: Path, *, started_ns: int, run_dir: str | None) -> None:
+    """Write a run `demo` of one rank and one step."""
+    rank = paths.rank_folder(folder, 0, 0)
+    rank.mkdir(parents=True)
+    info = RunInfo(schema=SCHEMA_VERSION, run_id="demo", started_ns=started_ns, run_dir=run_dir)
+    (folder / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
+    described = RankInfo(
+        schema=SCHEMA_VERSION, run_id="demo", attempt=0, rank=0, started_ns=started_ns, host=HOST, pid=1
+    )
+    (rank / paths.RANK_FILE).write_bytes(msgspec.json.encode(described))
+    append(rank, step(0))
+
+
+def test_runs_of_one_id_in_two_folders_are_two(world: World) -> None:
+    """Each has a label of its own; a spool has the label of the run directory that it is published to."""
+    folder = world.run.parent
+    write_run(folder / "a", started_ns=BEGAN, run_dir="/data/a")
+    write_run(folder / "b", started_ns=BEGAN + 1, run_dir="/data/b")
+    write_run(folder / "spool of a", started_ns=BEGAN, run_dir="/data/a")
+    series = world.read()
+    # `printf 'demo\0/data/a' | sha256sum` and the same of b.
+    for label in ("fc9ac4d6", "0e120ce7"):
+        assert series.get(t.STEPS, (label, "0")) == 1
+    assert world.problems == []
+
+
+def test_runs_that_cannot_be_told_apart_are_an_error(world: World) -> None:
+    """Of two recordings of an earlier version with one id, the first is shown and the other one is counted."""
+    for number, name in enumerate(("a", "b")):
+        write_run(world.run.parent / name, started_ns=BEGAN + number, run_dir=None)
+    series = world.read()
+    assert series.get(t.STEPS, (short_hash("demo"), "0")) == 1
+    assert [(error, Path(where.partition(":")[0]).name) for error, where in world.problems] == [("same_run", "b")]

@@ -1,0 +1,56 @@
+"""The ends of ranks that could not tell of them: a signal that ends a program leaves it no time to write.
+
+The launcher knows which signal it passed on, and the publisher, which sees the ranks go, writes it down for them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scope.errors import RunError
+from scope.run import paths
+from scope.run.alive import is_living
+from scope.run.files import AppendFile, replace_document
+from scope.run.reader import read_rank_info
+from scope.run.schema import EventRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def record_endings(spool: Path, signal_number: int) -> int:
+    """Note of each rank of the last attempt that is gone without a word which signal ended it; return how many.
+
+    Ranks that closed their recording, or live on, are left as they are. The black box stays open: it tells that the
+    rank did not end in order.
+
+    Args:
+        spool: Folder with the layout of a run directory, on this node.
+        signal_number: The signal that the job was asked to end with.
+    """
+    reason = f"terminated by signal {signal_number}"
+    num_noted = 0
+    for attempt in paths.list_attempts(spool)[-1:]:
+        for rank in paths.list_ranks(spool, attempt):
+            num_noted += _record_ending(paths.rank_folder(spool, attempt, rank), reason)
+    return num_noted
+
+
+def _record_ending(folder: Path, reason: str) -> bool:
+    try:
+        info = read_rank_info(folder)
+        if info.ended_ns is not None or is_living(info):
+            return False
+        now_ns = time.time_ns()
+        ended = msgspec.structs.replace(info, ended_ns=now_ns, exit_reason=reason)
+        replace_document(folder / paths.RANK_FILE, msgspec.json.encode(ended))
+    except (RunError, OSError):
+        return False
+    event = EventRecord(time_ns=now_ns, kind="attempt_end", message=f"recording ended: {reason}")
+    events = AppendFile(folder / paths.EVENTS_FILE)
+    events.append(msgspec.json.encode(event) + b"\n")
+    events.close()
+    return True
