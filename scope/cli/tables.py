@@ -96,7 +96,7 @@ def check_writable(path: Path, *, force: bool) -> None:
 
 
 def write_file(path: Path, text: str, *, force: bool) -> None:
-    """Write a file; one that is there is replaced only when the user says so.
+    """Write a file and say so on stderr; one that is there is replaced only when the user says so.
 
     Raises:
         UsageError: The file is there and `force` is not given.
@@ -111,3 +111,4 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror or error}"
         raise InputError(message) from error
+    sys.stderr.write(f"wrote {path}\n")

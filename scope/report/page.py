@@ -108,6 +108,9 @@ def _head(results: Results) -> Iterator[str]:
     if breakdown_ is None:
         yield f"<p>No breakdown: {html_text(analysis.absent.get('breakdown', 'nothing ran'))}.</p>"
         return
+    summed = breakdown.summed_over(analysis)
+    over = f", summed over {summed}" if summed else ""
+    yield f'<p class="dim">Whole window of {format_duration(breakdown_.window_ns)}{over}.</p>'
     yield '<div class="tiles">'
     parts = (
         ("compute", breakdown_.compute_ns),

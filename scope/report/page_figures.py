@@ -11,6 +11,7 @@ from scope.analysis.idle import IDLE_CAUSES
 from scope.analysis.kernels import KernelStats
 from scope.analysis.roofline import RooflinePoints
 from scope.report import figures
+from scope.report.sections.breakdown import summed_over
 from scope.trace.schema import DeviceEvents, Memory
 from scope.units import NS_PER_MS, format_ratio
 
@@ -37,14 +38,16 @@ def make_figures(results: Results) -> dict[str, Figure]:
 
 def _named(results: Results) -> Iterator[tuple[str, Figure]]:
     analysis = results.analysis
+    summed = summed_over(analysis)
+    over = f", summed over {summed}" if summed else ""
     if analysis.steps:
-        yield "steps", figures.step_breakdown(step_bars(analysis))
+        yield "steps", figures.step_breakdown(step_bars(analysis), title=f"Where each step went{over}")
     if any(rank.breakdown is not None for rank in analysis.ranks):
         yield "ranks", figures.rank_breakdown(rank_bars(analysis))
     if any(rank.idle is not None for rank in analysis.ranks):
         yield "idle", figures.idle_causes(idle_bars(analysis))
     if not analysis.kernels.by_name.is_empty():
-        yield "kernels", kernels_figure(analysis)
+        yield "kernels", kernels_figure(analysis, over=over)
     if results.rooflines:
         yield "roofline", roofline_figure(results)
     yield from _collective_figures(results)
@@ -109,13 +112,14 @@ def idle_bars(analysis: Analysis) -> figures.StackedTimes:
     )
 
 
-def kernels_figure(analysis: Analysis) -> Figure:
-    """Return the kernels of all ranks by time."""
+def kernels_figure(analysis: Analysis, *, over: str = "") -> Figure:
+    """Return the kernels of all ranks by time; the title ends with `over`, which says what the times are sums over."""
     rows = analysis.kernels.by_name.select(KernelStats.key, KernelStats.total_ns, KernelStats.kernel_class).rows()
     names = [name or "without a name" for name, _, _ in rows]
     title = "Kernels by time"
     if all(rank.is_host_timeline for rank in analysis.ranks):
         title = "Operators on the host by time"
+    title += over
     return figures.kernels_by_time(names, [total for _, total, _ in rows], [each for _, _, each in rows], title=title)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from scope.analysis.idle import IDLE_CAUSES
 from scope.report.inert import visible
-from scope.report.sections.breakdown import breakdown_table, steps_table
+from scope.report.sections.breakdown import breakdown_table, steps_table, summed_over
 from scope.report.sections.collectives import collectives_table, exposed_table
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.quality import format_ranks
@@ -84,8 +84,8 @@ def _print_breakdown(analysis: Analysis, console: Console) -> None:
     if breakdown is None:
         _line(console, f"No breakdown: {analysis.absent.get('breakdown', 'nothing ran')}.", style="yellow")
         return
-    num_devices = sum(len(rank.devices) for rank in analysis.ranks)
-    over = "" if num_devices == 1 else f", summed over {num_devices} devices"
+    summed = summed_over(analysis)
+    over = f", summed over {summed}" if summed else ""
     _line(console, f"Where the time went (whole window of {format_duration(breakdown.window_ns)}{over})", style="bold")
     for name, key, color in _PARTS:
         console.print(_bar_line(name, getattr(breakdown, key), breakdown, color, console.width))
@@ -118,7 +118,7 @@ def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterato
 
 
 def _print_ranks(analysis: Analysis, console: Console) -> None:
-    table = _only(breakdown_table(analysis), _RANK_KEYS)
+    table = replace(_only(breakdown_table(analysis), _RANK_KEYS), title="By rank")
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_RANKS), console)
         console.print()
@@ -126,6 +126,8 @@ def _print_ranks(analysis: Analysis, console: Console) -> None:
 
 def _print_steps(analysis: Analysis, console: Console) -> None:
     table = _only(steps_table(analysis), _STEP_KEYS)
+    if len(analysis.ranks) > 1:
+        table = replace(table, title="By step: parts summed over ranks, lengths of single ranks")
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_ROWS), console)
         console.print()
@@ -167,11 +169,14 @@ def _paragraph(console: Console, text: str, *, indent: int, style: str = "") -> 
 
 
 def _print_tables(results: Results, console: Console) -> None:
-    tables = [kernels_table(results.analysis)]
+    over = f", summed over {len(results.analysis.ranks):,} ranks" if len(results.analysis.ranks) > 1 else ""
+    kernels = kernels_table(results.analysis)
+    tables = [replace(kernels, title=kernels.title + over)]
     if results.stragglers is not None and results.collectives is not None:
         tables.append(collectives_table(results.collectives))
     else:
-        tables.append(exposed_table(results.exposed))
+        exposed = exposed_table(results.exposed)
+        tables.append(replace(exposed, title=exposed.title + over))
     for table in tables:
         if table.rows:
             print_table(table.limited(_MOST_ROWS), console, notes=False)

@@ -41,9 +41,9 @@ class StackedTimes:
         return style.group_size(len(self.labels), cap=style.MAX_MARKS // max(1, len(self.parts)))
 
 
-def step_breakdown(bars: StackedTimes) -> Figure:
+def step_breakdown(bars: StackedTimes, *, title: str = "Where each step went") -> Figure:
     """Return compute, exposed communication, exposed memory and idle of each step on the device."""
-    return _stacked(bars, title="Where each step went", axis="Step")
+    return _stacked(bars, title=title, axis="Step")
 
 
 def rank_breakdown(bars: StackedTimes, *, title: str = "Where each rank's time went") -> Figure:

@@ -56,14 +56,22 @@ def device_name(device: int) -> str:
     return "host" if device == HOST else str(device)
 
 
+def summed_over(analysis: Analysis) -> str:
+    """Return what the figures of all ranks are sums over, such as `4 ranks` or `8 devices`; empty for one device."""
+    num_devices = sum(len(rank.devices) for rank in analysis.ranks)
+    if num_devices <= 1:
+        return ""
+    # One device a rank, as almost always: the reader thinks of ranks.
+    return f"{num_devices:,} {'ranks' if num_devices == len(analysis.ranks) else 'devices'}"
+
+
 def breakdown_table(analysis: Analysis) -> ReportTable:
     """Return the breakdown of every rank; of every device too where a rank has several."""
     rows = [row for rank in analysis.ranks for row in _rank_rows(rank)]
     if len(analysis.ranks) > 1 and analysis.breakdown is not None:
         rows.append(("all ranks", "all", *figures(analysis.breakdown, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
-    return whole_table(
-        "breakdown", "Where the time went", (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=_breakdown_notes(analysis)
-    )
+    title = "Where the time went, by rank"
+    return whole_table("breakdown", title, (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=_breakdown_notes(analysis))
 
 
 def rank_steps_table(analysis: Analysis, number: int | None = None) -> ReportTable:

@@ -1,0 +1,44 @@
+"""`scope analyze`: figures over ranks are told from those of single ranks, and a written file is said."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Done
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
+TWO_RANKS = SAMPLES / "gloo-2-ranks-healthy"
+
+
+def test_the_summary_titles_each_table_once_and_says_what_is_summed(scope: Callable[..., Done]) -> None:
+    """The time of the job stands under its own heading, that of ranks under another; both say over what they sum."""
+    lines = scope("analyze", TWO_RANKS).out.splitlines()
+    (heading,) = [line for line in lines if line.startswith("Where the time went")]
+    assert heading.endswith("summed over 2 ranks)")
+    assert lines.count("By rank") == 1
+    assert "Kernels, summed over 2 ranks" in lines
+    assert "By step: parts summed over ranks, lengths of single ranks" in lines
+
+
+def test_one_rank_is_summed_over_nothing(scope: Callable[..., Done], trace: Callable[..., Path]) -> None:
+    """With a single device no figure speaks of a sum."""
+    assert "summed" not in scope("analyze", trace()).out
+
+
+def test_a_page_that_was_written_is_said(scope: Callable[..., Done], tmp_path: Path) -> None:
+    """One line on stderr names the file; the page says what its figures are sums over, and titles its table by rank."""
+    page = tmp_path / "report.html"
+    done = scope("analyze", TWO_RANKS, "--html", page)
+    assert (done.code, done.err) == (0, f"wrote {page}\n")
+    text = page.read_text()
+    assert re.search(r"Whole window of [^<]+, summed over 2 ranks\.", text)
+    assert "Where each step went, summed over 2 ranks" in text
+    assert text.count("<summary>Where the time went, by rank</summary>") == 1
+    again = scope("analyze", TWO_RANKS, "--html", page)
+    assert again.code == 2
+    assert "wrote" not in again.err
