@@ -30,10 +30,41 @@ from scope.report.sections.stragglers import stragglers_table
 from scope.units import NS_PER_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dashboards.sources.catalogue import Source
     from dashboards.sources.runs import LiveRun
 
 MAX_BARS = 64
+LONGER_NS = "longer_ns"
+OUTER_SHARES = (0.02, 0.98)
+
+
+def beside_peers(heat: pl.DataFrame, peers: Mapping[int, int]) -> pl.DataFrame:
+    """Return the busy time of each rank and step less the median of its peers in that step, as `longer_ns`.
+
+    A step that is long for all, the first above all, singles out nobody.
+
+    Args:
+        heat: `rank`, `step` and `busy_ns`, of `bin_rank_steps`.
+        peers: The set of peers of each rank; those in none are each other's.
+    """
+    of_rank = pl.col(RankSteps.rank)
+    group = of_rank.replace_strict(dict(peers), default=-1, return_dtype=pl.Int64) if peers else pl.lit(-1)
+    busy = pl.col(BUSY_NS)
+    usual = busy.quantile(0.5, interpolation="lower").cast(pl.Int64)
+    return heat.with_columns((busy - usual.over(RankSteps.step, group)).alias(LONGER_NS))
+
+
+def reach_of(heat: pl.DataFrame) -> float | None:
+    """Return the milliseconds that the colours reach up to: 96 % of the cells without the first step lie within.
+
+    Args:
+        heat: What `beside_peers` returns.
+    """
+    later = heat.filter(pl.col(RankSteps.step) > pl.col(RankSteps.step).min())[LONGER_NS]
+    ends = [later.quantile(share) for share in OUTER_SHARES]
+    return max((abs(end) for end in ends if end is not None), default=0.0) / NS_PER_MS or None
 
 
 def cells_of(heat: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
@@ -43,41 +74,47 @@ def cells_of(heat: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
     cells = heat.select(
         pl.col(RankSteps.step).replace_strict(steps, range(len(steps)), return_dtype=pl.Int64).alias(HeatCells.x),
         pl.col(RankSteps.rank).replace_strict(ranks, range(len(ranks)), return_dtype=pl.Int64).alias(HeatCells.y),
-        (pl.col(BUSY_NS) / NS_PER_MS).alias(HeatCells.value),
+        (pl.col(LONGER_NS) / NS_PER_MS).alias(HeatCells.value),
     )
     return cells, [str(step) for step in steps], [str(rank) for rank in ranks]
 
 
 def draw_ranks(run: LiveRun) -> None:
-    """Draw the heat map, the excess of each rank, groups by mesh axis, and the ranks themselves."""
+    """Draw the excess of each rank, the heat map, groups by mesh axis, and the ranks themselves."""
     say_age(run)
-    heat = run.heat()
-    if heat.is_empty():
+    if run.heat().is_empty():
         st.info("No step has ended yet.", icon=":material/hourglass_empty:")
         return
-    cells, steps, ranks = cells_of(heat)
-    axes = HeatAxes(
-        title="Busy time a step: not waiting for others",
-        x_title="Step",
-        y_title="Rank",
-        x_labels=steps,
-        y_labels=ranks,
-        value_title="busy (ms)",
-        scale="diverging",
-        middle=median_of(cells),
-    )
-    show_figure(heat_map(cells, axes), heat, key="busy time by rank and step")
-    st.caption("Blue: shorter than the median of all ranks and steps; red: longer.")
     draw_excess(run)
+    draw_heat(run)
     draw_groups(run)
     fold("The ranks", lambda: show_table(run.ranks.drop(Ranks.pid), key="ranks"), key="ranks")
     say_problems(run)
 
 
-def median_of(cells: pl.DataFrame) -> float | None:
-    """Return the middle of the colour scale."""
-    middle = cells[HeatCells.value].median()
-    return middle if isinstance(middle, float) else None
+def draw_heat(run: LiveRun) -> None:
+    """Draw when each rank works longer or shorter than its peers."""
+    heat = run.heat()
+    # Rows of several ranks are nobody's peers: they are compared with all.
+    is_binned = heat[RankSteps.rank].n_unique() < len(run.rank_numbers)
+    heat = beside_peers(heat, {} if is_binned else run.peers())
+    cells, steps, ranks = cells_of(heat)
+    axes = HeatAxes(
+        title="Busy time of each step beside that of the median peer",
+        x_title="Step",
+        y_title="Rank",
+        x_labels=steps,
+        y_labels=ranks,
+        value_title="longer (+), shorter (-), ms",
+        scale="diverging",
+        middle=0.0,
+        reach=reach_of(heat),
+    )
+    show_figure(heat_map(cells, axes), heat, key="busy time by rank and step")
+    st.caption(
+        "Red: the rank works longer than its peers in that step; blue: shorter; waiting is not counted. "
+        "The first step and the outer 2 % on either side do not stretch the scale."
+    )
 
 
 def draw_excess(run: LiveRun) -> None:

@@ -41,6 +41,8 @@ class HeatAxes:
         value_title: What the colour shows, with its unit.
         scale: `sequential` for a load; `diverging` around `middle` for who departs from the others.
         middle: Value in the middle of a diverging scale: the median of all ranks, say.
+        reach: Distance of a diverging scale's ends from its middle; what lies beyond has the colour of the end. None
+            for the farthest value.
         maximum: Value at the end of a sequential scale, a capacity say; None for the largest value.
     """
 
@@ -52,6 +54,7 @@ class HeatAxes:
     value_title: str
     scale: Literal["sequential", "diverging"] = "sequential"
     middle: float | None = None
+    reach: float | None = None
     maximum: float | None = None
 
 
@@ -111,7 +114,7 @@ def _grid(cells: pl.DataFrame, *, across: int, down: int, size: tuple[int, int])
 def _limits(axes: HeatAxes, known: Sequence[float]) -> dict[str, float]:
     if axes.scale == "diverging":
         middle = sorted(known)[(len(known) - 1) // 2] if axes.middle is None else axes.middle
-        reach = max(abs(value - middle) for value in known) or 1.0
+        reach = axes.reach or max(abs(value - middle) for value in known) or 1.0
         return {"zmid": middle, "zmin": middle - reach, "zmax": middle + reach}
     top = max(known) if axes.maximum is None else axes.maximum
     return {"zmin": 0.0, "zmax": top if top > 0 else 1.0}

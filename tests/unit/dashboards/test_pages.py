@@ -107,12 +107,28 @@ def test_steps_typed_one_after_the_other_are_drawn(open_app: Callable[..., AppTe
         assert app.query_params["step"] in (str(step), [str(step)])
 
 
-def test_the_heat_map_holds_the_busy_time(open_app: Callable[..., AppTest], run_folder: Path) -> None:
-    """100 ms less the wait of 30 ms, but for rank 2, which waits for nobody."""
-    heat = figures_of(open_app("ranks", run_folder))[0]["data"][0]
+def test_the_heat_map_holds_who_is_busy_for_longer(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """100 ms less the wait of 30 ms, but for rank 2, which waits for nobody: 30 ms longer than the median."""
+    heat = figures_of(open_app("ranks", run_folder))[1]["data"][0]
     rows = heat["z"]
-    assert [row[0] for row in rows] == [70.0, 70.0, 100.0, 70.0]
+    assert [row[0] for row in rows] == [0.0, 0.0, 30.0, 0.0]
     assert all(len(set(row)) == 1 for row in rows)
+    assert (heat["zmin"], heat["zmid"], heat["zmax"]) == (-30.0, 0.0, 30.0)
+
+
+def test_a_first_step_that_is_out_of_all_proportion_does_not_stretch_the_colours(
+    open_app: Callable[..., AppTest], run_folder: Path
+) -> None:
+    """Rank 0 warms up for 60 s in step 0: the colours reach as far as they do without."""
+    file = run_folder / "attempt-000" / "ranks" / "00000" / "steps.jsonl"
+    first, *others = file.read_text().splitlines()
+    step = json.loads(first)
+    step["start_ns"] -= 60_000 * MS
+    step["phases"]["forward"] += 60_000 * MS
+    file.write_text("\n".join([json.dumps(step), *others, ""]))
+    heat = figures_of(open_app("ranks", run_folder))[1]["data"][0]
+    assert (heat["zmin"], heat["zmax"]) == (-30.0, 30.0)
+    assert heat["z"][0][0] == 60_000.0
 
 
 def test_hostile_addresses_and_names_do_nothing(open_app: Callable[..., AppTest], run_folder: Path) -> None:
