@@ -137,3 +137,61 @@ def test_a_link_is_not_deleted(tmp_path: Path, scope: Callable[..., Done]) -> No
     (tmp_path / "link").symlink_to(run)
     assert scope("runs", "delete", tmp_path / "link").code == 3
     assert msgspec.json.decode((run / paths.RUN_FILE).read_bytes())["run_id"] == "first"
+
+
+def test_show_names_custom_phases_and_says_how_the_run_ended(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """Three steps with 4 ms in a phase of the user's own: 12 ms under its name, none under `custom`."""
+    run = write_run(tmp_path / "first")
+    done = scope("show", run)
+    (custom,) = [line.split() for line in done.out.splitlines() if "evil" in line]
+    assert custom[-2:] == ["12", "ms"]
+    assert "custom" not in done.out
+    assert "1 of 1 rank," in done.out
+    assert done.out.splitlines()[0].startswith("run first: finished at ")
+    assert json.loads(scope("show", run, "--json").out)["state"]["standing"] == "finished"
+
+
+def test_show_says_calmly_that_a_run_fell_silent(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """A rank of an unknown process that never closed and whose last step is of 2001 ended without a goodbye."""
+    run = write_run(tmp_path / "alive", closed=False)
+    file = paths.rank_folder(run, 0, 0) / paths.RANK_FILE
+    info = msgspec.json.decode(file.read_bytes())
+    file.write_bytes(msgspec.json.encode(info | {"started_ns": 10**18}))
+    (paths.rank_folder(run, 0, 0) / paths.BLACK_BOX_FILE).unlink(missing_ok=True)
+    first = scope("show", run).out.splitlines()[0]
+    assert "ended without a goodbye at 2001-09-09 01:46:40 UTC" in first
+
+
+def test_show_of_a_run_without_ranks_is_one_line(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """A run whose script has not begun to record is told in a sentence."""
+    run = tmp_path / "early"
+    write_run_info(run, run_id="early", source="option", tags=None)
+    done = scope("show", run)
+    assert done.code == 3
+    assert "no rank has begun to record yet" in done.err
+
+
+def test_show_lists_no_fast_rank_as_slow_and_no_bandwidth_of_tiny_messages(
+    tmp_path: Path, scope: Callable[..., Done]
+) -> None:
+    """Of two ranks of a run whose calls carry 8 bytes, the slow one is named alone, and latency is no bandwidth."""
+    total = {"group": 0, "operation": "all_reduce", "num_calls": 2, "in_bytes": 16, "out_bytes": 16, "num_timed": 2}
+    (tmp_path / "r").mkdir()
+    run = {"schema": SCHEMA_VERSION, "run_id": "r", "started_ns": 10**18}
+    (tmp_path / "r" / paths.RUN_FILE).write_text(json.dumps(run))
+    for rank in range(3):
+        folder = paths.rank_folder(tmp_path / "r", 0, rank)
+        folder.mkdir(parents=True)
+        info = {"schema": SCHEMA_VERSION, "run_id": "r", "attempt": 0, "rank": rank, "started_ns": 10**18, "host": "h"}
+        info |= {"pid": 1, "world_size": 3, "ended_ns": 2 * 10**18}
+        info |= {"groups": [{"group": 0, "name": "w", "ranks": [0, 1, 2]}]}
+        (folder / paths.RANK_FILE).write_text(json.dumps(info))
+        wait = (30, 20, 0)[rank] * 10**6
+        step = {"kind": "step", "step": 0, "start_ns": 10**18, "end_ns": 10**18 + 10**8, "phases": {"forward": 10**8}}
+        step |= {"communication_wait_ns": wait, "collectives": [total | {"duration_ns": 10**6, "blocked_ns": wait}]}
+        (folder / paths.STEPS_FILE).write_text(json.dumps(step) + "\n")
+    out = scope("show", tmp_path / "r").out
+    # Busy 70, 80 and 100 ms: only rank 2 is above the median.
+    assert [line.split(":")[0] for line in out.splitlines() if "more than its peers" in line] == ["  rank 2"]
+    assert "busbw at least" not in out
+    assert "no busbw: messages below 65.54 kB show latency and no bandwidth" in out
