@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scope.analysis.result import Result
+from scope.units import format_duration
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from scope.analysis.tables import KernelTables, Tables
     from scope.analysis.windows import DeviceWindows, Place, StepWindow, Window
     from scope.trace.model import TraceQuality
+
+_MOST_NAMED: Final = 4
+"""Ranks whose label stands in a `repr`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +114,12 @@ class RankAnalysis(_WithTables, Result):
     """Sum over the devices."""
     tables: Tables
 
+    def __repr__(self) -> str:
+        """Name the rank and its devices instead of every figure."""
+        devices = "1 device" if len(self.devices) == 1 else f"{len(self.devices)} devices"
+        steps = max((len(device.steps) for device in self.devices), default=0)
+        return f"RankAnalysis({self.label!r}, {devices}, {steps} steps, path={self.path!r})"
+
     @property
     def memory(self) -> tuple[MemoryPeak, ...]:
         """One a device whose memory was recorded; empty when the trace holds no memory events."""
@@ -152,3 +162,11 @@ class Analysis(_WithTables, Result):
     world_size: int | None
     missing_ranks: tuple[int, ...]
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Name the ranks and the steps instead of every figure."""
+        labels = [rank.label for rank in self.ranks]
+        shown = labels if len(labels) <= _MOST_NAMED else [*labels[: _MOST_NAMED - 1], "...", labels[-1]]
+        world = "" if self.world_size is None else f" of {self.world_size}"
+        window = "" if self.breakdown is None else f", {format_duration(self.breakdown.window_ns)} of window"
+        return f"Analysis({', '.join(shown)}{world}, {len(self.steps)} steps{window})"

@@ -48,6 +48,12 @@ class Results:
     """By the label of the rank; ranks without device events have none."""
     absent: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def __repr__(self) -> str:
+        """Name the ranks, and the analyses there are, instead of every figure of each of them."""
+        names = ("collectives", "stragglers", "collective_roofline")
+        there = [name for name in names if getattr(self, name) is not None]
+        return f"Results({self.analysis!r}, {', '.join([*there, f'{len(self.rooflines)} rooflines'])})"
+
     def check(self) -> Self:
         """Return the results when each of them is consistent.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import polars as pl
+
+_MOST_NAMED: Final = 4
+"""Ranks whose label stands in a `repr`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +113,10 @@ class RankTrace:
     """Names of the threads by their id."""
     quality: TraceQuality
 
+    def __repr__(self) -> str:
+        """Name the file instead of its tables."""
+        return f"RankTrace({self.label!r}, {self.quality.events_read:,} records, path={self.path!r})"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -120,3 +127,9 @@ class Job:
     missing_ranks: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
     """Sentences for the user: files skipped, ranks guessed, files that overlap little in time."""
+
+    def __repr__(self) -> str:
+        """Name the ranks instead of their tables."""
+        labels = [trace.label for trace in self.ranks]
+        shown = labels if len(labels) <= _MOST_NAMED else [*labels[: _MOST_NAMED - 1], "...", labels[-1]]
+        return f"Job({', '.join(shown)}{'' if self.world_size is None else f' of {self.world_size}'})"

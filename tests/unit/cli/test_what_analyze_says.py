@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scope.report.build import compute_results
+from scope.trace import ReadOptions, load
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,3 +45,16 @@ def test_a_page_that_was_written_is_said(scope: Callable[..., Done], tmp_path: P
     again = scope("analyze", TWO_RANKS, "--html", page)
     assert again.code == 2
     assert "wrote" not in again.err
+
+
+def test_what_analyze_returns_prints_as_one_line() -> None:
+    """`repr` names ranks, steps and analyses; no figure of a table is computed or printed for it."""
+    job = load(TWO_RANKS, options=ReadOptions(use_cache=False))
+    results = compute_results(job)
+    shown = repr(results)
+    assert shown.startswith("Results(Analysis(rank 0, rank 1 of 2, 2 steps, ")
+    assert shown.endswith("of window), collectives, stragglers, collective_roofline, 0 rooflines)")
+    assert repr(results.analysis.ranks[1]).startswith("RankAnalysis('rank 1', 1 device, 2 steps, path=")
+    assert repr(job) == "Job(rank 0, rank 1 of 2)"
+    assert repr(job.ranks[0]).startswith("RankTrace('rank 0', ")
+    assert "\n" not in repr(job.ranks[0]) + shown
