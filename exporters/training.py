@@ -16,13 +16,13 @@ from exporters.series import SeriesSet
 from exporters.training_series import RankView, add_rank, add_verdicts
 from scope.errors import RunError, ScopeError
 from scope.run import paths
-from scope.run.blackbox import BlackBoxState
 from scope.run.naming import label_run, short_hash
 from scope.run.reader import RankReader, RunReader
 from scope.run.schema import StepSummary
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RankInfo, RunInfo, StepLine, Verdict
 
 log = logging.getLogger("scope.exporter")

@@ -88,7 +88,9 @@ def _trace_folders(path: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _of_ranks(attempt: int, folder: Path) -> Iterator[tuple[int, Path]]:
-    for child in sorted(folder.iterdir()) if folder.is_dir() else ():
+    # A link is not followed: what a run directory holds must not lead out of it.
+    real = folder.is_dir() and not folder.is_symlink()
+    for child in (each for each in sorted(folder.iterdir()) if not each.is_symlink()) if real else ():
         yield attempt, child / run_paths.TRACES_FOLDER
 
 

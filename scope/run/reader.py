@@ -326,8 +326,11 @@ class RankReader:
             self.notes.append(note)
         return info
 
-    def state(self) -> BlackBoxState | None:
+    def state(self, *, with_ring: bool = True) -> BlackBoxState | None:
         """Return what the black box says, `None` when there is none.
+
+        Args:
+            with_ring: Read the newest calls as well.
 
         Raises:
             RunError: As `read_black_box`, or it tells of another rank than that of its folder.
@@ -335,7 +338,7 @@ class RankReader:
         path = self.folder / paths.BLACK_BOX_FILE
         if not os.path.lexists(path):
             return None
-        state = read_black_box(path)
+        state = read_black_box(path, with_ring=with_ring)
         _check_place(self.folder, path, attempt=state.identity.attempt, rank=state.identity.rank)
         return state
 
@@ -402,7 +405,7 @@ def read_traces(folder: Path) -> list[Trace]:
         RunError: A capture's description is torn, or names a file outside the folder, or a link leads out of it.
     """
     found: list[Trace] = []
-    if os.path.lexists(folder.parent / paths.RANK_FILE):
+    if paths.read_place(folder.parent) is not None:
         check_no_link(folder)
     for path in sorted(folder.glob(f"*{CAPTURE_SUFFIX}")):
         info = _decode(path, CaptureInfo)

@@ -1,0 +1,209 @@
+"""Run directories of somebody who means harm: numbers beyond reason, links that lead out, ranks that are others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from scope.errors import RunError
+from scope.frames import open_run
+from scope.frames.schema import Ranks, RankSteps
+from scope.run import paths, schema
+from scope.run.listing import list_runs
+from scope.run.reader import RankReader, RunReader, check_version, read_run_info
+from scope.run.schema import StepRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RECORDS = (
+    schema.RunInfo, schema.RankInfo, schema.StepRecord, schema.StepSummary, schema.EventRecord, schema.CaptureInfo,
+    schema.Verdict,
+)  # fmt: skip
+
+
+def whole_numbers(kind: msgspec.inspect.Type, where: str) -> Iterator[tuple[str, msgspec.inspect.IntType]]:
+    """Yield every whole number that a type is made of."""
+    if isinstance(kind, msgspec.inspect.IntType):
+        yield where, kind
+    elif isinstance(kind, msgspec.inspect.StructType):
+        for field in kind.fields:
+            yield from whole_numbers(field.type, f"{where}.{field.name}")
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for each in kind.types:
+            yield from whole_numbers(each, where)
+    elif isinstance(kind, msgspec.inspect.DictType):
+        yield from whole_numbers(kind.value_type, f"{where}[]")
+    elif isinstance(kind, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
+        yield from whole_numbers(kind.item_type, f"{where}[]")
+
+
+def make_run(folder: Path, *, ranks: int = 1, **changes: Any) -> Path:
+    """Write a run of ranks with two steps each."""
+    folder.mkdir(parents=True)
+    (folder / paths.RUN_FILE).write_text(json.dumps({"schema": "1.0", "run_id": "r", "started_ns": 1}))
+    for rank in range(ranks):
+        place = paths.rank_folder(folder, 0, rank)
+        place.mkdir(parents=True)
+        info = {"schema": "1.0", "run_id": "r", "attempt": 0, "rank": rank, "started_ns": 1, "host": "h", "pid": 1}
+        (place / paths.RANK_FILE).write_text(json.dumps(info | changes))
+        (place / paths.STEPS_FILE).write_text(make_line(0) + make_line(1))
+    return folder
+
+
+def make_line(step: int, /, **changes: Any) -> str:
+    """Return the line of a step of a hundred nanoseconds."""
+    line = {"kind": "step", "step": step, "start_ns": step * 100, "end_ns": step * 100 + 100, "phases": {"other": 100}}
+    return json.dumps(line | changes) + "\n"
+
+
+def test_every_whole_number_of_a_record_has_a_range_of_64_bits() -> None:
+    """No field was forgotten: each says its least and its largest value, which a 64-bit column holds."""
+    seen = 0
+    for record in RECORDS:
+        for where, number in whole_numbers(msgspec.inspect.type_info(record), record.__name__):
+            least = number.ge if number.ge is not None else number.gt
+            largest = number.le if number.le is not None else number.lt
+            assert least is not None, where
+            assert largest is not None, where
+            assert -(2**63) <= least <= largest < 2**63, where
+            seen += 1
+    assert seen > 100
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end_ns": -(2**70)}, {"end_ns": 2**70}, {"end_ns": 5}, {"step": 2**70}, {"step": -1}, {"mfu_ratio": -5},
+        {"memory": {"peak": {"resident_bytes": 10**400}}}, {"memory": {"peak": {"resident_bytes": -7}}},
+        {"phases": {str(number): 2**58 for number in range(40)}},
+        {"device_ns": dict.fromkeys("abcdefghijklmnopq", 2**58)},
+    ],
+    ids=lambda changes: str(list(changes)),
+)  # fmt: skip
+def test_a_step_that_cannot_be_costs_itself_alone(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The steps beside it are in the frame, and its line is named."""
+    run = make_run(tmp_path / "run")
+    with (paths.rank_folder(run, 0, 0) / paths.STEPS_FILE).open("a") as stream:
+        stream.write(make_line(2, **{"start_ns": 10, **changes}) + make_line(3))
+    opened = open_run(run)
+    assert opened.steps()[RankSteps.step].to_list() == [0, 1, 3]
+    (problem,) = opened.problems
+    assert "steps.jsonl: is torn or foreign: line 3:" in problem
+
+
+def test_a_bad_verdict_hides_no_other(tmp_path: Path) -> None:
+    """Torn lines and ranks of four thousand digits are named; the verdict behind them is given."""
+    run = make_run(tmp_path / "run")
+    good = {"time_ns": 1, "kind": "hang", "severity": "critical", "summary": "it hangs", "ranks": [0]}
+    bad = json.dumps(good).replace("[0]", "[" + "9" * 4_000 + "]")
+    (run / paths.VERDICTS_FILE).write_text("{torn\n" + bad + "\n" + json.dumps(good) + "\n")
+    opened = open_run(run)
+    assert [verdict.summary for verdict in opened.verdicts()] == ["it hangs"]
+    (problem,) = opened.problems
+    assert "line 1:" in problem
+    assert "line 2:" in problem
+    assert len(problem) < 1_000
+
+
+@pytest.mark.parametrize("version", ["1." + "9" * 5_000, "9" * 5_000 + ".0", "1.0.0", "1.٣"])
+def test_a_version_beyond_reason_is_a_short_error(tmp_path: Path, version: str) -> None:
+    """No conversion fails, and the message does not repeat it whole."""
+    with pytest.raises(RunError) as caught:
+        check_version(version, tmp_path)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_run_of_no_version_hides_no_other(tmp_path: Path) -> None:
+    """The list has the good run, and says what is wrong with the other."""
+    make_run(tmp_path / "good")
+    bad = make_run(tmp_path / "bad")
+    (bad / paths.RUN_FILE).write_text(json.dumps({"schema": "1." + "9" * 5_000, "run_id": "r", "started_ns": 1}))
+    entries, problems = list_runs(tmp_path)
+    assert [entry.path.name for entry in entries] == ["good"]
+    assert [str(bad) in problem for problem in problems] == [True]
+
+
+def test_a_folder_that_is_closed_to_us_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without access to it, whether it is a run cannot be told; the others are listed."""
+    make_run(tmp_path / "good")
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _mode: not str(path).endswith("closed"))
+    entries, problems = list_runs(tmp_path)
+    assert [entry.path.name for entry in entries] == ["good"]
+    assert ["closed/run.json: cannot be opened" in problem for problem in problems] == [True]
+
+
+@pytest.mark.parametrize("changes", [{"rank": 0}, {"attempt": 3, "rank": 1}])
+def test_a_rank_in_the_folder_of_another_replaces_nobody(tmp_path: Path, changes: dict[str, int]) -> None:
+    """`rank.json` that tells of another rank than its folder is refused and named; the real one keeps its figures."""
+    run = make_run(tmp_path / "run", ranks=2)
+    path = paths.rank_folder(run, 0, 1) / paths.RANK_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes | {"host": "liar"}))
+    opened = open_run(run)
+    assert opened.ranks.select(Ranks.rank, Ranks.host).rows() == [(0, "h")]
+    assert opened.steps().height == 2
+    assert [str(path) in problem for problem in opened.problems] == [True]
+
+
+def test_no_link_inside_a_run_is_followed(tmp_path: Path) -> None:
+    """Folders of ranks, of one rank, of calls and of traces and a trace itself that are links are refused and named."""
+    good = make_run(tmp_path / "good", ranks=2)
+    run = make_run(tmp_path / "run")
+    outside = good / "attempt-000"
+    (run / "attempt-001").mkdir()
+    (run / "attempt-001" / "ranks").symlink_to(outside / "ranks")
+    (run / "attempt-002").symlink_to(outside)
+    (run / "attempt-000" / "ranks" / "00001").symlink_to(outside / "ranks" / "00001")
+    reader = RunReader(run)
+    assert [[rank.folder.name for rank in reader.ranks(attempt)] for attempt in (0, 1, 2)] == [["00000"], [], []]
+    assert [problem.removeprefix(f"{run}/") for problem in reader.take_problems()] == [
+        f"{where}: is a link, which is not followed"
+        for where in ("attempt-000/ranks/00001", "attempt-001/ranks", "attempt-002")
+    ]
+    assert reader.take_problems() == []
+
+
+@pytest.mark.parametrize("linked", ["traces", "calls", "trace"])
+def test_no_link_inside_a_rank_is_followed(tmp_path: Path, linked: str) -> None:
+    """Where traces or calls lie elsewhere, they are refused."""
+    run = make_run(tmp_path / "run")
+    folder = paths.rank_folder(run, 0, 0)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    capture = {"trace": "x.json", "rank": 0, "first_step": 3, "num_steps": 2, "start_ns": 1, "end_ns": 2,
+               "reason": "user", "cost_ns": 4}  # fmt: skip
+    (outside / "x.capture.json").write_text(json.dumps(capture))
+    (outside / "x.json").write_text("{}")
+    if linked == "trace":
+        shutil.copytree(outside, folder / "traces")
+        (folder / "traces" / "x.json").unlink()
+        (folder / "traces" / "x.json").symlink_to(outside / "x.json")
+    else:
+        (folder / linked).symlink_to(outside)
+    reader = RankReader(folder)
+    with pytest.raises(RunError, match="is a link"):
+        _ = reader.new_calls() if linked == "calls" else reader.traces()
+
+
+def test_a_world_beyond_reason_is_no_world(tmp_path: Path) -> None:
+    """A run of a million million ranks is an error before anything is counted up to it."""
+    run = make_run(tmp_path / "run", world_size=2**40)
+    assert open_run(run).ranks.is_empty()
+    (run / paths.RUN_FILE).write_text(
+        '{"schema": "1.0", "run_id": "r", "started_ns": 1, "world_size": ' + "9" * 4_000 + "}"
+    )
+    with pytest.raises(RunError, match=r"run\.json: is torn or foreign"):
+        read_run_info(run)
+
+
+def test_what_a_recorder_writes_is_within_the_ranges() -> None:
+    """The largest figures of a long run of a large job are read back: nine years, an exbibyte, a million ranks."""
+    step = StepRecord(step=2**40, start_ns=1, end_ns=2**62, phases={"other": 2**57}, recorder_ns=-5, input_bytes=2**60)
+    assert msgspec.json.decode(msgspec.json.encode(step), type=StepRecord) == step
