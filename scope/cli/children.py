@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from scope.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _STOP_TIMEOUT_S: Final = 10.0
 _QUOTED_LINES: Final = 5
@@ -29,10 +29,15 @@ class Children:
 
     This process adopts what its children leave behind (`PR_SET_CHILD_SUBREAPER`), so that the ranks of a launcher that
     was killed can be found and ended too; and when this process is killed its children get SIGTERM.
+
+    Args:
+        logs: Folder of the files that hold what they print.
+        variables: Their environment besides this process's own.
     """
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, *, variables: Mapping[str, str] | None = None) -> None:
         self._logs = logs
+        self._variables = dict(variables or {})
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -48,6 +53,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                env={**os.environ, **self._variables},
                 preexec_fn=_end_with_the_parent,
             )
         self._running[name] = process

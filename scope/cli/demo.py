@@ -131,9 +131,12 @@ def demo(
 
 
 def _run(plan: Plan, *, once: bool) -> None:
-    children = Children(plan.folder)
+    # Of its own: the exporter shows this demo alone, and no other exporter takes its spool.
+    children = Children(plan.folder, variables={"SCOPE_REGISTRY": str(plan.folder / "registry")})
     # A plain kill must end the children too, just as Ctrl-C does.
     signal.signal(signal.SIGTERM, _stop_on_signal)
+    # A script that starts the demo with `&` lets it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _play(plan, children, once=once)
     except KeyboardInterrupt:
@@ -178,7 +181,7 @@ def training_command(plan: Plan) -> list[str]:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(plan.ranks)]
     script = ["-m", _SCRIPT, "--steps", str(plan.steps), "--checkpoint", str(plan.folder / "model.pt"), *plan.faults]
     return [
-        *(sys.executable, "-m", "scope", "run", "--run-dir", str(plan.run), "--run-id", "demo"),
+        *(sys.executable, "-P", "-m", "scope", "run", "--run-dir", str(plan.run), "--run-id", "demo"),
         *("--capture", "file", "--capture-ranks", ",".join(map(str, range(plan.ranks))), "--"),
         *(sys.executable, "-m", *launcher, *script),
     ]
@@ -233,7 +236,17 @@ def _write_synthetic(plan: Plan) -> None:
 
 def _start_metrics(plan: Plan, children: Children) -> list[str]:
     exporter_port = _free_port()
-    command = [sys.executable, "-m", "exporters", "--port", str(exporter_port), "--runs", str(plan.run)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "exporters",
+        "--port",
+        str(exporter_port),
+        "--runs",
+        str(plan.run),
+        "--no-publish",
+    ]
     children.start("exporter", command)
     _wait_for(f"http://127.0.0.1:{exporter_port}/healthz", children, "exporter")
     print(f"Node exporter: http://127.0.0.1:{exporter_port}/metrics")
@@ -266,7 +279,7 @@ def _rules() -> str:
 
 
 def _start_dashboard(plan: Plan, children: Children, places: Sequence[str]) -> str:
-    children.start("dashboard", [sys.executable, "-m", "dashboards", "--port", str(plan.port), *places])
+    children.start("dashboard", [sys.executable, "-P", "-m", "dashboards", "--port", str(plan.port), *places])
     address = f"http://127.0.0.1:{plan.port}"
     _wait_for(f"{address}/_stcore/health", children, "dashboard")
     return address
@@ -295,7 +308,7 @@ def _check(plan: Plan, children: Children, training: subprocess.Popen[bytes]) ->
     if training.returncode != 0:
         error = children.error_of("training")
         raise error
-    command = [sys.executable, "-m", "dashboards.check", str(plan.run), "--steps", str(plan.steps)]
+    command = [sys.executable, "-P", "-m", "dashboards.check", str(plan.run), "--steps", str(plan.steps)]
     done = subprocess.run([*command, "--ranks", str(plan.ranks)], check=False)
     if done.returncode != 0:
         message = "the dashboard does not show what was recorded; see above"

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from dashboards.sources.catalogue import find_sources
+from scope.run.reader import RunReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,19 +50,33 @@ def test_the_demo_checks_itself_and_ends(tmp_path: Path) -> None:
     assert left_over(folder) == []
 
 
-def test_a_kill_ends_all_children(tmp_path: Path) -> None:
-    """SIGTERM ends the demo, its training, exporter, Prometheus and dashboard."""
+def inherit_no_interrupt() -> None:
+    """Do what a script's shell does to what it starts with `&`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 0)])
+def test_a_signal_ends_all_children(tmp_path: Path, number: int, code: int) -> None:
+    """SIGTERM and Ctrl-C end the demo, its training, exporter, Prometheus and dashboard, in a background too."""
     folder = tmp_path / "demo"
     command = [sys.executable, "-m", "scope", "demo", "--steps", "10000", "--ranks", "2", "--port", "0"]
-    demo = subprocess.Popen([*command, "--folder", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    demo = subprocess.Popen(
+        [*command, "--folder", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=inherit_no_interrupt,
+    )
     try:
         deadline = time.monotonic() + TIMEOUT_S / 2
-        while not (folder / "exporter.log").exists() and time.monotonic() < deadline:
+        while len(list(folder.glob("runs/demo/attempt-000/ranks/*/steps.jsonl"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.2)
         assert len(left_over(folder)) > 1
-        demo.send_signal(signal.SIGTERM)
-        assert demo.wait(60) == 128 + signal.SIGTERM
+        demo.send_signal(number)
+        assert demo.wait(60) == code
     finally:
         if demo.poll() is None:
             demo.kill()
     assert left_over(folder) == []
+    ranks = [rank.info() for rank in RunReader(folder / "runs" / "demo").ranks()]
+    assert [info.exit_reason for info in ranks] == ["terminated by signal 15"] * 2
+    assert (folder / "registry").is_dir()

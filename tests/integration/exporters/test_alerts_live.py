@@ -19,7 +19,7 @@ import pytest
 from dashboards.alerts.generate import render_rules
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
-from exporters.training import short_hash
+from scope.run.naming import short_hash
 from scope.testing.fake_nvml.nodes import make_node
 
 if TYPE_CHECKING:

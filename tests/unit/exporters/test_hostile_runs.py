@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporters import training_series as t
 from exporters.render import TEXT, Renderer
-from exporters.training import ThisNode, TrainingCollector, short_hash
+from exporters.training import ThisNode, TrainingCollector
 from scope.run import paths
+from scope.run.naming import short_hash
 from scope.run.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:

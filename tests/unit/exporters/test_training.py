@@ -11,9 +11,10 @@ import pytest
 from exporters import training_series as t
 from exporters.jobs import Job, parse_cgroup
 from exporters.rank_totals import MAX_OWN_PHASES, RankTotals
-from exporters.training import LINGER_NS, ThisNode, TrainingCollector, short_hash
+from exporters.training import LINGER_NS, ThisNode, TrainingCollector
 from scope.run import paths
 from scope.run.folding import summarize_steps
+from scope.run.naming import short_hash
 from scope.run.schema import (
     SCHEMA_VERSION,
     CollectiveTotal,
