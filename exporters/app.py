@@ -185,7 +185,9 @@ def write_targets(arguments: list[str]) -> int:
         ScopeError: The hosts make no sense, or the file exists and `--force` was not given.
     """
     parser = argparse.ArgumentParser(
-        prog="scope exporter targets", description="Write a target file for file_sd_configs."
+        prog="scope exporter targets",
+        description="Write a target file for file_sd_configs.",
+        epilog="example: scope exporter targets 'node[001-128]' --output targets.json --force",
     )
     parser.add_argument("hosts", help="such as 'node[001-128]', or @FILE with one a line")
     parser.add_argument(

@@ -33,9 +33,9 @@ kernel's log where dmesg is restricted; seeing other users' processes adds the j
 of the exporter's own user that no `scope run` publishes are copied to their run directories; others are not touched.
 
 examples:
-  python -m exporters
-  python -m exporters --listen 0.0.0.0:9469 --web-config web.yml --runs '/var/spool/scope/*'
-  python -m exporters --disable nfs,host --compat dcgm
+  scope exporter
+  scope exporter --listen 0.0.0.0:9469 --web-config web.yml --runs '/var/spool/scope/*'
+  scope exporter --disable nfs,host --compat dcgm
 """
 
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def runs() -> None:
-    """List, label and delete recorded runs."""
+    """List, label and delete recorded runs.
+
+    Example: scope runs list runs
+    """
 
 
 @runs.command("list")
@@ -52,10 +55,10 @@ def list_(folder: Path, *, json: bool) -> None:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
         state = "ended" if entry.ended else "running or killed"
         tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
-        step = "-" if entry.last_step is None else entry.last_step
+        step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
         click.echo(
-            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {entry.ranks} ranks  step {step}  {state}  "
-            f"{format_bytes(entry.num_bytes)}  {tags}".rstrip()
+            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {entry.ranks} ranks  {step}  {state}  "
+            f"{format_bytes(entry.num_bytes)}  {visible(str(entry.path))}  {tags}".rstrip()
         )
     for problem in problems:
         click.echo(f"scope: {problem}", err=True)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from scope.errors import RunError, UsageError
 from scope.run import paths
-from scope.run.files import replace_document
+from scope.run.files import open_regular, replace_document
 from scope.run.reader import RankReader, RunReader, read_run_info
+from scope.run.schema import StepLine, StepSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RunInfo
+
+_TAIL_BYTES: Final = 1 << 20
+"""What is read of a file of steps to find the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,7 @@ class RunEntry:
         info: What `run.json` says.
         attempts: Number of attempts.
         ranks: Ranks of the last attempt that have recorded anything.
-        last_step: Largest step in progress over the black boxes of the last attempt; absent without one.
+        last_step: Last step that a rank of the last attempt has ended and written; absent before the first.
         ended: Every rank of the last attempt has ended: it closed its recording, or a signal to the job ended it.
         num_bytes: Size of all files.
     """
@@ -122,17 +126,36 @@ def _describe(path: Path) -> RunEntry:
     info = read_run_info(path)
     reader = RunReader(path)
     ranks = reader.ranks()
-    states = [state for rank in ranks if (state := _state(rank)) is not None]
     num_ended = sum(_has_ended(rank) for rank in ranks)
     return RunEntry(
         path=path,
         info=info,
         attempts=len(reader.attempts()),
         ranks=len(ranks),
-        last_step=max((state.step for state in states if state.step is not None), default=None),
+        last_step=max((step for rank in ranks if (step := _last_step(rank)) is not None), default=None),
         ended=bool(ranks) and num_ended == len(ranks),
         num_bytes=_size(path),
     )
+
+
+def _last_step(rank: RankReader) -> int | None:
+    """Return the last step that a rank has written, from the end of its file; None where that cannot be told.
+
+    The black box names the step in progress, which after the last step may be one that never was.
+    """
+    try:
+        with open(open_regular(rank.folder / paths.STEPS_FILE), "rb") as file:  # noqa: PTH123 - takes a descriptor
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).split(b"\n")[:-1]
+    except (OSError, RunError):
+        return None
+    for line in reversed(lines):
+        try:
+            record = msgspec.json.decode(line, type=StepLine)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        return record.last_step if isinstance(record, StepSummary) else record.step
+    return None
 
 
 def _has_ended(rank: RankReader) -> bool:

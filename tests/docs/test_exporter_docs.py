@@ -34,6 +34,20 @@ def test_every_way_to_start_the_exporter_is_one() -> None:
     assert re.findall(r"about ([\d,]+) series", SECTION) == re.findall(r"about ([\d,]+) series", _EPILOG)
 
 
+def test_help_shows_commands_that_there_are() -> None:
+    """The examples of --help begin with `scope exporter` and are accepted; that of the target file too."""
+    examples = _EPILOG.split("examples:", 1)[1].strip().splitlines()
+    assert len(examples) == 3
+    for line in examples:
+        program, exporter, *arguments = line.split()
+        assert (program, exporter) == ("scope", "exporter")
+        parse_options([word.strip("'") for word in arguments])
+    done = subprocess.run(
+        [sys.executable, "-m", "exporters", "targets", "--help"], capture_output=True, text=True, check=False
+    )
+    assert "example: scope exporter targets 'node[001-128]'" in done.stdout
+
+
 @pytest.mark.system("promtool", "prometheus-alertmanager")
 def test_the_recipe_for_prometheus_is_valid(tmp_path: Path) -> None:
     """Its commands, run in an empty folder, give files that promtool and amtool accept."""

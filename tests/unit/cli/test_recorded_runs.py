@@ -107,6 +107,9 @@ def test_runs_are_listed_labelled_and_deleted(tmp_path: Path, scope: Callable[..
     alive = write_run(tmp_path / "runs" / "alive", closed=False)
     listed = scope("runs", "list", tmp_path / "runs")
     assert listed.code == 0
+    # The three steps that ended are 0 to 2, as `scope show` says; tag and delete take the folder.
+    assert listed.out.count("  last step 2  ") == 2, listed.out
+    assert all(f"  {folder}" in listed.out for folder in (run, alive))
     assert sorted(line.split()[0] for line in listed.out.splitlines()) == ["first", "first"]
     assert {"ended", "running or killed"} == {
         state for state in ("ended", "running or killed") if f"  {state}  " in listed.out
@@ -195,3 +198,9 @@ def test_show_lists_no_fast_rank_as_slow_and_no_bandwidth_of_tiny_messages(
     assert [line.split(":")[0] for line in out.splitlines() if "more than its peers" in line] == ["  rank 2"]
     assert "busbw at least" not in out
     assert "no busbw: messages below 65.54 kB show latency and no bandwidth" in out
+
+
+def test_groups_of_commands_show_an_example(scope: Callable[..., Done]) -> None:
+    """The help of `scope runs` and of each of its commands, and of the exporter's target file, holds one."""
+    for command in (("runs",), ("runs", "list"), ("runs", "tag"), ("runs", "delete")):
+        assert f"Example: scope {' '.join(command)} " in " ".join(scope(*command, "--help").out.split())
