@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from scope.cli.options import JobOptions, OutputOptions, takes_output
 
+if TYPE_CHECKING:
+    from scope.trace.model import Job
+
 _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
 
 
 @click.command()
-@click.argument("before", help="The base: a trace, a folder of traces or a glob.")
+@click.argument("before", help="The base: a trace, a folder of traces, a glob or a run directory.")
 @click.argument("after", help="The run that is held against it.")
 @takes_output
 @click.option("--of", type=click.Choice(_CHANGES), default="all", show_default=True, help="What to compare.")
@@ -37,8 +43,30 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
     check_output(output)
     jobs = [load_job(JobOptions(paths=[path], no_cache=no_cache)) for path in (before, after)]
     from scope.analysis.comparison import compare_jobs
+    from scope.report.inert import visible
     from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 
     comparison = compare_jobs(jobs[0], jobs[1], noise_ratio=noise)
     tables = [changes_table(comparison, kind) for kind in CHANGE_KINDS if of in ("all", kind)]
-    print_tables([comparison_table(comparison), *tables] if of == "all" else tables, output)
+    if of == "all":
+        tables.insert(0, comparison_table(comparison))
+    sides = [_side(name, path, job) for name, path, job in zip(("before", "after"), (before, after), jobs, strict=True)]
+    if output.json or output.csv:
+        # Neither has a place for it.
+        for side in sides:
+            sys.stderr.write(f"scope: {visible(side)}\n")
+    else:
+        tables[0] = replace(tables[0], notes=(*sides, *tables[0].notes))
+    print_tables(tables, output)
+
+
+def _side(name: str, path: str, job: Job) -> str:
+    """Return which traces one side of a comparison is: `before: old/, ranks 0-3 (rank0.json and 3 more)`."""
+    from scope.report.sections.quality import format_ranks
+
+    known = tuple(trace.rank for trace in job.ranks if trace.rank is not None)
+    parts = [f"rank{'s' if len(known) > 1 else ''} {format_ranks(known)}"] if known else []
+    if len(known) < len(job.ranks):
+        parts.append(f"{len(job.ranks) - len(known)} of unknown rank")
+    first, *others = (Path(trace.path).name for trace in job.ranks)
+    return f"{name}: {path}, {' and '.join(parts)} ({first}{f' and {len(others)} more' if others else ''})"

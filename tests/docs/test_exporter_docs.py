@@ -67,6 +67,13 @@ def test_the_recipe_for_prometheus_is_valid(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "node128:9469" in (tmp_path / "targets.json").read_text()
+    again = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    forced = script.replace("--output .", "--output . --force").replace("targets.json ", "targets.json --force ")
+    assert forced.count("--force") == 2
+    done = subprocess.run(["sh", "-ec", forced], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.system("promtool")
