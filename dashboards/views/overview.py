@@ -184,7 +184,8 @@ def draw_blame(run: LiveRun) -> None:
     draw_verdicts(run.verdicts())
     stands_still = run.state().standing == "no step"
     if stands_still:
-        st.error(f"{markdown_text(missed_words(run.state().missed))}; see Post-mortem.", icon=":material/person_off:")
+        # The red sentence stands on top of the page.
+        st.markdown(f":material/person_off: {markdown_text(missed_words(run.state().missed))}; see Post-mortem.")
     draw_input(run)
     excess = run.excess()
     if excess.is_empty():

@@ -103,10 +103,12 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
     if progress.is_empty():
         return
     st.subheader("How far each rank got in each process group")
-    standing = run.state().standing
+    state = run.state()
+    standing = state.standing
+    was_cut_off = standing == "ended without a goodbye" or bool(state.exit_reasons)
     if standing == "running":
         st.caption("The run makes steps: ranks that are behind here were merely looked at a moment earlier.")
-    elif standing == "ended without a goodbye" and (missed := find_missed_calls(progress)):
+    elif was_cut_off and (missed := find_missed_calls(progress)):
         st.info(f"At its end: {markdown_text(missed_words(missed))}.", icon=":material/person_off:")
     if standing != "running" and progress[GroupProgress.is_mismatched].any():
         st.error("Ranks of a group have issued different collectives: see 'differs'.", icon=":material/call_split:")

@@ -123,6 +123,7 @@ def _check_facts(folder: Path) -> tuple[list[Diagnosis], str]:
 def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     from scope.analysis.doctor.compare import compare_clocks, compare_ranks
     from scope.analysis.doctor.diagnosis import Diagnosis, sort_diagnoses
+    from scope.report.standing import count
     from scope.run.reader import RunReader
     from scope.run.schema import StepRecord
 
@@ -149,7 +150,8 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
         for what, where in problems
     ]  # fmt: skip
     found = [*compare_ranks(infos, world_size=info.world_size), *compare_clocks(steps, hosts), *unreadable]
-    return sort_diagnoses(found), f"run {info.run_id}: {len(infos)} ranks on {len(set(hosts.values()))} hosts"
+    where = f"{count(len(infos), 'rank')} on {count(len(set(hosts.values())), 'host')}"
+    return sort_diagnoses(found), f"run {info.run_id}: {where}"
 
 
 def _print(found: list[Diagnosis], seen: str, *, as_json: bool) -> None:

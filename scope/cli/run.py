@@ -76,7 +76,8 @@ def run(
             _say(problem)
         _say(f"not all of it could be published (yet); the rest is in {result.unpublished}")
     else:
-        _say(f"{result.num_ranks} ranks were recorded: scope show {result.run_dir}")
+        recorded = "1 rank was" if result.num_ranks == 1 else f"{result.num_ranks} ranks were"
+        _say(f"{recorded} recorded: scope show {result.run_dir}")
     _end_like(result.returncode)
 
 

@@ -29,7 +29,8 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     if state.standing == "not begun":
         return "no rank has begun to record yet"
     if state.standing == "finished":
-        return f"finished at {clock(state.last_sign_ns)}; {last}"
+        how = f"ended ({visible(', '.join(state.exit_reasons[:_SHOWN_RANKS]))})" if state.exit_reasons else "finished"
+        return f"{how} at {clock(state.last_sign_ns)}; {last}"
     if state.standing == "ended without a goodbye":
         return f"ended without a goodbye at {clock(state.last_sign_ns)} (last sign of life); {last}"
     if state.standing == "running" or state.last_step_ns is None:

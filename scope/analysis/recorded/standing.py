@@ -35,6 +35,7 @@ class RunState:
         last_sign_ns: Last sign of life of the ranks that have not ended, of all when all have.
         missed: Ranks that the others wait for while no step ends; empty when the black boxes show none.
         open_ranks: Ranks of the last attempt without an end on record.
+        exit_reasons: Why ranks ended before they had finished, each once.
     """
 
     standing: RunStanding
@@ -42,6 +43,7 @@ class RunState:
     last_sign_ns: int | None
     missed: tuple[MissedCall, ...] = ()
     open_ranks: tuple[int, ...] = ()
+    exit_reasons: tuple[str, ...] = ()
 
     @property
     def is_live(self) -> bool:
@@ -82,7 +84,13 @@ def assess_run(
     last_sign_ns = max(signs)
     ranks = tuple(info.rank for info in still_open)
     if not still_open:
-        return RunState(standing="finished", last_step_ns=last_step_ns, last_sign_ns=last_sign_ns)
+        reasons = {_exit_reason(info, states.get(info.rank)) for info in infos} - {"finished"}
+        return RunState(
+            standing="finished",
+            last_step_ns=last_step_ns,
+            last_sign_ns=last_sign_ns,
+            exit_reasons=tuple(sorted(reasons)),
+        )
     usual = _STILL_STEPS * (usual_ns or 0)
     limit_ns = _SILENT_NS if any(rank in states for rank in ranks) else max(_SILENT_NS, usual)
     standing: RunStanding = "running"
@@ -99,6 +107,12 @@ def assess_run(
 
 def _has_ended(info: RankInfo, state: BlackBoxState | None) -> bool:
     return info.ended_ns is not None or (state is not None and state.closed)
+
+
+def _exit_reason(info: RankInfo, state: BlackBoxState | None) -> str:
+    if info.exit_reason is not None:
+        return info.exit_reason
+    return "exception" if state is not None and state.exception else "finished"
 
 
 def _signs(info: RankInfo, state: BlackBoxState | None) -> list[int]:

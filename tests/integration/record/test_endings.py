@@ -83,7 +83,7 @@ def test_it_ends_as_without_scope(endings: dict[str, Ending], name: str) -> None
     _, plain, recorded = endings[name]
     assert recorded.returncode == ENDINGS[name][0], recorded.stderr.decode()
     errors, _, ours = recorded.stderr.rpartition(b"scope: ")
-    assert ours.startswith(b"1 ranks were recorded")
+    assert ours.startswith(b"1 rank was recorded")
     if plain is None:
         assert errors.decode() == ERRORS.get(name, "")
         assert recorded.stdout.startswith(b"" if name == "has_a_hook" else trained(endings))

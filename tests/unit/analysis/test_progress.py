@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from scope.analysis.recorded import GroupProgress, assess_run, compute_group_progress, find_missed_calls
@@ -160,3 +161,16 @@ def test_the_sentence_says_state_and_age_of_the_last_step() -> None:
     words = standing_words(assess(step_s=930, beat_s=939), now_ns=1_000 * S)
     assert words.startswith("ended without a goodbye at 1970-01-01 00:15:39 UTC (last sign of life); the last step")
     assert standing_words(assess(step_s=998, beat_s=999), now_ns=1_000 * S) == "running; the last step ended 2 s ago"
+
+
+def test_a_run_that_was_ended_from_outside_has_not_finished() -> None:
+    """Ranks that were asked to end say so, and when."""
+    ended = [replace_info(rank, ended_ns=900 * S, exit_reason="terminated by signal 15") for rank in range(2)]
+    found = assess_run(ended, {}, last_step_ns=800 * S, usual_ns=S, now_ns=1_000 * S)
+    words = standing_words(found, now_ns=1_000 * S)
+    assert words.startswith("ended (terminated by signal 15) at 1970-01-01 00:15:00 UTC; the last step ended ")
+
+
+def replace_info(rank: int, **changes: object) -> RankInfo:
+    """Return a rank of the world with something changed."""
+    return msgspec.structs.replace(info(rank, WORLD), **changes)
