@@ -15,7 +15,7 @@ from scope.errors import RunError
 from scope.run import layout
 from scope.run.files import FILE_MODE, close_descriptor, identify_descriptor, lift_descriptor, read_span
 from scope.run.layout import CRC, GROUP, IDENTITY, PULSE, RING, STATE
-from scope.run.schema import DTYPES, OPERATIONS, PHASES, VARIANTS
+from scope.run.schema import DTYPES, MOST_RANKS, OPERATIONS, PHASES, VARIANTS
 
 if TYPE_CHECKING:
     import struct
@@ -289,7 +289,7 @@ def parse_black_box(content: bytes, *, path: Path, with_ring: bool = True) -> Bl
     """Return what the bytes of a black box say; `path` is for messages, without `with_ring` the header page is enough.
 
     Raises:
-        RunError: Not a black box, of another major version, or its header is torn.
+        RunError: Not a black box, of another major version, its header is torn, or it holds numbers that cannot be.
     """
     identity = _parse_identity(content, path)
     state = _parse_state(content, path)
@@ -298,7 +298,7 @@ def parse_black_box(content: bytes, *, path: Path, with_ring: bool = True) -> Bl
     calls, torn = _parse_ring(content, offset) if with_ring else ((), 0)
     step, num_steps, step_start, phase_start, training_beat, last_step, _, name = state
     phase = name.rstrip(b"\0").decode(errors="replace")
-    return BlackBoxState(
+    parsed = BlackBoxState(
         identity=identity,
         step=step if step >= 0 else None,
         num_steps=num_steps,
@@ -316,6 +316,24 @@ def parse_black_box(content: bytes, *, path: Path, with_ring: bool = True) -> Bl
         calls=calls,
         num_torn=torn,
     )
+    if not _is_plausible(parsed):
+        message = f"{path}: holds numbers that cannot be"
+        raise RunError(message)
+    return parsed
+
+
+def _is_plausible(state: BlackBoxState) -> bool:
+    """Return whether the figures are within the ranges of `scope.run.schema`; a checksum can be forged."""
+    instants = [state.step_start_ns, state.phase_start_ns, state.beat_ns, state.pulse_ns]
+    counts = [state.num_steps, state.last_step_duration_ns or 0, state.num_dropped]
+    for group in state.groups:
+        instants += (group.enqueued_ns, group.completed_ns)
+        counts += (group.enqueued, group.completed)
+    for call in state.calls:
+        instants += (call.issued_ns, call.completed_ns)
+        counts += (call.sequence, call.in_bytes, call.out_bytes)
+    fits = all(instant is None or 0 <= instant < 2**63 for instant in instants)
+    return fits and min(counts) >= 0 and max(counts) <= 2**60 and (state.identity.world_size or 0) <= MOST_RANKS
 
 
 def _instant(monotonic_ns: int, offset: int) -> int | None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_SEGMENT_BYTES: Final = 64 * 2**20
 """Cap of a segment that is read whole."""
+_LARGEST_COUNT: Final = 2**60
+_INSTANTS_END: Final = 2**63
 
 _PRIME: Final = layout.FNV_PRIME
 _MASK: Final = 2**64 - 1
@@ -506,7 +508,8 @@ def read_segment(path: Path) -> list[CallRecord]:
 
     Raises:
         RunError: No regular file, not a segment, of another major version, larger than `MAX_SEGMENT_BYTES`, or a record
-            is torn; the message has the byte. A last record that is only half there is no error: it was being written.
+            is torn or holds numbers that cannot be; the message has the byte. A last record that is only half there is
+            no error: it was being written.
     """
     content = read_span(path, max_bytes=MAX_SEGMENT_BYTES + 1)
     if len(content) > MAX_SEGMENT_BYTES:
@@ -529,8 +532,19 @@ def read_segment(path: Path) -> list[CallRecord]:
         if CRC.unpack_from(content, at)[0] != crc32(body):
             message = f"{path}: the record at byte {at} is torn (wrong checksum)"
             raise RunError(message)
-        records.append(_parse_call(CALL.unpack_from(body), rank=rank, offset=offset))
+        record = _parse_call(CALL.unpack_from(body), rank=rank, offset=offset)
+        if not _is_plausible(record):
+            message = f"{path}: the record at byte {at} holds numbers that cannot be"
+            raise RunError(message)
+        records.append(record)
     return records
+
+
+def _is_plausible(record: CallRecord) -> bool:
+    """Return whether sizes and instants fit the 64-bit columns that they are read into; a checksum can be forged."""
+    instants = (record.issued_ns, record.arrived_ns or 0, record.completed_ns or 0)
+    largest = max(record.in_bytes, record.out_bytes, record.sequence, record.blocked_ns or 0)
+    return largest <= _LARGEST_COUNT and min(instants) >= 0 and max(instants) < _INSTANTS_END
 
 
 def _parse_call(fields: tuple[int, ...], *, rank: int, offset: int) -> CallRecord:

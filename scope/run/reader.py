@@ -308,6 +308,7 @@ class RankReader:
         self._steps = LineTail(self.folder / paths.STEPS_FILE, _steps_decoder, find_fault=_find_fault)
         self._events = LineTail(self.folder / paths.EVENTS_FILE, _events_decoder)
         self._segments_read: set[str] = set()
+        self._call_problems: list[str] = []
 
     @property
     def restarts(self) -> int:
@@ -343,8 +344,9 @@ class RankReader:
         return state
 
     def take_problems(self) -> list[str]:
-        """Return which lines of steps and events were no records since the last call, a sentence each."""
-        return [*self._steps.take_problems(), *self._events.take_problems()]
+        """Return what was wrong with lines of steps and events and with segments of calls since the last call."""
+        calls, self._call_problems = self._call_problems, []
+        return [*self._steps.take_problems(), *self._events.take_problems(), *calls]
 
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
         """Return the steps and summaries written since the last call, oldest first.
@@ -376,17 +378,20 @@ class RankReader:
         return self._events.read()
 
     def new_calls(self) -> list[CallRecord]:
-        """Return the calls of the segments closed since the last call.
+        """Return the calls of the segments closed since the last call; one that cannot be read costs itself alone.
 
         Raises:
-            RunError: As `read_segment`, or the folder is a link.
+            RunError: The folder is a link.
         """
         check_no_link(self.folder / paths.CALLS_FOLDER)
         records: list[CallRecord] = []
         for path in sorted((self.folder / paths.CALLS_FOLDER).glob(f"*{paths.SEGMENT_SUFFIX}")):
             if path.name not in self._segments_read:
-                records.extend(read_segment(path))
                 self._segments_read.add(path.name)
+                try:
+                    records.extend(read_segment(path))
+                except RunError as error:
+                    self._call_problems.append(str(error))
         return records
 
     def traces(self) -> list[Trace]:

@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
 import pytest
 
 from scope.errors import RunError
 from scope.frames import open_run
-from scope.frames.schema import Ranks, RankSteps
-from scope.run import paths, schema
+from scope.frames.schema import Calls, Ranks, RankSteps
+from scope.run import layout, paths, schema
+from scope.run.calls import CallLog, CallShape, pack_segment_header
 from scope.run.listing import list_runs
 from scope.run.reader import RankReader, RunReader, check_version, read_run_info
 from scope.run.schema import StepRecord
@@ -207,3 +209,39 @@ def test_what_a_recorder_writes_is_within_the_ranges() -> None:
     """The largest figures of a long run of a large job are read back: nine years, an exbibyte, a million ranks."""
     step = StepRecord(step=2**40, start_ns=1, end_ns=2**62, phases={"other": 2**57}, recorder_ns=-5, input_bytes=2**60)
     assert msgspec.json.decode(msgspec.json.encode(step), type=StepRecord) == step
+
+
+def test_a_call_that_cannot_be_costs_its_segment_alone(tmp_path: Path) -> None:
+    """A forged record of 2**64 - 1 bytes is named; the calls of the segment behind it are read."""
+    run = make_run(tmp_path / "run")
+    folder = paths.rank_folder(run, 0, 0) / paths.CALLS_FOLDER
+    folder.mkdir()
+    header = pack_segment_header(rank=0, attempt=0, wall_offset_ns=0, first_step=0)
+    for name, in_bytes in (("000001-0.bin", 2**64 - 1), ("000002-0.bin", 64)):
+        call = CallLog(None).issue(CallShape(0, 1, 0, 1, in_bytes, 64), 0, 500)
+        call.sequence = 7
+        (folder / name).write_bytes(header + call.pack())
+    opened = open_run(run)
+    assert opened.collectives().select(Calls.sequence, Calls.in_bytes).rows() == [(7, 64)]
+    (problem,) = opened.problems
+    assert problem.endswith("000001-0.bin: the record at byte 64 holds numbers that cannot be")
+
+
+@pytest.mark.parametrize(("rank", "beat_ns", "world"), [(5, 1, 2), (0, 2**63 - 1, 2), (0, 1, 2**31)])
+def test_a_black_box_that_cannot_be_is_named(tmp_path: Path, rank: int, beat_ns: int, world: int) -> None:
+    """A forged black box, of another rank, of the year 2500 or of a world beyond reason, is left out."""
+    run = make_run(tmp_path / "run")
+    content = bytearray(layout.BLACK_BOX_BYTES)
+    identity = layout.IDENTITY.pack(
+        layout.BLACK_BOX_MAGIC, 1, 0, rank, 0, world, 1, 0, 10**18, layout.NUM_RING_RECORDS, layout.RING_RECORD_BYTES
+    )
+    state = layout.STATE.pack(1, 1, 1, 1, beat_ns, 1, 0, b"forward")
+    content[: len(identity)] = identity
+    layout.CRC.pack_into(content, len(identity), crc32(identity))
+    layout.CRC.pack_into(content, layout.STATE_OFFSET, crc32(state))
+    content[layout.STATE_OFFSET + layout.CRC.size : layout.STATE_OFFSET + layout.CRC.size + len(state)] = state
+    path = paths.rank_folder(run, 0, 0) / paths.BLACK_BOX_FILE
+    path.write_bytes(content)
+    opened = open_run(run)
+    assert opened.black_boxes() == {}
+    assert [problem.startswith(f"{path}: ") and "torn" not in problem for problem in opened.problems] == [True]
