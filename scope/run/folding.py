@@ -37,9 +37,9 @@ def fold_file(path: Path, *, max_bytes: int) -> bool:
     first = 0
     while size > target and first < len(lines):
         chunk = lines[first : first + STEPS_PER_SUMMARY]
-        records = [_decoder.decode(line) for line in chunk]
+        records = [_decode(line) for line in chunk]
         plain = [record for record in records if isinstance(record, StepRecord)]
-        kept = [line for line, record in zip(chunk, records, strict=True) if isinstance(record, StepSummary)]
+        kept = [line for line, record in zip(chunk, records, strict=True) if not isinstance(record, StepRecord)]
         if plain:
             kept.append(_encoder.encode(summarize_steps(plain)) + b"\n")
         folded.extend(kept)
@@ -49,6 +49,14 @@ def fold_file(path: Path, *, max_bytes: int) -> bool:
         return False
     replace_document(path, b"".join(folded + lines[first:]))
     return True
+
+
+def _decode(line: bytes) -> StepLine | None:
+    """Return a line's record; `None` of a torn one, which is kept as it is for its readers to name."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def summarize_steps(steps: Sequence[StepRecord]) -> StepSummary:

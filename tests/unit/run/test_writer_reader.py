@@ -145,6 +145,20 @@ def test_summary_adds_up(tmp_path: Path) -> None:
     assert summary.duration_ns == sum(summary.phases.values())
 
 
+def test_a_torn_line_does_not_keep_a_file_from_being_folded(tmp_path: Path) -> None:
+    """The steps around it are folded, the line stays for readers to name."""
+    path = tmp_path / paths.STEPS_FILE
+    lines = [msgspec.json.encode(make_step(number)) + b"\n" for number in range(1000)]
+    path.write_bytes(b"".join([*lines[:50], b"{torn\n", *lines[50:]]))
+    size = path.stat().st_size
+    assert fold_file(path, max_bytes=size // 2)
+    assert path.stat().st_size < size
+    reader = RankReader(tmp_path)
+    read = reader.new_steps()
+    assert sum(line.num_steps if isinstance(line, StepSummary) else 1 for line in read) == 1000
+    assert len(reader.take_problems()) == 1
+
+
 def test_folding_keeps_every_step_in_the_sums(tmp_path: Path) -> None:
     """Folding halves a file, the newest steps stay whole, and no step's time is lost."""
     path = tmp_path / paths.STEPS_FILE
