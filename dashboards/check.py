@@ -70,8 +70,8 @@ def main() -> None:
     # Streamlit warns of every page that is drawn without a browser, which is what this is for.
     os.environ["STREAMLIT_LOGGER_LEVEL"] = "error"
     set_log_level("error")
-    # It sets this level on its own loggers as they are made; the one that misses the browser is made late.
-    logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel(logging.CRITICAL)
+    # Its loggers get their level anew when they are made; the one that misses the browser is made late.
+    logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").disabled = True
     problems = list(problems_of(options.run, steps=options.steps, ranks=options.ranks))
     for problem in problems:
         sys.stderr.write(f"scope: {problem}\n")

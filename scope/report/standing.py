@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from scope.report.inert import visible
-from scope.units import format_duration
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     """
     last = "no step has ended yet"
     if state.last_step_ns is not None:
-        last = f"the last step ended {format_duration(max(0, now_ns - state.last_step_ns))} ago"
+        last = f"the last step ended {age(now_ns - state.last_step_ns)} ago"
     if state.standing == "not begun":
         return "no rank has begun to record yet"
     if state.standing == "finished":
@@ -35,7 +35,7 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
         return f"ended without a goodbye at {clock(state.last_sign_ns)} (last sign of life); {last}"
     if state.standing == "running" or state.last_step_ns is None:
         return f"running; {last}"
-    return f"NO STEP for {format_duration(now_ns - state.last_step_ns)}: {missed_words(state.missed)}"
+    return f"NO STEP for {age(now_ns - state.last_step_ns)}: {missed_words(state.missed)}"
 
 
 def missed_words(missed: Sequence[MissedCall]) -> str:
@@ -56,6 +56,24 @@ def _ranks(ranks: Sequence[int]) -> str:
         return f"rank {ranks[0]} has"
     more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
     return f"ranks {', '.join(map(str, ranks[:_SHOWN_RANKS]))}{more} have"
+
+
+def age(length_ns: int) -> str:
+    """Return how long ago something was, in whole seconds, minutes, hours or days, rounded down.
+
+    Examples:
+        >>> age(51_900_000_000)
+        '51 s'
+        >>> age(119 * 60_000_000_000)
+        '119 min'
+        >>> age(-1)
+        '0 s'
+    """
+    seconds = max(0, length_ns) // NS_PER_S
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:,} {unit}"
+    return f"{seconds} s"
 
 
 def count(number: int, noun: str) -> str:

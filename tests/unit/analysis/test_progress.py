@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from scope.analysis.recorded import GroupProgress, assess_run, compute_group_progress, find_missed_calls
-from scope.report.standing import standing_words
+from scope.report.standing import age, standing_words
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
 from scope.run.schema import GroupInfo, RankInfo
 
@@ -174,3 +174,11 @@ def test_a_run_that_was_ended_from_outside_has_not_finished() -> None:
 def replace_info(rank: int, **changes: object) -> RankInfo:
     """Return a rank of the world with something changed."""
     return msgspec.structs.replace(info(rank, WORLD), **changes)
+
+
+@pytest.mark.parametrize(
+    ("length_s", "words"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 days")]
+)
+def test_ages_are_told_in_the_unit_that_suits_them(length_s: int, words: str) -> None:
+    """A minute has 60 s, an hour 60 minutes, a day 24 hours."""
+    assert age(length_s * S) == words

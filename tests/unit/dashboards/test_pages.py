@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -242,3 +244,11 @@ def black_box(rank: int, enqueued: int) -> BlackBoxState:
         exception=False,
         groups=(group,),
     )
+
+
+def test_the_check_says_its_result_and_nothing_of_the_browser(run_folder: Path) -> None:
+    """As a process of its own, it draws all pages and prints one line; streamlit misses no browser aloud."""
+    command = [sys.executable, "-m", "dashboards.check", str(run_folder), "--steps", "30", "--ranks", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "The dashboard shows 4 ranks and 30 steps on all its pages.\n"
+    assert "ScriptRunContext" not in done.stderr
