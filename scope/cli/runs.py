@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,10 @@ from scope.cli.options import FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from scope.run.blackbox import BlackBoxState
+    from scope.run.listing import RunEntry
+    from scope.run.schema import RankInfo
 
 
 @click.group()
@@ -53,11 +58,12 @@ def list_(folder: Path, *, json: bool) -> None:
         click.echo(encode_json(records))
     for entry in [] if json else entries:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
-        state = "ended" if entry.ended else "running or killed"
+        ranks = "1 rank" if entry.ranks == 1 else f"{entry.ranks} ranks"
+        state = "ended" if entry.ended else _state_of_open(entry)
         tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
         step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
         click.echo(
-            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {entry.ranks} ranks  {step}  {state}  "
+            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {ranks}  {step}  {state}  "
             f"{format_bytes(entry.num_bytes)}  {visible(str(entry.path))}  {tags}".rstrip()
         )
     for problem in problems:
@@ -94,3 +100,24 @@ def delete(run: Path, *, force: bool) -> None:
     from scope.units import format_bytes
 
     click.echo(f"{run}: {format_bytes(delete_run(run, force=force))} deleted")
+
+
+def _state_of_open(entry: RunEntry) -> str:
+    """Return whether a run without an end still lives, by its black boxes; without any, nobody can tell."""
+    from scope.analysis.recorded import assess_run
+    from scope.errors import RunError
+    from scope.run.reader import RunReader
+
+    infos: list[RankInfo] = []
+    states: dict[int, BlackBoxState] = {}
+    for rank in RunReader(entry.path).ranks():
+        try:
+            info, box = rank.info(), rank.state()
+        except RunError:
+            continue
+        infos.append(info)
+        if box is not None:
+            states[info.rank] = box
+    if not states:
+        return "running or killed"
+    return assess_run(infos, states, last_step_ns=None, usual_ns=None, now_ns=time.time_ns()).standing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -111,9 +112,8 @@ def test_runs_are_listed_labelled_and_deleted(tmp_path: Path, scope: Callable[..
     assert listed.out.count("  last step 2  ") == 2, listed.out
     assert all(f"  {folder}" in listed.out for folder in (run, alive))
     assert sorted(line.split()[0] for line in listed.out.splitlines()) == ["first", "first"]
-    assert {"ended", "running or killed"} == {
-        state for state in ("ended", "running or killed") if f"  {state}  " in listed.out
-    }
+    # It has just written its black box, and nobody has seen it end.
+    assert {"ended", "running"} == {state for state in ("ended", "running") if f"  {state}  " in listed.out}
     assert not any(character in listed.out for character in "\x1b\u202e")
     records = json.loads(scope("runs", "list", tmp_path / "runs", "--json").out)
     assert {record["path"]: (record["ranks"], record["ended"]) for record in records} == {
@@ -204,3 +204,16 @@ def test_groups_of_commands_show_an_example(scope: Callable[..., Done]) -> None:
     """The help of `scope runs` and of each of its commands, and of the exporter's target file, holds one."""
     for command in (("runs",), ("runs", "list"), ("runs", "tag"), ("runs", "delete")):
         assert f"Example: scope {' '.join(command)} " in " ".join(scope(*command, "--help").out.split())
+
+
+def test_a_run_without_heartbeat_is_not_listed_as_running(
+    tmp_path: Path, scope: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two minutes after its last sign of life, a run that never closed has ended without a goodbye."""
+    write_run(tmp_path / "runs" / "alive", closed=False)
+    later = time.time_ns() + 200_000_000_000
+    rank_file = paths.rank_folder(tmp_path / "runs" / "alive", 0, 0) / paths.RANK_FILE
+    info = msgspec.json.decode(rank_file.read_bytes())
+    rank_file.write_bytes(msgspec.json.encode(info | {"started_ns": later - 190_000_000_000}))
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    assert "  ended without a goodbye  " in scope("runs", "list", tmp_path / "runs").out
