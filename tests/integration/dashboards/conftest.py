@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 ROOT = Path(__file__).parents[3]
-CHROMIUM_FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 START_TIMEOUT_S = 60
 DRAWN_MS = 60_000
 CLICKS, ANSWER_MS = 5, 3_000
@@ -120,17 +111,6 @@ def _wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Pat
 def serve() -> Callable[..., AbstractContextManager[str]]:
     """Return the function that starts a dashboard."""
     return _serve
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's chromium, driven by Playwright."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(CHROMIUM_FLAGS))
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from scope.report.build import compute_results
 from scope.report.findings import find_all
@@ -19,7 +17,6 @@ from scope.testing.scenarios import Scenario
 from scope.trace import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 HOSTILE = '<img src=x onerror="document.title=1"><a href="https://evil.example">x</a>'
@@ -43,15 +40,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _as_json(text: str) -> bytes:
     return json.dumps(text)[1:-1].encode()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Start Chromium once."""
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
