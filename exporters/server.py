@@ -261,7 +261,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log requests only where somebody debugs."""
-        log.debug("%s %s", self.address_string(), format % args)
+        # What a client sends must not steer the terminal.
+        log.debug("%s %s", self.address_string(), (format % args).encode("unicode_escape").decode("ascii"))
 
     def _answer(self) -> None:
         limiter = self.server.limiter

@@ -264,6 +264,8 @@ class _Reader:
                 self._mistakes.append(f"{where}.{key}: {name} is broken; use TLS12 or TLS13")
             else:
                 self._mistakes.append(f"{where}.{key}: {name!r} is none of TLS12, TLS13")
+        if (mapping.get("min_version"), mapping.get("max_version")) == ("TLS13", "TLS12"):
+            self._mistakes.append(f"{where}.min_version: TLS13 is above max_version, TLS12: no client could connect")
 
     def _certificate(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
         for name in ("cert", "key"):

@@ -179,3 +179,12 @@ def test_a_key_that_may_not_be_read_or_has_a_password(folder: Path, tmp_path: Pa
     command = ["openssl", "ec", "-aes128", "-passout", "pass:x", "-in", folder / "node.key", "-out", "node.key"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert "encrypted" in refusal(tmp_path, yaml.safe_dump({"tls_server_config": TLS}))
+
+
+@pytest.mark.system("openssl")
+def test_versions_that_exclude_each_other(folder: Path) -> None:
+    """A server that no client could reach is refused."""
+    said = refusal(
+        folder, yaml.safe_dump({"tls_server_config": {**TLS, "min_version": "TLS13", "max_version": "TLS12"}})
+    )
+    assert "above max_version" in said
