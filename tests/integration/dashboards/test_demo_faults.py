@@ -69,16 +69,10 @@ class Demo:
         psutil.Process(pid).kill()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place for the demo of this module."""
-    return tmp_path_factory.mktemp("faults")
-
-
-@pytest.fixture(scope="module")
-def demo(folder: Path) -> Iterator[Demo]:
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
     """A demo whose dashboard is up."""
-    running = Demo(folder)
+    running = Demo(tmp_path)
     try:
         running.wait_until_it_says("Dashboard: http")
         yield running
@@ -87,8 +81,8 @@ def demo(folder: Path) -> Iterator[Demo]:
         running.process.wait(60)
 
 
-def test_a_second_demo_in_the_same_folder_is_refused(demo: Demo) -> None:
-    """It says what to do, and takes nothing away from the first."""
+def refuse_a_second(demo: Demo) -> None:
+    """A second demo in the same folder says what to do, and takes nothing away from the first."""
     command = [*COMMAND, "--folder", str(demo.folder)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode != 0
@@ -97,17 +91,17 @@ def test_a_second_demo_in_the_same_folder_is_refused(demo: Demo) -> None:
     assert (demo.folder / "runs" / "demo" / "run.json").is_file()
 
 
-def test_the_rest_goes_on_without_exporter_and_training(demo: Demo) -> None:
-    """A killed exporter and a killed launcher are said in a sentence each; the dashboard still answers."""
+def test_the_demo_without_one_process_after_the_other(demo: Demo) -> None:
+    """A second demo is refused; a killed exporter or launcher is said in a sentence; without a dashboard all ends.
+
+    One demo serves for all, since each takes seconds to start.
+    """
+    refuse_a_second(demo)
     demo.kill_child("-m exporters")
     demo.wait_until_it_says("The exporter was ended by SIGKILL; the rest goes on")
     demo.kill_child("-m scope run")
     demo.wait_until_it_says("The training was ended by SIGKILL; the dashboard goes on")
     assert demo.process.poll() is None
-
-
-def test_a_killed_dashboard_ends_the_demo_and_all_its_processes(demo: Demo) -> None:
-    """The error names the dashboard; the ranks of the launcher that was killed before are gone too."""
     assert any("tiny_transformer" in command for command in processes_of(demo.folder).values())
     demo.kill_child("dashboards.server")
     assert demo.process.wait(60) != 0
