@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scope.run.reader import Trace
 
 _TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
+_SHOWN_PROBLEMS: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +60,13 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
         if not folders:
             chosen.append(path)
             continue
-        window, sentence = _choose(path, _windows(folders), step)
+        windows, problems = _windows(folders)
+        if not windows and problems:
+            message = f"{path}: none of its profiler windows can be read: {'; '.join(problems[:_SHOWN_PROBLEMS])}"
+            raise InputError(message)
+        window, sentence = _choose(path, windows, step)
         chosen += [str(trace.path) for trace in window.traces]
-        sentences.append(sentence)
+        sentences += [sentence, *(f"{problem}; the other windows are read" for problem in problems)]
     if step is not None and not sentences:
         message = "--window: no path is that of a recorded run; leave it out, or name a run directory"
         raise UsageError(message)
@@ -107,22 +112,26 @@ def _describes_all(folder: Path) -> bool:
     if not any(name.endswith(CAPTURE_SUFFIX) for name in names):
         return False
     traces = {name for name in names if not name.endswith((CAPTURE_SUFFIX, SUMMARY_SUFFIX))}
-    return bool(traces) and traces == {trace.path.name for trace in read_traces(folder)}
+    return bool(traces) and traces == {trace.path.name for trace in read_traces(folder)[0]}
 
 
-def _windows(folders: Sequence[tuple[int, Path]]) -> list[_Window]:
-    """Return all windows, the oldest first."""
+def _windows(folders: Sequence[tuple[int, Path]]) -> tuple[list[_Window], list[str]]:
+    """Return all windows, the oldest first, and what is wrong with those that cannot be read."""
     from scope.run.captured import group_windows
     from scope.run.reader import read_traces
 
     by_attempt: dict[int, list[Trace]] = {}
+    problems: list[str] = []
     for attempt, folder in folders:
-        by_attempt.setdefault(attempt, []).extend(read_traces(folder))
-    return [
+        found, torn = read_traces(folder)
+        by_attempt.setdefault(attempt, []).extend(found)
+        problems += torn
+    windows = [
         _Window(attempt=attempt, traces=traces)
         for attempt, found in sorted(by_attempt.items())
         for traces in group_windows(found)
     ]
+    return windows, problems
 
 
 def _choose(path: str, windows: Sequence[_Window], step: int | None) -> tuple[_Window, str]:

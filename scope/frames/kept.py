@@ -19,7 +19,7 @@ import platformdirs
 import polars as pl
 
 from scope.frames.schema import NumberedTotals, Ranks, RankSteps
-from scope.run.reader import LinePlace
+from scope.run.lines import LinePlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

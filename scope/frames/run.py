@@ -162,6 +162,7 @@ class Run:
                 frames.append(columns.trace_frame(each.reader.traces(), attempt=each.info.attempt))
             except RunError as error:
                 self._note(error)
+            self._note_all(each.reader.take_problems())
         return pl.concat(frames).sort(Traces.attempt, Traces.rank, Traces.start_ns)
 
     def black_boxes(self, *, attempt: int | None = None) -> dict[int, BlackBoxState]:

@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -19,7 +19,8 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.calls import CallRecord, read_segment
-from scope.run.files import check_no_link, open_regular, read_document
+from scope.run.files import check_no_link, read_document
+from scope.run.lines import LinePlace, LineTail
 from scope.run.schema import (
     SCHEMA_MAJOR,
     SCHEMA_MINOR,
@@ -33,16 +34,9 @@ from scope.run.schema import (
     Verdict,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _Record = TypeVar("_Record")
-_MAX_LINE_BYTES: Final = 16 * 2**20
-_READ_BYTES: Final = 4 * 2**20
 CAPTURE_SUFFIX: Final = ".capture.json"
 """Ends the name of a window's description, which lies beside its trace."""
-_REMEMBERED_BYTES: Final = 256
-_MAX_NAMED_PROBLEMS: Final = 5
 _VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _LARGEST_SUM: Final = 2**62
 
@@ -108,166 +102,6 @@ def check_version(version: str, path: Path) -> str | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinePlace:
-    """Where the reading of a growing file of lines has stopped, and how to tell that it is still the same file.
-
-    Attributes:
-        inode: Number of the file.
-        offset: Bytes that were read.
-        line: Lines that were read.
-        seen_last: The bytes before `offset`, at most 256.
-    """
-
-    inode: int
-    offset: int
-    line: int
-    seen_last: bytes
-
-
-class LineTail(Generic[_Record]):
-    """Reads a growing file of JSON lines from where it stopped the last time.
-
-    A last line without its newline is left for the next time: it is being written. A file that was replaced (old steps
-    folded) or that shrank is read again from its start; `restarts` counts that, and the caller forgets what it had.
-
-    A line that is no record costs itself alone; `take_problems` names it.
-
-    Attributes:
-        path: The file.
-        restarts: Times that reading began anew.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        decoder: msgspec.json.Decoder[_Record],
-        *,
-        find_fault: Callable[[_Record], str | None] | None = None,
-    ) -> None:
-        self.path = path
-        self.restarts = 0
-        self._decoder = decoder
-        self._find_fault = find_fault
-        self._problems: list[str] = []
-        self._offset = 0
-        self._line = 0
-        self._inode = -1
-        self._seen_last = b""
-
-    def read(self, *, max_bytes: int | None = None) -> list[_Record]:
-        """Return the records that are new; empty when the file does not exist.
-
-        Args:
-            max_bytes: Stop after about this many, but not before the first record; the next call goes on.
-
-        Raises:
-            RunError: A line is longer than 16 MiB, or the file is no regular one.
-        """
-        if not os.path.lexists(self.path):
-            return []
-        descriptor = open_regular(self.path)
-        try:
-            self._restart_if_replaced(descriptor)
-            return self._read(descriptor, max_bytes)
-        finally:
-            os.close(descriptor)
-
-    def take_problems(self) -> list[str]:
-        """Return what was wrong with lines since the last call, one sentence a piece of the file that was read."""
-        taken, self._problems = self._problems, []
-        return taken
-
-    @property
-    def place(self) -> LinePlace:
-        """Where reading has stopped."""
-        return LinePlace(inode=self._inode, offset=self._offset, line=self._line, seen_last=self._seen_last)
-
-    def resume(self, place: LinePlace) -> bool:
-        """Go on from a place that an earlier reader has reached; return whether the file is still the one it read.
-
-        Raises:
-            RunError: The file is no regular one.
-        """
-        if place.inode < 0 or not os.path.lexists(self.path):
-            return False
-        descriptor = open_regular(self.path)
-        try:
-            seen_last = os.pread(descriptor, len(place.seen_last), place.offset - len(place.seen_last))
-            if os.fstat(descriptor).st_ino != place.inode or seen_last != place.seen_last:
-                return False
-        finally:
-            os.close(descriptor)
-        self._inode, self._offset, self._line = place.inode, place.offset, place.line
-        self._seen_last = place.seen_last
-        return True
-
-    def _restart_if_replaced(self, descriptor: int) -> None:
-        inode = os.fstat(descriptor).st_ino
-        # The number of a deleted file is soon given to a new one, so what was read last must still stand there.
-        seen_last = os.pread(descriptor, len(self._seen_last), self._offset - len(self._seen_last))
-        if self._inode >= 0 and (inode != self._inode or seen_last != self._seen_last):
-            self.restarts += 1
-            self._offset = self._line = 0
-            self._seen_last = b""
-        self._inode = inode
-
-    def _read(self, descriptor: int, max_bytes: int | None) -> list[_Record]:
-        records: list[_Record] = []
-        taken = 0
-        left = b""
-        while max_bytes is None or taken < max_bytes or not records:
-            chunk = os.pread(descriptor, min(_READ_BYTES, max_bytes or _READ_BYTES), self._offset + len(left))
-            if not chunk:
-                break
-            whole, newline, left = (left + chunk).rpartition(b"\n")
-            if not newline:
-                if len(left) > _MAX_LINE_BYTES:
-                    message = f"{self.path}: line {self._line + 1} is longer than {_MAX_LINE_BYTES} bytes"
-                    raise RunError(message)
-                continue
-            records.extend(self._decode_lines(whole))
-            self._offset += len(whole) + 1
-            self._seen_last = (whole[-_REMEMBERED_BYTES:] + b"\n")[-_REMEMBERED_BYTES:]
-            taken += len(whole) + 1
-        return records
-
-    def _decode_lines(self, content: bytes) -> list[_Record]:
-        try:
-            records = self._decoder.decode_lines(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return self._decode_one_by_one(content)
-        if self._find_fault is not None and any(map(self._find_fault, records)):
-            return self._decode_one_by_one(content)
-        self._line += content.count(b"\n") + 1
-        return records
-
-    def _decode_one_by_one(self, content: bytes) -> list[_Record]:
-        """Return the lines that are records, and note which are none."""
-        records: list[_Record] = []
-        problems: list[str] = []
-        lines = content.split(b"\n")
-        for number, line in enumerate(lines, start=self._line + 1):
-            if not line.strip():
-                continue
-            try:
-                record = self._decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                problems.append(f"line {number}: {error}")
-                continue
-            if self._find_fault is not None and (fault := self._find_fault(record)):
-                problems.append(f"line {number}: {fault}")
-            else:
-                records.append(record)
-        self._line += len(lines)
-        more = len(problems) - _MAX_NAMED_PROBLEMS
-        named = "; ".join(problems[:_MAX_NAMED_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-        # Of a file that is not ours at all, the first words suffice.
-        if len(self._problems) < _MAX_NAMED_PROBLEMS:
-            self._problems.append(f"{self.path}: is torn or foreign: {named}; the other lines are read")
-        return records
-
-
 def _find_fault(line: StepLine) -> str | None:
     """Return why the figures of a step, each within its range, cannot be true together."""
     if line.end_ns < line.start_ns:
@@ -309,6 +143,7 @@ class RankReader:
         self._events = LineTail(self.folder / paths.EVENTS_FILE, _events_decoder)
         self._segments_read: set[str] = set()
         self._call_problems: list[str] = []
+        self._trace_problems: list[str] = []
 
     @property
     def restarts(self) -> int:
@@ -344,9 +179,10 @@ class RankReader:
         return state
 
     def take_problems(self) -> list[str]:
-        """Return what was wrong with lines of steps and events and with segments of calls since the last call."""
-        calls, self._call_problems = self._call_problems, []
-        return [*self._steps.take_problems(), *self._events.take_problems(), *calls]
+        """Return what was wrong with steps, events, segments of calls and captured windows since the last call."""
+        others = [*self._call_problems, *self._trace_problems]
+        self._call_problems, self._trace_problems = [], []
+        return [*self._steps.take_problems(), *self._events.take_problems(), *others]
 
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
         """Return the steps and summaries written since the last call, oldest first.
@@ -395,33 +231,47 @@ class RankReader:
         return records
 
     def traces(self) -> list[Trace]:
-        """Return the captured windows whose trace is complete.
+        """Return the captured windows whose trace is complete; one that cannot be read costs itself alone.
 
         Raises:
-            RunError: A capture's description is torn, or names a file outside its folder.
+            RunError: The folder is a link.
         """
-        return read_traces(self.folder / paths.TRACES_FOLDER)
+        found, problems = read_traces(self.folder / paths.TRACES_FOLDER)
+        self._trace_problems = problems
+        return found
 
 
-def read_traces(folder: Path) -> list[Trace]:
-    """Return the captured windows in a folder whose trace is complete.
+def read_traces(folder: Path) -> tuple[list[Trace], list[str]]:
+    """Return the captured windows in a folder whose trace is complete, and what is wrong with the others.
+
+    A window is left out when its description is torn or names a file outside the folder, or when its trace is a link.
 
     Raises:
-        RunError: A capture's description is torn, or names a file outside the folder, or a link leads out of it.
+        RunError: The folder is a link.
     """
     found: list[Trace] = []
+    problems: list[str] = []
     if paths.read_place(folder.parent) is not None:
         check_no_link(folder)
     for path in sorted(folder.glob(f"*{CAPTURE_SUFFIX}")):
-        info = _decode(path, CaptureInfo)
-        if Path(info.trace).name != info.trace:
-            message = f"{path}: names a trace outside its folder"
-            raise RunError(message)
-        trace = folder / info.trace
-        check_no_link(trace)
-        if trace.is_file():
-            found.append(Trace(path=trace, info=info))
-    return found
+        try:
+            trace = _read_trace(path)
+        except RunError as error:
+            problems.append(str(error))
+            continue
+        if trace.path.is_file():
+            found.append(trace)
+    return found, problems
+
+
+def _read_trace(path: Path) -> Trace:
+    info = _decode(path, CaptureInfo)
+    if Path(info.trace).name != info.trace:
+        message = f"{path}: names a trace outside its folder"
+        raise RunError(message)
+    trace = path.parent / info.trace
+    check_no_link(trace)
+    return Trace(path=trace, info=info)
 
 
 @dataclass

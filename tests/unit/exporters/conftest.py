@@ -1,7 +1,8 @@
-"""A server with a fixed answer."""
+"""A server with a fixed answer, and certificates for it."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from exporters.web_config import WebConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 BODY = "# HELP a b.\n" + "a 1\n" * 1000
 
@@ -32,3 +34,18 @@ def serve() -> Iterator[Callable[..., ExporterServer]]:
     for server in started:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture(scope="session")
+def make_certificate() -> Callable[..., None]:
+    """Makes NAME.key and NAME.pem in a folder, signed by itself or by an authority that was made there before."""
+
+    def make(folder: Path, name: str, *, authority: str | None = None) -> None:
+        subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+        signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"] if authority else []
+        kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        files = ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        command = ["openssl", "req", *kind, *subject, *signer, *files]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+    return make

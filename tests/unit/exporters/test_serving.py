@@ -231,31 +231,10 @@ def test_too_many_requests_at_once_are_refused(serve: Callable[..., ExporterServ
     assert get(server, "/healthz")[0] == 200
 
 
-def make_certificate(folder: Path, name: str, *, authority: str | None = None) -> None:
-    """Make a key and a certificate, signed by itself or by an authority made before."""
-    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
-    signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"] if authority else []
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        *subject,
-        *signer,
-    ]
-    subprocess.run(
-        [*command, "-keyout", f"{name}.key", "-out", f"{name}.pem"], cwd=folder, check=True, capture_output=True
-    )
-
-
 @pytest.mark.system("openssl", "promtool")
-def test_mutual_tls(serve: Callable[..., ExporterServer], tmp_path: Path) -> None:
+def test_mutual_tls(
+    serve: Callable[..., ExporterServer], tmp_path: Path, make_certificate: Callable[..., None]
+) -> None:
     """Only a client with a certificate of the authority is served; promtool accepts the same file."""
     make_certificate(tmp_path, "ca")
     make_certificate(tmp_path, "server", authority="ca")

@@ -17,7 +17,7 @@ from exporters.web_config import load_web_config
 from scope.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -36,24 +36,10 @@ WRONG = (7, 1.5, True, "text", [], ["text"], [1], {}, {"a": "b"}, None)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, make_certificate: Callable[..., None]) -> Path:
     """A folder with a certificate and its key."""
     made = tmp_path_factory.mktemp("web")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=node",
-    ]
-    subprocess.run([*command, "-keyout", "node.key", "-out", "node.pem"], cwd=made, check=True, capture_output=True)
+    make_certificate(made, "node")
     return made
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
 import pytest
 
-from scope.errors import RunError
+from scope.cli.windows import choose_traces
+from scope.errors import InputError, RunError
 from scope.frames import open_run
 from scope.frames.schema import Calls, Ranks, RankSteps
 from scope.run import layout, paths, schema
 from scope.run.calls import CallLog, CallShape, pack_segment_header
+from scope.run.lines import MAX_LINE_BYTES
 from scope.run.listing import list_runs
-from scope.run.reader import RankReader, RunReader, check_version, read_run_info
+from scope.run.reader import CAPTURE_SUFFIX, RankReader, RunReader, check_version, read_run_info
 from scope.run.schema import StepRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 RECORDS = (
     schema.RunInfo, schema.RankInfo, schema.StepRecord, schema.StepSummary, schema.EventRecord, schema.CaptureInfo,
@@ -190,6 +193,11 @@ def test_no_link_inside_a_rank_is_followed(tmp_path: Path, linked: str) -> None:
     else:
         (folder / linked).symlink_to(outside)
     reader = RankReader(folder)
+    if linked == "trace":
+        assert reader.traces() == []
+        (problem,) = reader.take_problems()
+        assert "is a link" in problem
+        return
     with pytest.raises(RunError, match="is a link"):
         _ = reader.new_calls() if linked == "calls" else reader.traces()
 
@@ -245,3 +253,94 @@ def test_a_black_box_that_cannot_be_is_named(tmp_path: Path, rank: int, beat_ns:
     opened = open_run(run)
     assert opened.black_boxes() == {}
     assert [problem.startswith(f"{path}: ") and "torn" not in problem for problem in opened.problems] == [True]
+
+
+@pytest.mark.parametrize("piece", [None, 64 << 10])
+def test_a_line_beyond_reason_costs_itself_alone(tmp_path: Path, piece: int | None) -> None:
+    """Steps before and after it are read, it is named once, its end may come later, and nobody holds it in memory."""
+    rank = paths.rank_folder(make_run(tmp_path / "r"), 0, 0)
+    reader = RankReader(rank)
+
+    def read() -> list[int]:
+        steps: list[int] = []
+        while lines := reader.new_steps(max_bytes=piece):
+            steps += [line.step for line in lines if isinstance(line, StepRecord)]
+        return steps
+
+    assert read() == [0, 1]
+    tracemalloc.start()
+    with (rank / paths.STEPS_FILE).open("ab") as stream:
+        for _ in range(3):
+            stream.write(b"x" * MAX_LINE_BYTES)
+        stream.flush()
+        assert read() == []
+        stream.write(b"}\n" + make_line(2).encode())
+        stream.flush()
+        assert read() == [2]
+        stream.write(make_line(3).encode())
+    largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert read() == [3]
+    assert largest < 3 * MAX_LINE_BYTES
+    (problem,) = reader.take_problems()
+    assert f"{paths.STEPS_FILE}: is torn or foreign: line 3: is longer than {MAX_LINE_BYTES} bytes" in problem
+    again = RankReader(rank)
+    assert again.resume_steps(reader.steps_place)
+    assert again.new_steps() == []
+
+
+def test_a_file_cut_within_a_line_beyond_reason_is_read_on(tmp_path: Path) -> None:
+    """What was passed over is no more; what stands there now is."""
+    rank = paths.rank_folder(make_run(tmp_path / "r"), 0, 0)
+    reader = RankReader(rank)
+    place = rank / paths.STEPS_FILE
+    size = place.stat().st_size
+    with place.open("ab") as stream:
+        stream.write(b"x" * (MAX_LINE_BYTES + 5))
+    assert len(reader.new_steps()) == 2
+    assert reader.new_steps() == []
+    os.truncate(place, size)
+    with place.open("ab") as stream:
+        stream.write(make_line(2).encode())
+    assert [line.step for line in reader.new_steps() if isinstance(line, StepRecord)] == [2]
+    assert reader.take_problems() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "is torn or foreign"),
+        (b"\xff\xfe", "is torn or foreign"),
+        (json.dumps({"trace": "../steps.jsonl"}).encode(), "names a trace outside its folder"),
+        (json.dumps({"trace": "link.json"}).encode(), "is a link, which is not followed"),
+    ],
+)
+def test_a_torn_window_hides_no_other(tmp_path: Path, content: bytes, said: str) -> None:
+    """Of three windows of a rank the one that cannot be read is named, the others are there, before it and after."""
+    run = make_run(tmp_path / "r")
+    folder = paths.rank_folder(run, 0, 0) / paths.TRACES_FOLDER
+    folder.mkdir()
+    (folder / "link.json").symlink_to("/etc/hostname")
+    capture = {
+        "reason": "trigger_file", "rank": 0, "first_step": 1, "num_steps": 2, "start_ns": 1, "end_ns": 2, "cost_ns": 3,
+    }  # fmt: skip
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.json").write_text("{}")
+        described = json.dumps(capture | {"trace": f"{name}.json"}).encode()
+        if name == "b":
+            described = json.dumps(capture | json.loads(content)).encode() if content[-1:] == b"}" else content
+        (folder / f"{name}{CAPTURE_SUFFIX}").write_bytes(described)
+    reader = RankReader(paths.rank_folder(run, 0, 0))
+    assert [trace.path.name for trace in reader.traces()] == ["a.json", "c.json"]
+    (problem,) = reader.take_problems()
+    assert said in problem
+    opened = open_run(run)
+    assert opened.traces().height == 2
+    assert any(said in problem for problem in opened.problems)
+    chosen, sentences = choose_traces([str(run)])
+    assert [Path(each).name for each in chosen] == ["c.json"]
+    assert any(said in sentence and sentence.endswith("the other windows are read") for sentence in sentences)
+    (folder / f"a{CAPTURE_SUFFIX}").unlink()
+    (folder / f"c{CAPTURE_SUFFIX}").unlink()
+    with pytest.raises(InputError, match="none of its profiler windows can be read"):
+        choose_traces([str(run)])
