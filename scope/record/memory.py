@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
+from scope.record.patches import PatchTable
 from scope.run.files import close_descriptor, identify_descriptor, lift_descriptor
 from scope.run.schema import MemoryPeak, MemoryRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scope.record.patches import PatchTable
-
 _FRESH_NS: Final = 200_000
+_READERS: Final = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+_RESETS: Final = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 
 class MemoryMeter(Protocol):
@@ -98,73 +99,113 @@ class ResidentMemory:
 class PeakShadow:
     """Keeps the user's peak counters as they would be without us, though we reset the real ones.
 
-    torch has one peak counter a device. Each of our resets first folds the counter into a shadow;
-    `max_memory_allocated` and `max_memory_reserved` answer the larger of both, and the user's own reset clears the
-    shadow.
+    torch has one set of peak counters a device. Every public name that reads or resets them (`torch.cuda.memory_stats`,
+    `max_memory_allocated`, `memory_summary`, `torch.accelerator...`, whenever they were imported) does so by two
+    functions of `torch._C` that it looks up at each call. Each of our resets first folds the counters into a shadow;
+    reading answers the larger of both, and the user's own reset clears the shadow.
 
     Args:
-        cuda: `torch.cuda`, or a stand-in with the same four functions.
+        functions: `torch._C`, or a stand-in with these functions.
+        current_device: Gives the index of the current device.
     """
 
-    def __init__(self, cuda: Any, patches: PatchTable) -> None:
-        self._cuda = cuda
-        self._allocated = 0
-        self._reserved = 0
-        self._max_allocated = cuda.max_memory_allocated
-        self._max_reserved = cuda.max_memory_reserved
-        self._reset = cuda.reset_peak_memory_stats
-        patches.replace(cuda, "max_memory_allocated", self._make_allocated)
-        patches.replace(cuda, "max_memory_reserved", self._make_reserved)
-        patches.replace(cuda, "reset_peak_memory_stats", self._make_reset)
+    def __init__(self, functions: Any, current_device: Callable[[], int]) -> None:
+        self._functions = functions
+        self._current_device = current_device
+        self._read = getattr(functions, _READERS[0])
+        self._reset = getattr(functions, _RESETS[0])
+        self._peaks: dict[int, dict[str, Any]] = {}
+        self._before_reset: dict[int, dict[str, Any]] = {}
+        self._patches = PatchTable()
+        self._is_open = False
 
-    def take(self) -> tuple[int, int]:
-        """Return the peaks since the last take (allocated, reserved) and begin anew."""
-        allocated, reserved = self._max_allocated(), self._max_reserved()
-        self._allocated = max(self._allocated, allocated)
-        self._reserved = max(self._reserved, reserved)
-        self._reset()
-        return allocated, reserved
+    def open(self) -> None:
+        """Begin to answer for the counters."""
+        self._is_open = True
+        if not self._patches.holds(self._functions, _READERS[0]):
+            for name in _READERS:
+                self._patches.replace(self._functions, name, self._wrap_read)
+            for name in _RESETS:
+                self._patches.replace(self._functions, name, self._wrap_reset)
 
-    def _make_allocated(self, original: Any) -> Any:
-        def max_memory_allocated(device: Any = None) -> int:
-            return max(original(device), self._allocated if self._is_ours(device) else 0)
+    def take(self) -> dict[str, Any]:
+        """Return the counters, nested, with the peaks since the last take, and begin anew."""
+        device = self._current_device()
+        stats = self._read(device)
+        _fold_peaks(stats, self._peaks.setdefault(device, {}))
+        self._reset(device)
+        # What the user has reset meanwhile is gone for the user, not for the phase.
+        _raise_peaks(stats, self._before_reset.pop(device, {}))
+        return stats
 
-        return max_memory_allocated
+    def close(self) -> None:
+        """Restore torch's functions, at once or, where the shadow holds a peak of the user's, once they reset it."""
+        self._is_open = False
+        self._before_reset.clear()
+        if not self._peaks:
+            self._patches.restore()
 
-    def _make_reserved(self, original: Any) -> Any:
-        def max_memory_reserved(device: Any = None) -> int:
-            return max(original(device), self._reserved if self._is_ours(device) else 0)
+    def _wrap_read(self, original: Callable[[int], dict[str, Any]]) -> Callable[[int], dict[str, Any]]:
+        def read(device: int) -> dict[str, Any]:
+            stats = original(device)
+            shadow = self._peaks.get(device)
+            if shadow:
+                _raise_peaks(stats, shadow)
+            return stats
 
-        return max_memory_reserved
+        return read
 
-    def _make_reset(self, original: Any) -> Any:
-        def reset_peak_memory_stats(device: Any = None) -> None:
-            if self._is_ours(device):
-                self._allocated = self._reserved = 0
+    def _wrap_reset(self, original: Callable[[int], None]) -> Callable[[int], None]:
+        def reset(device: int) -> None:
+            if self._is_open:
+                _fold_peaks(self._read(device), self._before_reset.setdefault(device, {}))
+            self._peaks.pop(device, None)
             original(device)
+            if not (self._is_open or self._peaks):
+                self._patches.restore()
 
-        return reset_peak_memory_stats
+        return reset
 
-    def _is_ours(self, device: Any) -> bool:
-        current = self._cuda.current_device()
-        if device is None:
-            return True
-        index: int | None = device if isinstance(device, int) else getattr(torch.device(device), "index", None)
-        return index is None or index == current
+
+def _fold_peaks(stats: dict[str, Any], shadow: dict[str, Any]) -> None:
+    """Raise every peak of the shadow to that of the counters."""
+    for name, value in stats.items():
+        if type(value) is dict:
+            _fold_peaks(value, shadow.setdefault(name, {}))
+        elif name == "peak" and value > shadow.get(name, -1):
+            shadow[name] = value
+
+
+def _raise_peaks(stats: dict[str, Any], shadow: dict[str, Any]) -> None:
+    """Raise every peak of the counters to that of the shadow."""
+    for name, value in shadow.items():
+        if type(value) is dict:
+            _raise_peaks(stats.get(name, {}), value)
+        elif name in stats and value > stats[name]:
+            stats[name] = value
 
 
 class CudaMemory:
-    """Peaks of torch's CUDA allocator on the current device, by counter and not by sampling."""
+    """Peaks of torch's CUDA allocator on the current device, by counter and not by sampling.
 
-    def __init__(self, patches: PatchTable) -> None:
-        self._shadow = PeakShadow(torch.cuda, patches)
-        self._shadow.take()
+    Args:
+        shadow: Keeps the counters of the user.
+        free_and_total: Free bytes of the device and all of them.
+    """
+
+    def __init__(self, shadow: PeakShadow, *, free_and_total: Callable[[], tuple[int, int]] | None = None) -> None:
+        self._shadow = shadow
+        self._free_and_total = free_and_total or torch.cuda.mem_get_info
+        shadow.open()
+        self._stats = shadow.take()
         self._phases: dict[str, tuple[int, int]] = {}
-        self._retries = 0
+        self._retries: int = self._stats.get("num_alloc_retries", 0)
 
     def end_phase(self, name: str) -> None:
         """Give the peak since the last change to the phase that ends."""
-        allocated, reserved = self._shadow.take()
+        stats = self._stats = self._shadow.take()
+        allocated = stats["allocated_bytes"]["all"]["peak"]
+        reserved = stats["reserved_bytes"]["all"]["peak"]
         old = self._phases.get(name, (0, 0))
         self._phases[name] = (max(old[0], allocated), max(old[1], reserved))
 
@@ -173,12 +214,11 @@ class CudaMemory:
         phases, self._phases = self._phases, {}
         if not phases:
             return None
-        stats = torch.cuda.memory_stats()
-        reserved = stats.get("reserved_bytes.all.current", 0)
-        split = stats.get("inactive_split_bytes.all.current", 0)
-        retries = stats.get("num_alloc_retries", 0)
+        reserved = self._stats["reserved_bytes"]["all"]["current"]
+        split = self._stats["inactive_split_bytes"]["all"]["current"]
+        retries = self._stats["num_alloc_retries"]
         new_retries, self._retries = retries - self._retries, retries
-        free, total = torch.cuda.mem_get_info()
+        free, total = self._free_and_total()
         return MemoryRecord(
             peak=MemoryPeak(
                 allocated_bytes=max(peak[0] for peak in phases.values()),
@@ -192,9 +232,19 @@ class CudaMemory:
         )
 
     def close(self) -> None:
-        """Nothing to let go of; the patch table restores the counters."""
+        """Let the counters be torch's again."""
+        self._shadow.close()
 
 
-def choose_meter(patches: PatchTable) -> MemoryMeter:
+_shadow: PeakShadow | None = None
+"""One a process: a peak of the user's outlives a recording, and the next one must not take it for its own."""
+
+
+def choose_meter() -> MemoryMeter:
     """Return the meter for this process: CUDA once it is initialised, else the resident set."""
-    return CudaMemory(patches) if torch.cuda.is_available() and torch.cuda.is_initialized() else ResidentMemory()
+    global _shadow
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return ResidentMemory()
+    if _shadow is None:
+        _shadow = PeakShadow(torch._C, torch.cuda.current_device)
+    return CudaMemory(_shadow)

@@ -138,12 +138,12 @@ class Recorder:
     def add_tokens(self, tokens: int) -> None:
         """Say that this step trained on so many more tokens on this rank."""
         if self._session is not None:
-            self._session.add_tokens(tokens)
+            self._session.guard.call("tokens", self._session.add_tokens, tokens)
 
     def end_step(self) -> None:
         """End the step here, for loops in which steps cannot be told by an optimizer of torch."""
         if self._session is not None:
-            self._session.next_step()
+            self._session.guard.call("step", self._session.next_step)
 
     def capture(self) -> None:
         """Ask for a profiler window from the next step on."""
@@ -196,12 +196,12 @@ class Phase:
     def __enter__(self) -> None:
         """Begin the phase."""
         if self._session is not None:
-            self._opened = self._session.begin_own_phase(self._name)
+            self._opened = bool(self._session.guard.call("phase", self._session.begin_own_phase, self._name))
 
     def __exit__(self, *error: object) -> None:
         """End the phase."""
         if self._opened and self._session is not None:
-            self._session.end_phase(self._name)
+            self._session.guard.call("phase", self._session.end_phase, self._name)
             self._opened = False
 
 
@@ -222,18 +222,18 @@ class _Steps(Generic[_Batch]):
         if session is None:
             return next(self._iterator)
         if self._microbatches and self._num_batches and self._num_batches % self._microbatches == 0:
-            session.next_step()
+            session.guard.call("step", session.next_step)
         self._num_batches += 1
-        opened = session.begin_input()
+        opened = session.guard.call("input", session.begin_input)
         seen = session.num_batches
         try:
             batch = next(self._iterator)
         finally:
             if opened:
-                session.end_phase("input")
+                session.guard.call("input", session.end_phase, "input")
         if session.num_batches == seen:
             # A DataLoader's iterator has told already.
-            session.note_batch(batch)
+            session.guard.call("batch", session.note_batch, batch)
         return batch
 
 

@@ -10,6 +10,7 @@ import of torch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import time
@@ -121,10 +122,8 @@ class Session:
             ("memory", self._attach_memory),
             ("preflight", lambda: attach_preflight(self.patches, os.environ)),
         ):
-            try:
-                attach()
-            except Exception as error:  # noqa: BLE001 - the guard: a torch that is not as expected is trained unrecorded
-                self.guard.disable(name, error)
+            # A torch that is not as expected is trained unrecorded.
+            self.guard.call(name, attach)
         gc.callbacks.append(self._on_gc)
         self.writer.calls.cost_factor = self.collectives.cost_factor
         absent = {**self.writer.info.absent}
@@ -151,37 +150,27 @@ class Session:
             ("training", self.hooks.close),
             ("collectives", self.collectives.close),
         ):
-            try:
-                detach()
-            except Exception as error:  # noqa: BLE001 - the guard
-                self.guard.disable(f"{name} (detach)", error)
+            self.guard.call(f"{name} (detach)", detach)
         self.clock.on_change = None
         self.patches.restore()
-        if not self.writer.enabled:
-            return
-        self._tell_coverage()
+        if self.writer.enabled:
+            self.guard.call("coverage", self._tell_coverage)
+            self.guard.call("ending", self._tell_ending, exit_reason)
+        if self._meter is not None:
+            self._meter.close()
+        self.writer.close(exit_reason, exception=exit_reason == "exception")
+
+    def _tell_ending(self, exit_reason: str) -> None:
         if self.boundary.updated:
             self._finish_step(self.clock.step + 1)
         elif self.clock.step < 0:
             self._tell_start()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
         self.writer.add_event("attempt_end", f"recording ended: {exit_reason}", step=self.step)
-        if self._meter is not None:
-            self._meter.close()
-        self.writer.close(exit_reason, exception=exit_reason == "exception")
 
     def _guarded(self, hook: str, poll: Callable[[], None]) -> Callable[[], None]:
         """Return a poller that is switched off when it raises, instead of ending the 1 Hz thread."""
-
-        def guarded() -> None:
-            if hook in self.guard.reasons:
-                return
-            try:
-                poll()
-            except Exception as error:  # noqa: BLE001 - the guard
-                self.guard.disable(hook, error)
-
-        return guarded
+        return functools.partial(self.guard.call, hook, poll)
 
     def _poll_collectives(self) -> None:
         if self.collectives.flight_recorder is not None:
@@ -346,8 +335,8 @@ class Session:
         calls = self.writer.calls.next_step(following)
         self.collectives.tracker.release()
         meter = self._meter
-        if meter is not None and self.clock.on_change is None:
-            meter.end_phase("step")
+        if self.clock.on_change is None:
+            self._end_memory_phase("step")
         offset = self.writer.wall_offset_ns
         tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
         work = self.flops.of_step(tokens=tokens, length_ns=end - start)
@@ -361,7 +350,7 @@ class Session:
             phases=spent,
             gc_ns=self._gc_ns,
             num_gc=self._num_gc,
-            memory=meter.end_step() if meter is not None else None,
+            memory=self.guard.call("memory", meter.end_step) if meter is not None else None,
             tokens=tokens,
             samples=self._samples,
             input_bytes=self._input_bytes,
@@ -413,16 +402,17 @@ class Session:
         )
 
     def _attach_memory(self) -> None:
-        self._meter = memory.choose_meter(self.patches)
+        self._meter = memory.choose_meter()
         self.clock.on_change = self._end_memory_phase
 
+    def _change_meter(self) -> None:
+        old, self._meter = self._meter, memory.choose_meter()
+        if old is not None:
+            old.close()
+
     def _end_memory_phase(self, name: str) -> None:
-        if "memory" in self.guard.reasons or self._meter is None:
-            return
-        try:
-            self._meter.end_phase(name)
-        except Exception as error:  # noqa: BLE001 - the guard
-            self.guard.disable("memory", error)
+        if self._meter is not None:
+            self.guard.call("memory", self._meter.end_phase, name)
 
     def _learn_world(self) -> None:
         """Note what is known only after `init_process_group`, the first use of the device and the first calls."""
@@ -439,18 +429,15 @@ class Session:
         changes["device"] = device
         self.writer.update_info(**changes)
         if device.kind == "cuda" and isinstance(self._meter, memory.ResidentMemory):
-            self._meter.close()
-            self._meter = memory.choose_meter(self.patches)
+            self.guard.call("memory", self._change_meter)
 
     def _learn_model(self) -> None:
         """Note what is trained, once; by the third step every model has been called."""
         if self._model_known:
             return
         self._model_known = True
-        try:
-            self.writer.update_info(model=facts.describe_model(self.hooks.models()))
-        except Exception as error:  # noqa: BLE001 - the guard: a model may be of any kind
-            self.guard.disable("model", error)
+        # A model may be of any kind.
+        self.guard.call("model", lambda: self.writer.update_info(model=facts.describe_model(self.hooks.models())))
 
     def _on_gc(self, moment: str, info: dict[str, int]) -> None:
         del info

@@ -269,6 +269,8 @@ class CallLog:
         self.phase = layout.OWN_PHASE
         self.cost_factor = 1.0
         self._costs: deque[int] = deque(maxlen=15)
+        self._cost_ns = 0
+        self._num_counted = 0
         self._black_box = black_box
         self._groups: dict[int, GroupCounter] = {}
         self._current = StepCalls(-1)
@@ -385,12 +387,14 @@ class CallLog:
         """Return what recording all calls so far cost, in ns: number x median of what `issue` took x `cost_factor`.
 
         Every 256th `issue` is timed. What stands around it (the way through torch's dispatcher and back, the wait site)
-        cannot be timed from inside; it takes as many times longer as the benchmark found.
+        cannot be timed from inside; it takes as many times longer as the benchmark found. Each call counts at the
+        median of when it was first asked for: a median that changes later makes no other cost of what lies behind.
         """
-        if not self._costs:
-            return 0
-        num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
-        return round(num_calls * statistics.median(self._costs) * self.cost_factor)
+        if self._costs:
+            num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
+            new_calls, self._num_counted = num_calls - self._num_counted, num_calls
+            self._cost_ns += round(new_calls * statistics.median(self._costs) * self.cost_factor)
+        return self._cost_ns
 
     def num_calls(self, group: int) -> tuple[int, int]:
         """Return how many collectives, and how many sends and recvs, were issued on a group."""

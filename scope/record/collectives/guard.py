@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,16 @@ class HookGuard:
         self.reasons: dict[str, str] = {}
         self._report = report
         self._lock = threading.Lock()
+
+    def call(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a part of a hook; `None` when it is switched off, or raises and is switched off for that."""
+        if hook in self.reasons:
+            return None
+        try:
+            return function(*arguments)
+        except Exception as error:  # noqa: BLE001 - the one guard around hooks
+            self.disable(hook, error)
+            return None
 
     def disable(self, hook: str, error: BaseException) -> None:
         """Switch a hook off because it raised."""

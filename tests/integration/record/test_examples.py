@@ -34,6 +34,11 @@ def test_plain_loop(tmp_path: Path) -> None:
     assert all({"augmentation", "input", "forward", "backward", "optimizer"} <= set(step.phases) for step in steps)
 
 
+of_another_library = pytest.mark.filterwarnings("default")
+"""What other libraries warn of, of themselves and of this torch, is no failure of an example."""
+
+
+@of_another_library
 def test_accelerate_loop(tmp_path: Path) -> None:
     """Ten updates of two micro-batches, though Accelerate fetches a batch ahead."""
     pytest.importorskip("accelerate")
@@ -42,6 +47,7 @@ def test_accelerate_loop(tmp_path: Path) -> None:
     assert [(step.num_microbatches, step.samples) for step in steps] == [(2, 8)] * 10
 
 
+@of_another_library
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     """Ten updates with their tokens; counted FLOPs equal the closed formula of the model's configuration."""
     pytest.importorskip("transformers")
@@ -54,6 +60,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     assert flops.formula_difference_ratio == 0
 
 
+@of_another_library
 def test_lightning_module(tmp_path: Path) -> None:
     """Ten updates with forward, backward and optimizer."""
     pytest.importorskip("lightning")

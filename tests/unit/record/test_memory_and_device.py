@@ -1,8 +1,7 @@
-"""Peaks without wiping the user's, and GPU times by pooled events, on stand-ins that behave like the driver's."""
+"""The resident set by phase, and GPU times by pooled events on stand-ins that behave like the driver's."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,58 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from scope.record.device import DevicePhases
-from scope.record.memory import PeakShadow, ResidentMemory
-from scope.record.patches import PatchTable
-
-
-class Counter:
-    """One device's peak counter, as torch keeps it."""
-
-    def __init__(self) -> None:
-        self.now = self.peak = 0
-
-    def use(self, size: int) -> None:
-        """Have so many bytes allocated."""
-        self.now = size
-        self.peak = max(self.peak, size)
-
-    def cuda(self) -> Any:
-        """Return a stand-in for `torch.cuda`."""
-
-        def reset(device: Any = None) -> None:
-            self.peak = self.now
-
-        return SimpleNamespace(
-            max_memory_allocated=lambda device=None: self.peak,
-            max_memory_reserved=lambda device=None: 2 * self.peak,
-            reset_peak_memory_stats=reset,
-            current_device=lambda: 0,
-        )
-
-
-def test_the_users_peak_is_what_it_would_be_without_us() -> None:
-    """Our resets between phases don't lower what the user reads; the user's own reset does; restoring is exact."""
-    counter = Counter()
-    cuda = counter.cuda()
-    originals = dict(vars(cuda))
-    patches = PatchTable()
-    shadow = PeakShadow(cuda, patches)
-    counter.use(500)
-    counter.use(100)
-    assert shadow.take() == (500, 1000)
-    counter.use(300)
-    counter.use(50)
-    assert shadow.take() == (300, 600)
-    assert cuda.max_memory_allocated() == 500
-    assert cuda.max_memory_reserved(0) == 1000
-    cuda.reset_peak_memory_stats()
-    assert cuda.max_memory_allocated() == 50
-    counter.use(70)
-    counter.use(10)
-    assert shadow.take() == (70, 140)
-    assert cuda.max_memory_allocated() == 70
-    patches.restore()
-    assert vars(cuda) == originals
+from scope.record.memory import ResidentMemory
 
 
 def test_resident_peak_is_the_largest_reading_of_each_phase() -> None:

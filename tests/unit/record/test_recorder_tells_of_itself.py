@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -44,12 +43,13 @@ def step_cpu_ns(tensor: torch.Tensor) -> int:  # pyright: ignore[reportInvalidTy
 def test_a_run_tells_route_coverage_and_its_own_cost(tmp_path: Path) -> None:
     """The route and the coverage are told, and the cost is of the size that a clock around the loop shows.
 
-    The clock of the test measures with and without the recorder; what the recorder says of itself may differ from it by
-    what else the machine does, but not by the factor of 3 that the way through torch's dispatcher makes.
+    The clock of the test measures with and without the recorder, each at its quickest, which others on the machine
+    delay least. What the recorder says of itself may differ from it, but not by the factor of 3 that the way through
+    torch's dispatcher makes.
     """
     tensor = torch.ones(64)
     step_cpu_ns(tensor)
-    without = statistics.median(step_cpu_ns(tensor) for _ in range(NUM_STEPS))
+    without = min(step_cpu_ns(tensor) for _ in range(2 * NUM_STEPS))
     recorded: list[int] = []
     with Recorder(run_dir=tmp_path, run_id="r", capture=CaptureSettings(reasons=frozenset())) as recorder:
         for _ in range(2 * NUM_STEPS):
@@ -63,9 +63,33 @@ def test_a_run_tells_route_coverage_and_its_own_cost(tmp_path: Path) -> None:
     (covered,) = [event for event in events if event.kind == "coverage" and "seen" in event.detail]
     assert covered.detail["seen"] == len(recorded) * NUM_CALLS
     assert "unknown" in covered.message, "no Flight Recorder counts the fake backend: that is no 100 %"
-    told = statistics.median(step.recorder_ns for step in steps[-NUM_STEPS:])
-    measured = statistics.median(recorded[-NUM_STEPS:]) - without
-    assert 0.5 < told / measured < 3
+    told = min(step.recorder_ns for step in steps[-NUM_STEPS:])
+    assert 0.5 < told / (min(recorded) - without) < 3
+
+
+def test_what_a_script_calls_never_raises(tmp_path: Path) -> None:
+    """When every part of a recording raises, phases, steps, tokens and the end of the recorder's API still pass."""
+
+    def explode(*_: object, **__: object) -> bool:
+        raise ZeroDivisionError
+
+    trained = 0
+    with Recorder(run_dir=tmp_path, run_id="r", tokens=lambda _: 1 // 0) as recorder:
+        session = recorder.session
+        assert session is not None
+        for name in ("add_tokens", "begin_own_phase", "end_phase", "begin_input", "next_step", "_tell_ending"):
+            setattr(session, name, explode)
+        for batch in recorder.steps([torch.ones(2)] * 3, microbatches=1):
+            with recorder.phase("rollout"):
+                recorder.add_tokens(len(batch))
+                trained += 1
+            recorder.end_step()
+        reasons = session.guard.reasons
+    assert trained == 3
+    assert set(reasons) == {"tokens", "phase", "input", "step", "batch", "ending"}
+    assert all(reason.startswith("ZeroDivisionError") for reason in reasons.values())
+    (rank,) = (tmp_path / "attempt-000" / "ranks").iterdir()
+    assert RankReader(rank).info().exit_reason == "finished"
 
 
 def test_a_run_of_few_steps_knows_its_cost(tmp_path: Path) -> None:
