@@ -16,6 +16,7 @@ from exporters.series import SeriesSet
 from exporters.training_series import RankView, add_rank, add_verdicts
 from scope.errors import RunError, ScopeError
 from scope.run import paths
+from scope.run.alive import find_signs, has_ended, read_start_ticks
 from scope.run.naming import label_run, short_hash
 from scope.run.reader import RankReader, RunReader
 from scope.run.schema import StepSummary
@@ -121,13 +122,12 @@ class _Rank:
         A process that was never seen (it is of another process namespace, or went before this one came) is taken for
         gone when it has been silent for five minutes.
         """
-        if self.info is not None and self.info.ended_ns is not None:
+        if self.info is None:
+            return None
+        if self.info.ended_ns is not None:
             return self.info.ended_ns
-        signs = [self.totals.last_end_ns, self.info.started_ns if self.info else None]
-        if self.state is not None:
-            signs += [self.state.beat_ns, self.state.pulse_ns]
-        last_ns = max((sign for sign in signs if sign), default=0)
-        if self.state is not None and self.state.closed:
+        last_ns = max([*find_signs(self.info, self.state), self.totals.last_end_ns or 0])
+        if has_ended(self.info, self.state):
             return last_ns
         # A hang keeps the recorder's heartbeat alive, and a stopped process its entry in proc; one that was killed has
         # neither.
@@ -136,8 +136,8 @@ class _Rank:
             return None
         return last_ns if self._was_alive or now_ns - last_ns > _SILENT_NS else None
 
-    def _is_alive(self, info: RankInfo | None) -> bool:
-        return info is not None and self._start_ticks(info.pid) == info.process_start_ticks is not None
+    def _is_alive(self, info: RankInfo) -> bool:
+        return self._start_ticks(info.pid) == info.process_start_ticks is not None
 
 
 class _Run:
@@ -386,18 +386,6 @@ class TrainingCollector:
             add_rank(series, view, began_ns=run.info.started_ns if run.info else None, earlier=run.earlier.get(number))
         if alive:
             add_verdicts(series, label, run.verdicts, run.attempt)
-
-
-def read_start_ticks(pid: int) -> int | None:
-    """Return when a process began, in ticks since boot; None when it is gone, or dead and not yet reaped."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name, in brackets, may hold anything.
-    fields = text.rpartition(")")[2].split()
-    # A rank that was killed and that nobody has waited for yet is still listed.
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def _changed_ns(folder: Path) -> int:

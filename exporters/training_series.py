@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from exporters.series import Metric, SeriesSet
 from scope.definitions import goodput_since
+from scope.run.alive import has_ended
 from scope.run.schema import PHASES, GroupInfo, RankInfo, Verdict
 from scope.units import NS_PER_S
 
@@ -34,6 +35,7 @@ INFO: Final = Metric(
     (*RANK, "run_id", "attempt", "world_size", "local_rank", "uuid", "device", "peers"),
 )  # fmt: skip
 ACTIVE: Final = _gauge("active", "1 while the rank runs, 0 for 15 minutes after its end.")
+LOST: Final = _gauge("lost_seconds", "Age of the last sign of life of a rank that is gone and told of no end.")
 STEPS: Final = _counter("steps", "Steps finished in this attempt.")
 STEP_SECONDS: Final = _counter("step_seconds", "Lengths of all steps added.")
 STEP_MEDIAN: Final = _gauge("step_median_seconds", "Median length of the last hundred steps.")
@@ -132,6 +134,8 @@ def _add_info(series: SeriesSet, view: RankView) -> None:
     )
     series.add(INFO, (*view.labels, *described), 1)
     series.add(ACTIVE, view.labels, int(view.ended_ns is None))
+    if view.ended_ns is not None and not has_ended(info, view.state):
+        series.add(LOST, view.labels, max(0, view.now_ns - view.ended_ns) / NS_PER_S)
 
 
 def _add_steps(series: SeriesSet, view: RankView) -> None:

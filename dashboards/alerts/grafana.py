@@ -49,6 +49,14 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ),
             ),
             Panel("Goodput", "percentunit", ((f"min by (run) (scope_train_goodput_ratio{{{_RUN}}})", "{{run}}"),)),
+            Panel(
+                "Ranks that run, and that are gone without a goodbye",
+                "short",
+                (
+                    (f"sum by (run) (scope_train_active{{{_RUN}}})", "{{run}} run"),
+                    (f"count by (run) (scope_train_lost_seconds{{{_RUN}}})", "{{run}} gone"),
+                ),
+            ),
         ),
     ),
     (

@@ -44,5 +44,6 @@ SETTINGS: Final = (
     Setting("input_share", 0.2, "ratio", "Share of the step that may go to waiting for data."),
     Setting("goodput", 0.9, "ratio", "Goodput below which restarts and stalls cost too much."),
     Setting("heartbeat", 60, "seconds", "Age of a rank's heartbeat that means it is stuck or stopped."),
+    Setting("lost_after", 60, "seconds", "How long a rank may be gone without an end while others of its attempt run."),
     Setting("memory_pressure", 0.1, "ratio", "Share of time that tasks may stall on memory."),
 )

@@ -81,6 +81,22 @@ TRAINING_ALERTS: Final = (
         "Look at the process on {{ $labels.instance }}; scope watch RUN tells what it did last.",
     ),
     Alert(
+        "ScopeRankLost",
+        "scope-training",
+        # Peers are ranks of the same attempt, on whatever node: a rank that was started anew has left the old one.
+        "(scope_train_lost_seconds > $lost_after) * on (instance, run, rank) group_left (attempt) scope_train_info "
+        "and on (run, attempt) "
+        "(scope_train_active == 1) * on (instance, run, rank) group_left (attempt) scope_train_info",
+        "30s",
+        "critical",
+        "Rank {{ $labels.rank }} of run {{ $labels.run }} is gone while others of it run",
+        "Its last sign of life was {{ $value | humanizeDuration }} ago, and it told of no end; its peers wait for it.",
+        "The process was killed (by the kernel for memory, by hand, by a driver) or crashed beyond any handler. A rank "
+        "that ended in order, a run that ends as a whole and an attempt that was started anew are not meant.",
+        "Look for its end in the node's kernel log (ScopeOomKill); scope show RUN tells what it did last. The others "
+        "stand in their next collective until its timeout: end the job or let the launcher start it anew.",
+    ),
+    Alert(
         "ScopeStepRegression",
         "scope-training",
         "max by (run) (scope_train_step_median_seconds) > "

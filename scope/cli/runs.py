@@ -50,6 +50,7 @@ def list_(folder: Path, *, json: bool) -> None:
                 "ranks": entry.ranks,
                 "last_step": entry.last_step,
                 "ended": entry.ended,
+                "standing": "finished" if entry.ended else _standing(entry),
                 "bytes": entry.num_bytes,
                 "tags": entry.info.tags,
             }
@@ -59,7 +60,7 @@ def list_(folder: Path, *, json: bool) -> None:
     for entry in [] if json else entries:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
         ranks = "1 rank" if entry.ranks == 1 else f"{entry.ranks} ranks"
-        state = "ended" if entry.ended else _state_of_open(entry)
+        state = "ended" if entry.ended else _standing(entry)
         tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
         step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
         click.echo(
@@ -102,9 +103,9 @@ def delete(run: Path, *, force: bool) -> None:
     click.echo(f"{run}: {format_bytes(delete_run(run, force=force))} deleted")
 
 
-def _state_of_open(entry: RunEntry) -> str:
-    """Return whether a run without an end still lives, by its black boxes; without any, nobody can tell."""
-    from scope.analysis.recorded import assess_run
+def _standing(entry: RunEntry) -> str:
+    """Return how a run stands in a word, as `scope show` and the dashboard have it."""
+    from scope.analysis.recorded.standing import assess_run
     from scope.errors import RunError
     from scope.run.reader import RunReader
 
@@ -112,12 +113,13 @@ def _state_of_open(entry: RunEntry) -> str:
     states: dict[int, BlackBoxState] = {}
     for rank in RunReader(entry.path).ranks():
         try:
-            info, box = rank.info(), rank.state()
+            infos.append(rank.info())
+            box = rank.state(with_ring=False)
         except RunError:
             continue
-        infos.append(info)
         if box is not None:
-            states[info.rank] = box
-    if not states:
-        return "running or killed"
-    return assess_run(infos, states, last_step_ns=None, usual_ns=None, now_ns=time.time_ns()).standing
+            states[infos[-1].rank] = box
+    if entry.ranks and not infos:
+        return "unreadable"
+    state = assess_run(infos, states, last_step_ns=entry.last_step_ns, usual_ns=entry.usual_ns, now_ns=time.time_ns())
+    return state.standing

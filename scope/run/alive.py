@@ -1,16 +1,52 @@
-"""Whether the ranks that write to a spool of this node still live."""
+"""Whether ranks still live, and how they ended: by their records, their processes, and their last sign of life.
+
+The one definition of it, for commands, dashboard and exporter. A rank has ended when an end is on record: its
+`rank.json` holds one, or its black box was closed. One without, whose process is gone or which fell silent, ended
+without a goodbye: it was killed, or crashed beyond any handler.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.reader import read_rank_info
 
 if TYPE_CHECKING:
+    from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RankInfo
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def has_ended(info: RankInfo, state: BlackBoxState | None) -> bool:
+    """Return whether an end of a rank is on record, by its `rank.json` or its black box (None where it has none)."""
+    return info.ended_ns is not None or (state is not None and state.closed)
+
+
+def find_signs(info: RankInfo, state: BlackBoxState | None) -> list[int]:
+    """Return the instants at which a rank lived, by its `rank.json` and black box, since the epoch; never empty."""
+    signs = [info.started_ns, info.ended_ns]
+    if state is not None:
+        signs += [state.beat_ns, state.pulse_ns]
+    return [sign for sign in signs if sign is not None]
+
+
+def find_fate(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BOOT_ID) -> bool | None:
+    """Return whether the process of a rank lives; None where this host cannot tell, as of a rank of another host.
+
+    False is the answer of this host's table of processes, and is as well that of a process in a container of its own:
+    believe it only of a rank that is silent too.
+    """
+    if info.boot_id is None or info.process_start_ticks is None:
+        return None
+    try:
+        here = boot_id.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return is_living(info, proc=proc) if info.boot_id == here else None
 
 
 def has_living_rank(spool: Path, *, proc: Path = Path("/proc")) -> bool:
@@ -38,7 +74,7 @@ def is_living(info: RankInfo, *, proc: Path = Path("/proc")) -> bool:
 def read_start_ticks(pid: int, *, proc: Path = Path("/proc")) -> int | None:
     """Return the start of a process in clock ticks since boot; `None` when it is gone, or dead and not yet reaped."""
     try:
-        text = (proc / str(pid) / "stat").read_text()
+        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         # The name of the program stands in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19])

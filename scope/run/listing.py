@@ -11,6 +11,7 @@ import msgspec
 
 from scope.errors import RunError, UsageError
 from scope.run import paths
+from scope.run.alive import has_ended
 from scope.run.files import open_regular, replace_document
 from scope.run.reader import RankReader, RunReader, read_run_info
 from scope.run.schema import StepLine, StepSummary
@@ -35,6 +36,8 @@ class RunEntry:
         attempts: Number of attempts.
         ranks: Ranks of the last attempt that have recorded anything.
         last_step: Last step that a rank of the last attempt has ended and written; absent before the first.
+        last_step_ns: When the last one of any rank ended; absent before the first.
+        usual_ns: Length of that step, the mean of those that were folded into one line with it.
         ended: Every rank of the last attempt has ended: it closed its recording, or a signal to the job ended it.
         num_bytes: Size of all files.
     """
@@ -44,6 +47,8 @@ class RunEntry:
     attempts: int
     ranks: int
     last_step: int | None
+    last_step_ns: int | None
+    usual_ns: int | None
     ended: bool
     num_bytes: int
 
@@ -127,19 +132,23 @@ def _describe(path: Path) -> RunEntry:
     reader = RunReader(path)
     ranks = reader.ranks()
     num_ended = sum(_has_ended(rank) for rank in ranks)
+    lines = [line for rank in ranks if (line := _last_line(rank)) is not None]
+    latest = max(lines, key=lambda line: line.end_ns, default=None)
     return RunEntry(
         path=path,
         info=info,
         attempts=len(reader.attempts()),
         ranks=len(ranks),
-        last_step=max((step for rank in ranks if (step := _last_step(rank)) is not None), default=None),
+        last_step=max(map(_number, lines), default=None),
+        last_step_ns=None if latest is None else latest.end_ns,
+        usual_ns=None if latest is None else _length_ns(latest),
         ended=bool(ranks) and num_ended == len(ranks),
         num_bytes=_size(path),
     )
 
 
-def _last_step(rank: RankReader) -> int | None:
-    """Return the last step that a rank has written, from the end of its file; None where that cannot be told.
+def _last_line(rank: RankReader) -> StepLine | None:
+    """Return what a rank has written last of its steps, from the end of its file; None where that cannot be told.
 
     The black box names the step in progress, which after the last step may be one that never was.
     """
@@ -151,26 +160,32 @@ def _last_step(rank: RankReader) -> int | None:
         return None
     for line in reversed(lines):
         try:
-            record = msgspec.json.decode(line, type=StepLine)
+            return msgspec.json.decode(line, type=StepLine)
         except (msgspec.MsgspecError, RecursionError):
             continue
-        return record.last_step if isinstance(record, StepSummary) else record.step
     return None
 
 
+def _number(line: StepLine) -> int:
+    return line.last_step if isinstance(line, StepSummary) else line.step
+
+
+def _length_ns(line: StepLine) -> int:
+    if isinstance(line, StepSummary):
+        return line.duration_ns // max(1, line.num_steps)
+    return max(0, line.end_ns - line.start_ns)
+
+
 def _has_ended(rank: RankReader) -> bool:
-    state = _state(rank)
-    if state is not None and state.closed:
-        return True
     try:
-        return rank.info().ended_ns is not None
+        return has_ended(rank.info(), _state(rank))
     except RunError:
         return False
 
 
 def _state(rank: RankReader) -> BlackBoxState | None:
     try:
-        return rank.state()
+        return rank.state(with_ring=False)
     except RunError:
         return None
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
-from scope.run.alive import read_start_ticks
+from scope.run.alive import find_fate, find_signs, has_ended
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -20,9 +19,10 @@ if TYPE_CHECKING:
 RunStanding: TypeAlias = Literal["not begun", "running", "no step", "finished", "ended without a goodbye"]
 
 _SILENT_NS: Final = 60 * NS_PER_S
+_GONE_NS: Final = 5 * NS_PER_S
+"""Silence after which the word of the table of processes is taken: a heart beats once a second."""
 _STILL_NS: Final = 10 * NS_PER_S
 _STILL_STEPS: Final = 10
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +58,13 @@ def assess_run(
     last_step_ns: int | None,
     usual_ns: int | None,
     now_ns: int,
-    lives: Callable[[RankInfo], bool] | None = None,
+    fate: Callable[[RankInfo], bool | None] = find_fate,
 ) -> RunState:
     """Return how a run stands.
 
-    A run falls silent when its ranks that have not ended gave no sign of life for 60 s (ten usual steps, where they
-    have no black box to give one) and none of their processes is known to live. No step: none has ended for ten usual
-    steps and 10 s.
+    A run ended without a goodbye when its ranks that have not ended gave no sign of life for 60 s (ten usual steps,
+    where they have no black box to give one) and none of their processes is known to live; when all their processes are
+    known to be gone, 5 s suffice. No step: none has ended for ten usual steps and 10 s.
 
     Args:
         infos: `rank.json` of the ranks of the last attempt.
@@ -72,12 +72,12 @@ def assess_run(
         last_step_ns: End of the last step of any rank.
         usual_ns: Usual length of a step; None before it is known.
         now_ns: Now, since the epoch.
-        lives: Returns whether a rank's process is known to live; those of this host are looked up by default.
+        fate: Returns whether a rank's process lives, None where nobody can tell; by default this host is asked.
     """
     if not infos:
         return RunState(standing="not begun", last_step_ns=last_step_ns, last_sign_ns=last_step_ns)
-    still_open = [info for info in infos if not _has_ended(info, states.get(info.rank))]
-    signs = [sign for info in still_open or infos for sign in _signs(info, states.get(info.rank))]
+    still_open = [info for info in infos if not has_ended(info, states.get(info.rank))]
+    signs = [sign for info in still_open or infos for sign in find_signs(info, states.get(info.rank))]
     # The last step may be one of a rank that has ended: it is no sign of the others.
     if last_step_ns is not None and len(still_open) in (0, len(infos)):
         signs.append(last_step_ns)
@@ -92,10 +92,14 @@ def assess_run(
             exit_reasons=tuple(sorted(reasons)),
         )
     usual = _STILL_STEPS * (usual_ns or 0)
-    limit_ns = _SILENT_NS if any(rank in states for rank in ranks) else max(_SILENT_NS, usual)
     standing: RunStanding = "running"
     missed: tuple[MissedCall, ...] = ()
-    if now_ns - last_sign_ns > limit_ns and not any((lives or _lives_here)(info) for info in still_open):
+    with_heart = [rank for rank in ranks if rank in states]
+    limit_ns = _SILENT_NS if with_heart else max(_SILENT_NS, usual)
+    fates = {fate(info) for info in still_open} if now_ns - last_sign_ns > _GONE_NS else {True}
+    if fates == {False} and len(with_heart) == len(ranks):
+        limit_ns = _GONE_NS
+    if True not in fates and now_ns - last_sign_ns > limit_ns:
         standing = "ended without a goodbye"
     elif last_step_ns is not None and now_ns - last_step_ns > max(_STILL_NS, usual):
         standing = "no step"
@@ -105,29 +109,7 @@ def assess_run(
     )
 
 
-def _has_ended(info: RankInfo, state: BlackBoxState | None) -> bool:
-    return info.ended_ns is not None or (state is not None and state.closed)
-
-
 def _exit_reason(info: RankInfo, state: BlackBoxState | None) -> str:
     if info.exit_reason is not None:
         return info.exit_reason
     return "exception" if state is not None and state.exception else "finished"
-
-
-def _signs(info: RankInfo, state: BlackBoxState | None) -> list[int]:
-    signs = [info.started_ns, info.ended_ns]
-    if state is not None:
-        signs += [state.beat_ns, state.pulse_ns]
-    return [sign for sign in signs if sign is not None]
-
-
-def _lives_here(info: RankInfo) -> bool:
-    """Return whether a rank of this host still has its process: one that was stopped gives no sign of life."""
-    if info.boot_id is None or info.process_start_ticks is None:
-        return False
-    try:
-        boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return False
-    return info.boot_id == boot_id and read_start_ticks(info.pid) == info.process_start_ticks

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 
 from scope.run import layout, paths
+from scope.run.alive import read_start_ticks
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.schema import SCHEMA_VERSION, GroupInfo, RankInfo, RunInfo, StepRecord, Verdict
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -96,7 +98,10 @@ PLANTED: Final = (
          "the folder can be listed again"),
     _row("ScopeSampleSlow", "weak", "five nodes that answer at once", "the driver answers at once"),
     _row("ScopeStepStalled", "main stuck 0, main stuck 1, main stuck 2, main stuck 3", _FASTER_RUNS, "steps go on"),
-    _row("ScopeRankSilent", "main calm 1", "15 ranks that beat, four of which make no steps", "the rank beats again"),
+    _row("ScopeRankSilent", "main calm 1", "14 ranks that beat, four of which make no steps, and one that is gone",
+         "the rank beats again"),
+    _row("ScopeRankLost", "main wasteful 3", "its three peers, and a rank of another run that is silent but there",
+         "the run ends"),
     _row("ScopeStepRegression", "faulty", _FASTER_RUNS, _FASTER),
     _row("ScopeStragglerRank", "main faulty 2", "three ranks of the same run, and three runs", _FASTER),
     _row("ScopeImposedWait", "main faulty 1, main faulty 2", "runs of which no verdict speaks", "the verdict is over"),
@@ -254,14 +259,17 @@ class Run:
     Args:
         folder: Its run directory.
         gap_ns: Time between two steps, in which it does nothing that counts.
+        last_process: Process of rank 3, which can be killed; the ranks are this process without.
     """
 
-    def __init__(self, folder: Path, *, gap_ns: int = 0) -> None:
+    def __init__(self, folder: Path, *, gap_ns: int = 0, last_process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder = folder
         self.step_ns = S // 20
         self.gap_ns = gap_ns
         self.stopped = False
         self.silent: int | None = None
+        self._last_process = last_process
+        self._killed = False
         self.input_share = 0.02
         self.waits = [0.3, 0.3, 0.3, 0.3]
         self._number = 0
@@ -275,9 +283,11 @@ class Run:
         for rank in range(4):
             own = paths.rank_folder(folder, 0, rank)
             own.mkdir(parents=True)
+            pid = last_process.pid if last_process and rank == 3 else os.getpid()
+            ticks = read_start_ticks(pid) if pid != os.getpid() else None
             info = RankInfo(
                 schema=SCHEMA_VERSION, run_id=folder.name, attempt=0, rank=rank, started_ns=began_ns, world_size=4,
-                host=socket.gethostname(), pid=os.getpid(),
+                host=socket.gethostname(), pid=pid, process_start_ticks=ticks,
                 groups=(GroupInfo(group=0, name="0", ranks=(0, 1, 2, 3)),),
             )  # fmt: skip
             (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(info))
@@ -293,7 +303,7 @@ class Run:
         """Beat, and write the steps that are due."""
         now_ns = time.time_ns()
         for rank, box in enumerate(self._boxes):
-            if rank != self.silent:
+            if rank != self.silent and rank not in self._gone:
                 box.write_pulse(layout.PULSE.pack(now_ns, 1, 0, 0, 0, -1))
         if self.stopped:
             # What stood still is no step; the next one begins when it goes on.
@@ -313,8 +323,20 @@ class Run:
                 lines[rank].append(msgspec.json.encode(step) + b"\n")
             self._number += 1
         for rank, added in enumerate(lines):
+            if rank in self._gone:
+                continue
             with (paths.rank_folder(self.folder, 0, rank) / paths.STEPS_FILE).open("ab") as stream:
                 stream.write(b"".join(added))
+
+    def kill_last(self) -> None:
+        """Kill rank 3, which tells of no end."""
+        assert self._last_process is not None
+        self._killed = True
+        self._last_process.kill()
+
+    @property
+    def _gone(self) -> tuple[int, ...]:
+        return (3,) if self._killed else ()
 
     def slow_down(self) -> None:
         """Take four times as long, wait for data, and for rank 2."""
@@ -345,7 +367,10 @@ class Run:
             path.with_suffix(".new").replace(path)
 
     def close(self) -> None:
-        """Close the black boxes."""
+        """Close the black boxes, and end the process of rank 3."""
+        if self._last_process is not None:
+            self._last_process.kill()
+            self._last_process.wait()
         for box in self._boxes:
             box.close()
 

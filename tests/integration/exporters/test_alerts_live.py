@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -65,7 +66,11 @@ class Cluster:
         self.start = start
         self.node = scenes.Node(folder / "root")
         names = {"calm": 0, "faulty": 0, "stuck": 0, "wasteful": scenes.S // 20}
-        self.runs = {name: scenes.Run(folder / "runs" / name, gap_ns=gap_ns) for name, gap_ns in names.items()}
+        sleeper = subprocess.Popen(["sleep", "600"])
+        self.runs = {
+            name: scenes.Run(folder / "runs" / name, gap_ns=gap_ns, last_process=sleeper if gap_ns else None)
+            for name, gap_ns in names.items()
+        }
         self.weak_folder = folder / "weak/sys/class/infiniband"
         (self.weak_folder / "mlx5_0/ports/1/counters").mkdir(parents=True)
         self.scripts = {
@@ -118,6 +123,7 @@ class Cluster:
         scenes.pause(self.pauses, {"eth0": 0.05, "eth1": 0.5})
         self.runs["calm"].silent = 1
         self.runs["stuck"].stopped = True
+        self.runs["wasteful"].kill_last()
         self.runs["faulty"].slow_down()
         self.runs["faulty"].judge(resolved=False)
         # A GPU that is off the bus is missed once somebody counts anew.

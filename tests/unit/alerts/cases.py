@@ -561,6 +561,14 @@ def peers(*places: str) -> Series:
     }
 
 
+def attempts(*numbers: str) -> Series:
+    """What each rank is, with its attempt."""
+    return {
+        f'scope_train_info{{{labels},attempt="{number}",peers=""}}': hold(1)
+        for labels, number in zip((RANK, RANK1, RANK2), numbers, strict=False)
+    }
+
+
 TRAINING = [
     Case(
         "ScopeStepStalled",
@@ -604,6 +612,54 @@ TRAINING = [
                 f"scope_train_active{{{RANK}}}": hold(1),
             }
         ],
+    ),
+    Case(
+        "ScopeRankLost",
+        {
+            **attempts("0", "0"),
+            f"scope_train_active{{{RANK}}}": hold(0),
+            f"scope_train_lost_seconds{{{RANK}}}": f"0+{STEP_S}x{LENGTH}",
+            f"scope_train_active{{{RANK1}}}": hold(1),
+        },
+        4,
+        [
+            # It ended in order.
+            {
+                **attempts("0", "0"),
+                f"scope_train_active{{{RANK}}}": hold(0),
+                f"scope_train_active{{{RANK1}}}": hold(1),
+            },
+            # The run ends: all ranks go within the minute.
+            {
+                **attempts("0", "0"),
+                f"scope_train_active{{{RANK}}}": hold(0),
+                f"scope_train_lost_seconds{{{RANK}}}": f"0+{STEP_S}x{LENGTH}",
+                f"scope_train_active{{{RANK1}}}": change(1, 0, after=4),
+                f"scope_train_lost_seconds{{{RANK1}}}": f"_x4 0+{STEP_S}x{LENGTH}",
+            },
+            # A new attempt runs on another node.
+            {
+                **attempts("0", "1"),
+                f"scope_train_active{{{RANK}}}": hold(0),
+                f"scope_train_lost_seconds{{{RANK}}}": f"0+{STEP_S}x{LENGTH}",
+                f"scope_train_active{{{RANK1}}}": hold(1),
+            },
+            # Another run goes on.
+            {
+                f'scope_train_info{{{RANK},attempt="0",peers=""}}': hold(1),
+                f"scope_train_active{{{RANK}}}": hold(0),
+                f"scope_train_lost_seconds{{{RANK}}}": f"0+{STEP_S}x{LENGTH}",
+                f'scope_train_info{{{N},run="other",rank="1",attempt="0",peers=""}}': hold(1),
+                f'scope_train_active{{{N},run="other",rank="1"}}': hold(1),
+            },
+        ],
+        # The rank is started anew within the minute, over and over.
+        {
+            **attempts("0", "0"),
+            f"scope_train_active{{{RANK}}}": "0x2 1x20 0x2 1x800",
+            f"scope_train_lost_seconds{{{RANK}}}": "0+15x2 stale _x19 0+15x2 stale _x800",
+            f"scope_train_active{{{RANK1}}}": hold(1),
+        },
     ),
     Case(
         "ScopeStepRegression",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
@@ -122,8 +122,15 @@ def assess(*, step_s: int, beat_s: int, now_s: int = 1_000, **options: object) -
     }
     if options.get("closed"):
         boxes = {rank: replace(box, closed=True) for rank, box in boxes.items()}
-    lives = bool(options.get("lives"))
-    return assess_run(infos, boxes, last_step_ns=step_s * S, usual_ns=S // 10, now_ns=now_s * S, lives=lambda _: lives)
+    found = {rank: options.get(f"fate{rank}", options.get("fate")) for rank in range(2)}
+    return assess_run(
+        infos,
+        boxes if options.get("boxes", True) else {},
+        last_step_ns=step_s * S,
+        usual_ns=S // 10,
+        now_ns=now_s * S,
+        fate=lambda each: cast("bool | None", found[each.rank]),
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +152,24 @@ def test_a_run_hangs_while_its_heart_beats_and_is_over_when_it_stops(step_s: int
 
 def test_a_stopped_process_is_not_gone() -> None:
     """No heartbeat for long, but the process lives (SIGSTOP): it makes no step."""
-    assert assess(step_s=10, beat_s=10, lives=True).standing == "no step"
+    assert assess(step_s=10, beat_s=10, fate=True).standing == "no step"
+
+
+@pytest.mark.parametrize(
+    ("beat_s", "options", "standing"),
+    [
+        pytest.param(994, {"fate": False}, "ended without a goodbye", id="all gone and silent for 6 s"),
+        pytest.param(995, {"fate": False}, "running", id="5 s of silence may be a container's"),
+        pytest.param(994, {"fate": None}, "running", id="of another host: a minute"),
+        pytest.param(994, {"fate0": False, "fate1": True}, "running", id="one of two is gone"),
+        pytest.param(994, {"fate0": False, "fate1": None}, "running", id="one is gone, of the other nobody knows"),
+        pytest.param(939, {"fate0": False, "fate1": None}, "ended without a goodbye", id="and after a minute"),
+        pytest.param(994, {"fate": False, "boxes": False}, "running", id="without a heart a step may be long"),
+    ],
+)
+def test_a_run_whose_processes_are_gone_is_over(beat_s: int, options: dict[str, object], standing: str) -> None:
+    """The table of processes tells within seconds what silence alone tells after a minute."""
+    assert assess(step_s=beat_s - 1, beat_s=beat_s, now_s=1_000, **options).standing == standing
 
 
 def test_ranks_that_closed_their_recording_have_finished() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -112,8 +115,9 @@ def test_runs_are_listed_labelled_and_deleted(tmp_path: Path, scope: Callable[..
     assert listed.out.count("  last step 2  ") == 2, listed.out
     assert all(f"  {folder}" in listed.out for folder in (run, alive))
     assert sorted(line.split()[0] for line in listed.out.splitlines()) == ["first", "first"]
-    # It has just written its black box, and nobody has seen it end.
-    assert {"ended", "running"} == {state for state in ("ended", "running") if f"  {state}  " in listed.out}
+    # It has just written its black box, and its last step is of 2001: as `scope show` says, it makes none.
+    assert {"ended", "no step"} == {state for state in ("ended", "running", "no step") if f"  {state}  " in listed.out}
+    assert scope("show", alive).out.splitlines()[0].startswith("run first: NO STEP for ")
     assert not any(character in listed.out for character in "\x1b\u202e")
     records = json.loads(scope("runs", "list", tmp_path / "runs", "--json").out)
     assert {record["path"]: (record["ranks"], record["ended"]) for record in records} == {
@@ -217,3 +221,59 @@ def test_a_run_without_heartbeat_is_not_listed_as_running(
     rank_file.write_bytes(msgspec.json.encode(info | {"started_ns": later - 190_000_000_000}))
     monkeypatch.setattr(time, "time_ns", lambda: later)
     assert "  ended without a goodbye  " in scope("runs", "list", tmp_path / "runs").out
+
+
+def test_a_run_without_black_boxes_is_told_by_its_last_step(
+    tmp_path: Path, scope: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step took 400 s: 300 s after it the run is taken to make the next one, 4,001 s after it for gone."""
+    run = write_run(tmp_path / "runs" / "alive", closed=False)
+    rank = paths.rank_folder(run, 0, 0)
+    (rank / paths.BLACK_BOX_FILE).unlink()
+    end_ns = 10**18 + 400 * 10**9
+    step = {"kind": "step", "step": 3, "start_ns": 10**18, "end_ns": end_ns, "phases": {"other": 400 * 10**9}}
+    (rank / paths.STEPS_FILE).write_text(json.dumps(step) + "\n")
+    info = msgspec.json.decode((rank / paths.RANK_FILE).read_bytes())
+    (rank / paths.RANK_FILE).write_bytes(msgspec.json.encode(info | {"started_ns": 10**18}))
+    for later_s, standing in ((300, "running"), (4_001, "ended without a goodbye")):
+        now_ns = end_ns + later_s * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda now_ns=now_ns: now_ns)
+        assert f"  {standing}  " in scope("runs", "list", tmp_path / "runs").out
+        (listed,) = json.loads(scope("runs", "list", tmp_path / "runs", "--json").out)
+        assert (listed["standing"], listed["ended"]) == (standing, False)
+
+
+TRAINING = """
+import sys, time
+import scope
+with scope.Recorder(run_dir=sys.argv[1], run_id=sys.argv[2]) as recorder:
+    for batch in recorder.steps(range(10**6)):
+        time.sleep(0.01)
+"""
+
+
+def test_ranks_without_a_launcher_that_a_signal_ended(
+    tmp_path: Path, scope: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded by the API alone, ended by SIGTERM or SIGKILL: list and show say within seconds how they ended."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    ranks = {
+        number: subprocess.Popen([sys.executable, script, tmp_path / "runs" / number.name, number.name])
+        for number in (signal.SIGTERM, signal.SIGKILL)
+    }
+    try:
+        deadline = time.monotonic() + 30
+        while scope("runs", "list", tmp_path / "runs").out.count("  running  ") < len(ranks):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        for number, rank in ranks.items():
+            rank.send_signal(number)
+            rank.wait(30)
+    later = time.time_ns() + 7 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    assert scope("runs", "list", tmp_path / "runs").out.count("  ended without a goodbye  ") == len(ranks)
+    for number in ranks:
+        said = scope("show", tmp_path / "runs" / number.name).out.splitlines()[0]
+        assert said.startswith(f"run {number.name}: ended without a goodbye at ")

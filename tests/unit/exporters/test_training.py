@@ -12,7 +12,8 @@ from exporters import training_series as t
 from exporters.jobs import Job, parse_cgroup
 from exporters.rank_totals import MAX_OWN_PHASES, RankTotals
 from exporters.training import LINGER_NS, ThisNode, TrainingCollector
-from scope.run import paths
+from scope.run import layout, paths
+from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.folding import summarize_steps
 from scope.run.naming import short_hash
 from scope.run.schema import (
@@ -396,6 +397,43 @@ def test_a_rank_whose_process_was_seen_ends_when_it_is_gone(world: World) -> Non
     world.processes = {}
     world.now_ns += 2 * S
     assert world.read().get(t.ACTIVE, (RUN, "0")) == 0
+
+
+def test_a_rank_that_was_killed_is_lost(world: World) -> None:
+    """The age of its last sign of life, 12 s after the beginning, from the reading that finds its process gone."""
+    append(world.rank(0, pid=7, process_start_ticks=99), step(0))
+    append(world.rank(1, pid=8, process_start_ticks=99), step(0))
+    world.now_ns = BEGAN + 13 * S
+    world.processes = {7: 99, 8: 99}
+    assert world.read().get(t.LOST, (RUN, "0")) is None
+    world.processes = {8: 99}
+    world.now_ns = BEGAN + 42 * S
+    series = world.read()
+    assert series.get(t.LOST, (RUN, "0")) == 30
+    assert series.get(t.LOST, (RUN, "1")) is None
+    assert series.get(t.ACTIVE, (RUN, "1")) == 1
+    # It is started anew.
+    append(world.rank(0, attempt=1, pid=9, process_start_ticks=1), step(0))
+    world.processes = {8: 99, 9: 1}
+    assert world.read().get(t.LOST, (RUN, "0")) is None
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_rank_that_told_of_its_end_is_not_lost(world: World, closed: bool) -> None:
+    """An end in `rank.json`, or a black box that was closed (the disk was full), is a goodbye."""
+    end = None if closed else BEGAN + 14 * S
+    folder = world.rank(0, pid=7, process_start_ticks=99, ended_ns=end)
+    append(folder, step(0))
+    if closed:
+        identity = BlackBoxIdentity(rank=0, attempt=0, world_size=2, pid=7, process_start_ticks=99, wall_offset_ns=0)
+        box = BlackBox(folder / paths.BLACK_BOX_FILE, identity)
+        box.write_state(layout.STATE.pack(0, 0, BEGAN, BEGAN, BEGAN, 0, 0, b"forward"))
+        box.write_pulse(layout.PULSE.pack(0, 1, 0, layout.PULSE_CLOSED, 0, -1))
+        box.close()
+    world.now_ns = BEGAN + 20 * S
+    series = world.read()
+    assert series.get(t.ACTIVE, (RUN, "0")) == 0
+    assert series.get(t.LOST, (RUN, "0")) is None
 
 
 def write_run(folder: Path, *, started_ns: int, run_dir: str | None) -> None:
