@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _MAX_FETCHED: Final = 256
 _MAX_COST_RATIO: Final = 0.005
+_MANY_BACKWARDS: Final = 128
+"""Backward passes in the first step after which it is said that no optimizer has stepped."""
 _MAX_STEPS_OVER: Final = 50
 """Steps in a row that may cost more than their share before something is given up."""
 
@@ -98,7 +100,7 @@ class Session:
         self._dropped = 0
         self._cost = 0
         self._num_over = 0
-        self._world_known = self._model_known = False
+        self._world_known = self._model_known = self._told_no_boundary = False
 
     @property
     def step(self) -> int | None:
@@ -160,11 +162,25 @@ class Session:
             self._meter.close()
         self.writer.close(exit_reason, exception=exit_reason == "exception")
 
+    def _tell_no_boundary(self) -> None:
+        """Say, once, that where steps end cannot be told: the program's optimizer is none that torch knows of."""
+        if self.boundary.ever_updated or self.clock.num_steps or self._told_no_boundary:
+            return
+        self._told_no_boundary = True
+        reason = (
+            f"{self.boundary.num_microbatches} backward passes and no step of a torch.optim.Optimizer: where steps end "
+            "cannot be told; call recorder.end_step() of a scope.Recorder() at the end of each, under scope run too"
+        )
+        self.writer.add_event("warning", reason, step=self.step)
+        self.writer.update_info(absent={**self.writer.info.absent, "steps": reason})
+
     def _tell_ending(self, exit_reason: str) -> None:
         if self.boundary.updated:
             self._finish_step(self.clock.step + 1)
         elif self.clock.step < 0:
             self._tell_start()
+        elif self.boundary.num_microbatches:
+            self._tell_no_boundary()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
         self.writer.add_event("attempt_end", f"recording ended: {exit_reason}", step=self.step)
 
@@ -273,6 +289,8 @@ class Session:
         """A backward pass has ended."""
         self.boundary.on_backward()
         self.clock.pop("backward")
+        if self.boundary.num_microbatches == _MANY_BACKWARDS:
+            self._tell_no_boundary()
 
     def on_optimizer(self, optimizer: int, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or was skipped by a GradScaler."""
@@ -308,6 +326,10 @@ class Session:
         else:
             self._finish_step(self.clock.step + 1)
             self.clock.begin_step(self.clock.step + 1)
+            if self._told_no_boundary:
+                self._told_no_boundary = False
+                absent = {name: why for name, why in self.writer.info.absent.items() if name != "steps"}
+                self.writer.update_info(absent=absent)
         self.boundary.next_step()
         self.hooks.on_step(self.clock.step)
         self.checkpoints.on_step()

@@ -15,9 +15,11 @@ class StepBoundary:
         num_optimizer_steps: Optimizer calls in the step in progress, skipped ones included.
         num_skipped: Those that a GradScaler skipped.
         num_microbatches: Backward passes in the step in progress.
+        ever_updated: Whether an optimizer has stepped since the start.
     """
 
     def __init__(self) -> None:
+        self.ever_updated = False
         self.num_optimizer_steps = 0
         self.num_skipped = 0
         self.num_microbatches = 0
@@ -78,6 +80,7 @@ class StepBoundary:
             # It has stepped twice on what was loaded before: batches are not asked for one by one.
             self._loop_has_input = False
         self._input_since_update = False
+        self.ever_updated = True
         self.num_optimizer_steps += 1
         self.num_skipped += skipped
         self._stepped.add(optimizer)

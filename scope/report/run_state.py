@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from scope.analysis.recorded import assess_run, compute_rank_excess, peer_sets, summarize_collectives, summarize_run
+from scope.analysis.recorded import compute_rank_excess, peer_sets, summarize_collectives, summarize_run
 from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import visible
 from scope.report.standing import count, standing_words
+from scope.report.watching import look_at_run
+from scope.run.verdicts import find_holding
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from scope.analysis.recorded import RunState
     from scope.frames import Run
     from scope.run.blackbox import BlackBoxState
 
 _NUM_SLOWEST: Final = 5
 _STALE_NS: Final = 10_000_000_000
 _NUM_COLLECTIVES: Final = 12
-_RECENT_STEPS: Final = 50
 
 
 def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         if run.problems:
             message = f"{run.path}: no rank can be read: {'; '.join(run.problems[:_NUM_SLOWEST])}"
         raise RunError(message)
-    state = _assess(run, boxes, now)
+    state = look_at_run(run, now_ns=now).state
     # The time of a run that fell silent ends there, as that of one that finished ends with it.
     summary = summarize_run(ranks, steps, now_ns=now if state.is_live else state.last_sign_ns, began_ns=info.started_ns)
     # As the dashboard does: each rank beside those that do the same work, in the last attempt.
@@ -57,26 +57,15 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "state": asdict(state),
         "state_in_words": standing_words(state, now_ns=now),
         "summary": asdict(summary),
+        "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
         "custom_phases_ns": compute_custom_phases(steps),
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
         "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
         "memory": _memory(steps),
         "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
-        "verdicts": [verdict.summary for verdict in run.verdicts()],
+        "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
     }
-
-
-def _assess(run: Run, boxes: Mapping[int, BlackBoxState], now: int) -> RunState:
-    last_attempt = max((info.attempt for info in run.rank_infos), default=0)
-    steps = run.steps().filter(pl.col(RankSteps.attempt) == last_attempt, pl.col(RankSteps.num_steps) == 1)
-    last_ns, usual_ns = (
-        steps.tail(_RECENT_STEPS * max(1, len(boxes)))
-        .select(pl.col(RankSteps.end_ns).max(), pl.col(RankSteps.duration_ns).quantile(0.5, "lower").cast(pl.Int64))
-        .row(0)
-    )
-    infos = [info for info in run.rank_infos if info.attempt == last_attempt]
-    return assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
 
 
 def compute_custom_phases(steps: pl.LazyFrame) -> dict[str, int]:
@@ -129,6 +118,8 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield f"run {visible(state['run_id'])}{synthetic}: {state['state_in_words']}"
     yield f"  {_progress(summary)}"
     yield f"  {_speed(summary['speed'])}"
+    if state["steps_absent"]:
+        yield f"  no steps: {visible(state['steps_absent'])}"
     if summary["missing_ranks"]:
         yield f"  ranks that have recorded nothing: {', '.join(map(str, summary['missing_ranks'][:20]))}"
     yield from _phases(summary, state["custom_phases_ns"])

@@ -7,13 +7,14 @@ write, and never raise `OSError`.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -49,6 +50,10 @@ _pack_ring = RING.pack
 _pack_ring_in_parts = layout.RING_IN_PARTS.pack
 _pack_crc = CRC.pack
 _pwrite = os.pwrite
+
+
+_Key: TypeAlias = tuple[int, int, int, int]
+"""Group, operation, variant and whether it is control traffic."""
 
 
 class CallShape(msgspec.Struct, frozen=True, gc=False):
@@ -194,21 +199,43 @@ class StepCalls:
 
     Attributes:
         step: Number of the step.
-        seen: Every call in order of issue; what is not known yet is filled in later.
+        seen: Every call in order of issue, but for those that were taken early; what is not known yet is filled in
+            later.
         keep: Whether the calls go into a segment; totals are complete either way.
+        num_left_out: Calls that were taken early and stand in no segment.
     """
 
-    __slots__ = ("keep", "seen", "step")
+    __slots__ = (
+        *("_early", "_early_blocked_ns", "_num_early", "_num_early_known"),
+        *("keep", "num_left_out", "seen", "step"),
+    )
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.keep = True
         self.seen: list[Call] = []
+        self._early: dict[_Key, _Total] = {}
+        self._num_early = self._num_early_known = self._early_blocked_ns = self.num_left_out = 0
 
     @property
     def calls(self) -> list[Call]:
         """The calls that go into a segment: all, or none in a step whose calls are not recorded."""
         return self.seen if self.keep else []
+
+    def take_early(self, before_ns: int) -> list[Call]:
+        """Return the calls at the beginning that were issued before an instant, and keep their totals alone.
+
+        The step may be in progress: other threads go on to add calls. What is not known of the calls yet stays unknown.
+        """
+        seen = self.seen
+        early = list(itertools.takewhile(lambda call: call.issued_ns < before_ns, seen))
+        del seen[: len(early)]
+        _add_up(early, self._early)
+        blocked = [call.blocked_ns for call in early if call.blocked_ns >= 0]
+        self._num_early += len(early)
+        self._num_early_known += len(blocked)
+        self._early_blocked_ns += sum(blocked)
+        return early
 
     def num_outstanding(self) -> int:
         """Return the calls whose completion was not seen so far."""
@@ -216,21 +243,17 @@ class StepCalls:
 
     def wait(self) -> tuple[int | None, float | None]:
         """Return the blocked time whose wait site was seen and the share of calls that it stands for."""
-        if not self.seen:
+        num_calls = self._num_early + len(self.seen)
+        if not num_calls:
             return 0, None
         blocked = [call.blocked_ns for call in self.seen if call.blocked_ns >= 0]
-        return (sum(blocked) if blocked else None), len(blocked) / len(self.seen)
+        num_known = self._num_early_known + len(blocked)
+        return (self._early_blocked_ns + sum(blocked) if num_known else None), num_known / num_calls
 
     def summarize(self) -> tuple[CollectiveTotal, ...]:
         """Return the totals by group, operation, variant and whether it is control traffic."""
-        totals: dict[tuple[int, int, int, int], _Total] = {}
-        for call in self.seen:
-            shape = call.shape
-            key = (shape.group, shape.operation, shape.variant, call.flags & layout.FLAG_CONTROL)
-            total = totals.get(key)
-            if total is None:
-                total = totals[key] = _Total()
-            total.add(call)
+        totals = {key: copy.copy(total) for key, total in self._early.items()}
+        _add_up(self.seen, totals)
         return tuple(
             CollectiveTotal(
                 group=group,
@@ -247,6 +270,16 @@ class StepCalls:
             )
             for (group, operation, variant, control), total in totals.items()
         )
+
+
+def _add_up(calls: list[Call], totals: dict[_Key, _Total]) -> None:
+    for call in calls:
+        shape = call.shape
+        key = (shape.group, shape.operation, shape.variant, call.flags & layout.FLAG_CONTROL)
+        total = totals.get(key)
+        if total is None:
+            total = totals[key] = _Total()
+        total.add(call)
 
 
 class CallLog:
@@ -417,9 +450,10 @@ class CallLog:
         done.keep = self.keep_calls
         return done
 
-    def num_before_steps(self) -> int:
-        """Return how many calls wait for the first step to begin; 0 once one has."""
-        return len(self._current.seen) if self._current.step < 0 else 0
+    @property
+    def in_progress(self) -> StepCalls:
+        """The calls of the step in progress; of what comes before the first while none has begun."""
+        return self._current
 
     def pack_groups(self) -> list[bytes]:
         """Return the slots of the black box, the groups used last first."""

@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from scope.run.calls import Call
     from scope.run.schema import Detail
 
 _PULSE_S: Final = 1.0
+_PULSE_NS: Final = 1_000_000_000
 _MAX_QUEUE: Final = 10_000
 _SETTLE_NS: Final = 2_000_000_000
 _RECORDS_PER_TURN: Final = 64
 _ANCHOR_EVERY_BEATS: Final = 300
 _ANOMALY_FACTOR: Final = 1.5
 _STEPS_AROUND_ANOMALY: Final = 4
-_MAX_CALLS_BEFORE_STEPS: Final = 4096
-"""Calls before the first step that are held back; beyond them they are written, for a program may have no steps."""
+_MAX_CALLS_HELD: Final = 4096
+"""Calls of a step in progress that are held until it ends; of more the settled ones are written before, for a program
+may have no steps, or none whose end can be told."""
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -282,8 +285,6 @@ class RankWriter:
                 self.num_dropped += 1
 
     def _write_steps(self, *, final: bool) -> None:
-        if self.calls.num_before_steps() > _MAX_CALLS_BEFORE_STEPS:
-            self._loose.append(self.calls.next_step(-1))
         while self._loose:
             self._segments.add_calls(calls := self._loose.popleft(), calls.step)
         lines: list[bytes] = []
@@ -295,6 +296,8 @@ class RankWriter:
                 self._append_steps(lines)
                 lines = []
         self._append_steps(lines)
+        if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
+            self._segments.add_early(held, before_ns=time.monotonic_ns() - _SETTLE_NS)
 
     def _append_steps(self, lines: list[bytes]) -> None:
         if not lines:
@@ -345,6 +348,7 @@ class _Segments:
         self._size = 0
         self._opened = 0.0
         self._stride = 1
+        self._num_early = 0
         self._typical_ns = 0.0
         self._keep_until = -1
 
@@ -353,16 +357,29 @@ class _Segments:
         step = draft.record.step
         length = draft.record.end_ns - draft.record.start_ns
         calls = draft.calls.calls
+        whole = not draft.calls.num_left_out
         if not calls:
-            return True
+            return whole
         self._adapt(len(calls), length, step)
         if step % self._stride and step > self._keep_until:
             return False
-        return self.add_calls(draft.calls, step)
+        return self.add_calls(draft.calls, step) and whole
+
+    def add_early(self, held: StepCalls, *, before_ns: int) -> None:
+        """Write the calls of a step in progress that were issued before an instant, above the rate some of them."""
+        early = held.take_early(before_ns)
+        if not early:
+            return
+        self._num_early += 1
+        stride = self._stride_of(len(early), max(early[-1].issued_ns - early[0].issued_ns, _PULSE_NS))
+        if not held.keep or self._num_early % stride or not self._write_calls(early, held.step):
+            held.num_left_out += len(early)
 
     def add_calls(self, of_step: StepCalls, step: int) -> bool:
         """Write calls; return whether all of them were written."""
-        calls = of_step.calls
+        return self._write_calls(of_step.calls, step)
+
+    def _write_calls(self, calls: list[Call], step: int) -> bool:
         for at in range(0, len(calls), _RECORDS_PER_TURN):
             packed = b"".join(call.pack() for call in calls[at : at + _RECORDS_PER_TURN])
             if not self._append(packed, step):
@@ -389,11 +406,14 @@ class _Segments:
         if self._typical_ns and length_ns > _ANOMALY_FACTOR * self._typical_ns:
             self._keep_until = step + _STEPS_AROUND_ANOMALY
         self._typical_ns = 0.9 * self._typical_ns + 0.1 * length_ns if self._typical_ns else float(length_ns)
+        self._stride = self._stride_of(num_calls, length_ns)
+
+    def _stride_of(self, num_calls: int, length_ns: int) -> int:
         rate = num_calls * 1e9 / max(length_ns, 1)
         stride = 1
         while rate / stride > self._budget.max_calls_per_s:
             stride *= 2
-        self._stride = stride
+        return stride
 
     def _append(self, packed: bytes, step: int) -> bool:
         if self._file is None:

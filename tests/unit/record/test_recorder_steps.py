@@ -19,8 +19,10 @@ from torch import nn
 from torch.optim import optimizer as optimizers  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils.data import DataLoader, dataloader
 
+from scope.frames import open_run
 from scope.record import Recorder, session
 from scope.record.settings import CaptureSettings
+from scope.report.run_state import describe_run, render_run
 from scope.run.reader import RankReader, RunReader, read_steps
 from scope.run.schema import StepRecord
 
@@ -182,6 +184,54 @@ def test_two_optimizers_without_a_loader(tmp_path: Path) -> None:
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     steps = record(tmp_path, train, optimizer=optimizers)
     assert [(step.num_optimizer_steps, step.num_microbatches) for step in steps] == [(2, 2)] * 4
+
+
+class OwnOptimizer:
+    """An optimizer that torch knows nothing of."""
+
+    def __init__(self, parameters: list[torch.Tensor]) -> None:
+        self._parameters = parameters
+
+    def step(self) -> None:
+        """Move along the gradients and clear them."""
+        with torch.no_grad():
+            for parameter in self._parameters:
+                assert parameter.grad is not None
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+
+
+@pytest.mark.parametrize(
+    ("num_batches", "marks", "told_while_it_runs"), [(5, False, False), (130, False, True), (5, True, False)]
+)
+def test_an_optimizer_of_the_programs_own(
+    tmp_path: Path, num_batches: int, marks: bool, told_while_it_runs: bool
+) -> None:
+    """A run whose steps cannot be told says so and how to mark them, early where many pass; marked ones are steps."""
+    model = make_model()
+    optimizer = OwnOptimizer(list(model.parameters()))
+    with Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE) as recorder:
+        rank, current = recorder.folder, recorder.session
+        for _ in range(num_batches):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            if marks:
+                recorder.end_step()
+        assert current is not None
+        assert ("steps" in current.writer.info.absent) == told_while_it_runs
+    assert rank is not None
+    assert len(read_steps(rank)) == (num_batches if marks else 0)
+    told = [event.message for event in RankReader(rank).new_events() if event.kind == "warning"]
+    reason = RankReader(rank).info().absent.get("steps")
+    if marks:
+        assert told == []
+        assert reason is None
+        return
+    assert told == [reason]
+    passes = 128 if told_while_it_runs else num_batches
+    assert told[0].startswith(f"{passes} backward passes and no step of a torch.optim.Optimizer")
+    assert "call recorder.end_step()" in told[0]
+    assert f"no steps: {reason}" in render_run(describe_run(open_run(tmp_path)))
 
 
 def test_own_phases_nest_and_a_raise_closes_them(tmp_path: Path) -> None:

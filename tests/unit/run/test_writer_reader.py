@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from scope.errors import RunError, UsageError
-from scope.run import paths
+from scope.run import layout, paths
 from scope.run.calls import CallShape
 from scope.run.files import AppendFile
 from scope.run.folding import fold_file, summarize_steps
@@ -336,7 +337,7 @@ def test_calls_outside_finished_steps_are_written_too(tmp_path: Path) -> None:
     assert RankReader(tmp_path).new_calls() == []
     writer.flush()
     reader = RankReader(tmp_path)
-    assert writer.calls.num_before_steps() == 0
+    assert writer.calls.in_progress.seen == []
     writer.calls.issue(shape, 0, 6_000)
     writer.add_loose_calls(writer.calls.next_step(0))
     writer.calls.issue(shape, 0, 7_000)
@@ -345,3 +346,50 @@ def test_calls_outside_finished_steps_are_written_too(tmp_path: Path) -> None:
     assert [call.step for call in reader.new_calls()] == [None] * 5_001 + [0]
     assert [call.sequence for call in RankReader(tmp_path).new_calls()] == list(range(1, 5_003))
     assert RankReader(tmp_path).new_steps() == []
+
+
+def test_a_step_that_never_ends_holds_few_calls(tmp_path: Path) -> None:
+    """Calls of a step in progress are written once they are settled; in the end its line holds the totals of all."""
+    writer = make_writer(tmp_path)
+    writer.calls.next_step(0)
+    shape = CallShape(group=0, operation=1, variant=0, dtype=1, in_bytes=4, out_bytes=2)
+    long_ago = time.monotonic_ns() - 10**10
+    for number in range(5_000):
+        call = writer.calls.issue(shape, 0, long_ago + number)
+        writer.calls.end_wait(call, long_ago + number, long_ago + number + 3)
+    for _ in range(7):
+        writer.calls.issue(shape, 0, time.monotonic_ns())
+    held = writer.calls.in_progress
+    writer.flush()
+    assert len(held.seen) == 7
+    (segment,) = (tmp_path / paths.CALLS_FOLDER).iterdir()
+    assert segment.stat().st_size == layout.SEGMENT_HEADER_BYTES + 5_000 * layout.CALL_BYTES
+    writer.add_step(StepDraft(record=make_step(0), calls=writer.calls.next_step(1)))
+    writer.close("finished")
+    reader = RankReader(tmp_path)
+    assert [call.sequence for call in reader.new_calls()] == list(range(1, 5_008))
+    (step,) = [step for step in reader.new_steps() if isinstance(step, StepRecord)]
+    (total,) = step.collectives
+    assert (total.num_calls, total.in_bytes, total.out_bytes) == (5_007, 4 * 5_007, 2 * 5_007)
+    assert (total.num_timed, total.duration_ns, total.num_blocked_known, total.blocked_ns) == (5_000, 15_000) * 2
+    assert step.communication_wait_ns == 15_000
+    assert step.communication_wait_coverage_ratio == pytest.approx(5_000 / 5_007)
+    assert step.calls_recorded
+
+
+def test_above_the_rate_some_calls_of_an_endless_step_are_left_out(tmp_path: Path) -> None:
+    """At twice the rate every other piece is written, totals are complete, and the step says that calls are missing."""
+    writer = make_writer(tmp_path, WriterBudget(max_calls_per_s=2_500))
+    writer.calls.next_step(0)
+    shape = CallShape(group=0, operation=1, variant=0, dtype=1, in_bytes=4, out_bytes=4)
+    for _ in range(4):
+        for number in range(5_000):
+            writer.calls.issue(shape, 0, number + 1)
+        writer.flush()
+    writer.add_step(StepDraft(record=make_step(0), calls=writer.calls.next_step(1)))
+    writer.close("finished")
+    reader = RankReader(tmp_path)
+    assert len(reader.new_calls()) == 10_000
+    (step,) = [step for step in reader.new_steps() if isinstance(step, StepRecord)]
+    assert step.collectives[0].num_calls == 20_000
+    assert not step.calls_recorded
