@@ -28,6 +28,7 @@ from scope.run import paths
 from scope.run.alive import has_living_rank
 from scope.run.endings import record_endings
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
+from scope.run.requests import Requests
 from scope.run.summaries import Summaries
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Publisher:
             (steps are kept in budget by the rank itself).
         problems: What could not be copied the last time, by file; tried again the next time.
         captured: Told each trace of a captured window once it is in the run directory.
+        requests: What somebody asks of the ranks by a file in the run directory.
     """
 
     spool: Path
@@ -62,7 +64,12 @@ class Publisher:
     max_run_bytes: int = 256 * 2**20
     problems: dict[str, str] = field(default_factory=dict[str, str])
     captured: Callable[[Path], None] | None = None
+    requests: Requests = field(init=False)
     _copied: dict[Path, tuple[int, int]] = field(default_factory=dict[Path, tuple[int, int]])
+
+    def __post_init__(self) -> None:
+        """Learn which requests were passed on already."""
+        self.requests = Requests(self.spool, self.run)
 
     def publish(self) -> bool:
         """Copy what is new; return whether all of it could be copied."""
@@ -71,7 +78,7 @@ class Publisher:
         for attempt in paths.list_attempts(self.spool):
             for rank in paths.list_ranks(self.spool, attempt):
                 self._publish_rank(paths.rank_folder(self.spool, attempt, rank))
-        self._pass_request()
+        self.requests.poll()
         return not self.problems
 
     def remove_spool(self) -> None:
@@ -162,18 +169,6 @@ class Publisher:
             surplus -= path.stat().st_size
             path.unlink()
 
-    def _pass_request(self) -> None:
-        """Pass on a request for a capture, or for stacks, that somebody left in the run directory."""
-        for name in (paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE):
-            try:
-                (self.run / name).unlink()
-            except OSError:
-                continue
-            for attempt in paths.list_attempts(self.spool)[-1:]:
-                for rank in paths.list_ranks(self.spool, attempt):
-                    with contextlib.suppress(OSError):
-                        (paths.rank_folder(self.spool, attempt, rank) / name).touch()
-
 
 def _append(source: int, target: Path, offset: int) -> int:
     """Append the bytes of `source` from `offset` on; return where they end."""
@@ -243,6 +238,7 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     if told.isdecimal():
         record_endings(spool, int(told))
     complete = publisher.publish()
+    publisher.requests.close()
     summaries.close(wait_s=_LAST_SUMMARIES_S)
     if complete:
         publisher.remove_spool()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,7 @@ from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.listing import delete_run, list_runs, tag_run
 from scope.run.publish import Publisher
+from scope.run.requests import Requests
 from scope.run.schema import RankInfo, RunInfo, StepRecord
 from scope.run.writer import RankWriter, StepDraft
 
@@ -95,16 +97,66 @@ def test_what_cannot_be_published_is_named_and_tried_again(tmp_path: Path) -> No
     assert len((paths.rank_folder(run, 0, 0) / "steps.jsonl").read_bytes().splitlines()) == 2
 
 
-def test_a_request_in_the_run_directory_reaches_the_ranks(tmp_path: Path) -> None:
-    """`capture.request` is passed on to each rank of the last attempt and taken away."""
-    spool, run = tmp_path / "spool", tmp_path / "run"
-    writers = [make_rank(spool, rank=rank) for rank in (0, 1)]
-    publisher = Publisher(spool, run)
-    publisher.publish()
+class Node:
+    """A spool with two ranks, and the publisher that looks after it."""
+
+    def __init__(self, folder: Path, run: Path, clock: list[float], *, first_rank: int) -> None:
+        self.spool, self.run, self.clock = folder, run, clock
+        self.ranks = [make_rank(folder, rank=rank).folder for rank in (first_rank, first_rank + 1)]
+        self.start()
+
+    def start(self) -> None:
+        """Start a publisher, the first or one in place of another."""
+        self.publisher = Publisher(self.spool, self.run)
+        self.publisher.requests = Requests(self.spool, self.run, now=lambda: self.clock[0])
+
+    def take(self, name: str) -> int:
+        """Publish; take away, as ranks do, what was passed on to them; return to how many."""
+        assert self.publisher.publish()
+        asked = [folder / name for folder in self.ranks if (folder / name).exists()]
+        for path in asked:
+            path.unlink()
+        return len(asked)
+
+
+@pytest.mark.parametrize("name", [paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE])
+def test_each_node_takes_a_request_once(tmp_path: Path, name: str) -> None:
+    """Of two nodes each passes a request on to its ranks once, though one dies between; a minute later it is gone."""
+    run, clock = tmp_path / "run", [1000.0]
+    nodes = [Node(tmp_path / f"spool-{number}", run, clock, first_rank=2 * number) for number in (0, 1)]
+    assert [node.take(name) for node in nodes] == [0, 0]
+    (run / name).touch()
+    assert nodes[0].take(name) == 2
+    clock[0] += 40
+    assert [node.take(name) for node in nodes] == [0, 2]
+    nodes[0].start()
+    assert [node.take(name) for node in nodes] == [0, 0]
+    os.utime(run / name, ns=(1, 1))  # touched again
+    assert [node.take(name) for node in nodes] == [2, 2]
+    clock[0] += 60
+    assert [node.take(name) for node in nodes] == [0, 0]
+    assert (run / name).exists()
+    clock[0] += 1
+    assert nodes[1].take(name) == 0
+    assert not (run / name).exists()
+    (run / name).touch()
+    assert [node.take(name) for node in nodes] == [2, 2]
+    nodes[0].publisher.requests.close()
+    assert not (run / name).exists()
+
+
+def test_a_request_waits_for_the_first_rank(tmp_path: Path) -> None:
+    """What is asked before any rank has begun is passed on once one has, and what nobody took stands at the end."""
+    run, spool = tmp_path / "run", tmp_path / "spool"
+    run.mkdir()
     (run / paths.REQUEST_FILE).touch()
-    publisher.publish()
-    assert all((writer.folder / paths.REQUEST_FILE).exists() for writer in writers)
-    assert not (run / paths.REQUEST_FILE).exists()
+    publisher = Publisher(spool, run)
+    assert publisher.publish()
+    publisher.requests.close()
+    assert (run / paths.REQUEST_FILE).exists()
+    writer = make_rank(spool)
+    assert publisher.publish()
+    assert (writer.folder / paths.REQUEST_FILE).exists()
 
 
 def test_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
