@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
@@ -49,11 +50,7 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         patterns=() if options.classes is None else read_patterns(options.classes),
         use_cache=not options.no_cache,
     )
-    from scope.cli.windows import choose_traces
-
-    chosen, sentences = choose_traces(paths or options.paths, step=options.window)
-    for sentence in sentences:
-        sys.stderr.write(f"scope: {sentence}\n")
+    chosen = _choose_traces(paths or options.paths, options.window)
     with _progress(chosen) as progress:
         return load(
             chosen,
@@ -62,6 +59,19 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
             processes=options.processes or os.cpu_count() or 1,
             progress=progress,
         )
+
+
+def _choose_traces(paths: Sequence[str], step: int | None) -> Sequence[str]:
+    """Return the traces to read; of recorded runs say on stderr which of their windows these are."""
+    if step is None and not any(Path(path).is_dir() for path in paths):
+        return paths
+    # A path that is no folder is no run, and what reads runs takes as long to import as a tenth of polars.
+    from scope.cli.windows import choose_traces
+
+    chosen, sentences = choose_traces(paths, step=step)
+    for sentence in sentences:
+        sys.stderr.write(f"scope: {sentence}\n")
+    return chosen
 
 
 def load_results(
@@ -80,8 +90,7 @@ def load_results(
         path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
-    # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time, and once more
-    # when the interpreter ends.
+    # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time.
     gc.disable()
     require("polars", extra="trace")
     threading.Thread(target=_prepare, args=(ahead,), name="scope-prepare").start()
@@ -93,7 +102,6 @@ def load_results(
         from scope.report.redaction import make_redactor, redact
 
         results = redact(results, make_redactor(job))
-    gc.freeze()
     return results
 
 
@@ -191,8 +199,6 @@ def _progress(paths: Sequence[str]) -> Generator[Callable[[int, int, str], None]
 
 def _is_long(paths: Sequence[str]) -> bool:
     """Return whether there are several files, or large ones."""
-    from pathlib import Path
-
     if len(paths) != 1:
         return True
     path = Path(paths[0])

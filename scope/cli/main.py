@@ -6,8 +6,11 @@ so it imports what is heavy (polars, the analyses) inside the function.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
-from typing import Final
+import threading
+from typing import Final, NoReturn
 
 import click
 
@@ -29,31 +32,56 @@ def app() -> None:
 
 
 def main() -> None:
-    """Run the command line; every `ScopeError` becomes one line on stderr and its exit code."""
+    """Run the command line as a process, and end it."""
+    _leave(run())
+
+
+def run() -> int:
+    """Run the command line; every `ScopeError` becomes one line on stderr. Return the exit code."""
     prepare_output()
     try:
-        with app.make_context("scope", sys.argv[1:]) as context:
-            app.invoke(context)
+        code = _invoke(sys.argv[1:])
         # Here, and not when the interpreter ends, where an error could only be shown as a traceback.
         sys.stdout.flush()
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except ScopeError as error:
         _complain(error)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        return _INTERRUPTED
     except BrokenPipeError:
         # The reader of our output went away.
         discard_output()
-        sys.exit(_BROKEN_PIPE)
+        return _BROKEN_PIPE
     except OSError as error:
         _complain(f"{error.filename or 'the output'}: {error.strerror or error}")
         discard_output()
-        sys.exit(_SYSTEM_ERROR)
+        return _SYSTEM_ERROR
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Run the command that the arguments name; return its exit code."""
+    try:
+        with app.make_context("scope", arguments) as context:
+            app.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, after a success without taking its modules apart, which takes as long as printing a report.
+
+    What waits for something at the end (a thread that fills the cache, processes that read) ends in the usual way.
+    """
+    if code == 0 and threading.active_count() == 1 and "multiprocessing" not in sys.modules:
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] - what the end of the interpreter calls
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _complain(problem: object) -> None:

@@ -6,7 +6,6 @@ face of the report passes every string through exactly one of these functions, a
 
 from __future__ import annotations
 
-import html
 import re
 from typing import Final
 
@@ -49,6 +48,9 @@ def html_text(text: str) -> str:
         >>> html_text("Kernel<float, 4>")
         'Kernel&lt;float, 4&gt;'
     """
+    # A page needs it, a terminal does not, and it brings the table of all named entities.
+    import html
+
     return html.escape(visible(text), quote=True)
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rich.text import Text
-
 from scope.analysis.idle import IDLE_CAUSES
-from scope.report.inert import visible
 from scope.report.sections.breakdown import breakdown_table, steps_table, summed_over
 from scope.report.sections.collectives import collectives_table, exposed_table
 from scope.report.sections.kernels import kernels_table
@@ -20,14 +16,13 @@ from scope.units import format_duration, format_ratio
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
     from scope.analysis.breakdown import Breakdown
     from scope.analysis.idle import IdleCauses
     from scope.analysis.job import Analysis
     from scope.report.findings import Finding
     from scope.report.results import Results
     from scope.report.table import ReportTable
+    from scope.report.text import Console
 
 _BAR: Final = 30
 _MOST_RANKS: Final = 8
@@ -47,9 +42,9 @@ _STEP_KEYS: Final = _PART_KEYS | {"number", "median_window_ns", "max_window_ns",
 def print_summary(results: Results, findings: Sequence[Finding], console: Console) -> None:
     """Print the whole summary."""
     analysis = results.analysis
-    _line(console, _headline(analysis), style="bold")
+    console.print_wrapped(_headline(analysis), style="bold")
     for warning in analysis.warnings:
-        _line(console, f"! {warning}", style="yellow")
+        console.print_wrapped(f"! {warning}", style="yellow")
     console.print()
     _print_breakdown(analysis, console)
     _print_ranks(analysis, console)
@@ -82,26 +77,27 @@ def _steps_text(analysis: Analysis) -> str:
 def _print_breakdown(analysis: Analysis, console: Console) -> None:
     breakdown = analysis.breakdown
     if breakdown is None:
-        _line(console, f"No breakdown: {analysis.absent.get('breakdown', 'nothing ran')}.", style="yellow")
+        console.print_wrapped(f"No breakdown: {analysis.absent.get('breakdown', 'nothing ran')}.", style="yellow")
         return
     summed = summed_over(analysis)
     over = f", summed over {summed}" if summed else ""
-    _line(console, f"Where the time went (whole window of {format_duration(breakdown.window_ns)}{over})", style="bold")
+    console.print_wrapped(
+        f"Where the time went (whole window of {format_duration(breakdown.window_ns)}{over})", style="bold"
+    )
     for name, key, color in _PARTS:
-        console.print(_bar_line(name, getattr(breakdown, key), breakdown, color, console.width))
+        console.print_parts(_bar_parts(name, getattr(breakdown, key), breakdown, color, console.width))
     for remark in _breakdown_remarks(breakdown, analysis.idle):
-        _line(console, f"  {remark}", style="dim")
+        console.print_wrapped(f"  {remark}", style="dim")
     console.print()
 
 
-def _bar_line(name: str, part_ns: int, breakdown: Breakdown, color: str, width: int) -> Text:
+def _bar_parts(name: str, part_ns: int, breakdown: Breakdown, color: str, width: int) -> list[tuple[str, str]]:
     share = part_ns / breakdown.window_ns if breakdown.window_ns else 0.0
-    line = Text(f"  {name:<22}{format_ratio(share):>8}  ")
+    parts = [(f"  {name:<22}{format_ratio(share):>8}  ", "")]
     if width >= 60:
-        line.append("█" * round(share * _BAR), style=color)
-        line.append(" " * (_BAR + 1 - round(share * _BAR)))
-    line.append(format_duration(part_ns))
-    return line
+        length = round(share * _BAR)
+        parts += [("█" * length, color), (" " * (_BAR + 1 - length), "")]
+    return [*parts, (format_duration(part_ns), "")]
 
 
 def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterator[str]:
@@ -141,31 +137,19 @@ def print_findings(findings: Sequence[Finding], console: Console, *, limit: int 
         console: Where to.
         limit: How many at most; None for all.
     """
-    _line(console, "Findings", style="bold")
+    console.print_wrapped("Findings", style="bold")
     if not findings:
-        _line(console, "  Nothing stands out.")
+        console.print_wrapped("  Nothing stands out.")
     shown = findings[:limit]
     for number, finding in enumerate(shown, start=1):
         where = finding.where.text()
         evidence = ", ".join(each.text() for each in finding.evidence)
-        _paragraph(console, f"{number}. {finding.title}", indent=2, style="bold" if finding.share_ratio else "")
-        _paragraph(console, f"{evidence} ({where})" if where else evidence, indent=5, style="dim")
-        _paragraph(console, f"→ {finding.action}", indent=5)
+        style = "bold" if finding.share_ratio else ""
+        console.print_wrapped(f"{number}. {finding.title}", indent=2, hanging=5, style=style)
+        console.print_wrapped(f"{evidence} ({where})" if where else evidence, indent=5, hanging=7, style="dim")
+        console.print_wrapped(f"→ {finding.action}", indent=5, hanging=7)
     if len(findings) > len(shown):
-        _line(console, f"  {len(findings) - len(shown)} more: scope findings, --json, --html", style="dim")
-
-
-def _paragraph(console: Console, text: str, *, indent: int, style: str = "") -> None:
-    """Print a text that hangs: its further lines stand two columns in."""
-    lines = textwrap.wrap(
-        visible(text),
-        width=max(20, console.width),
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + (3 if indent == 2 else 2)),
-        break_on_hyphens=False,
-    )
-    for line in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print_wrapped(f"  {len(findings) - len(shown)} more: scope findings, --json, --html", style="dim")
 
 
 def _print_tables(results: Results, console: Console) -> None:
@@ -200,7 +184,7 @@ def _print_trust(analysis: Analysis, console: Console) -> None:
     if ratios:
         least = " or more" if len(ratios) > 1 else ""
         parts.append(f"operator known for {format_ratio(min(ratios))}{least} of device time")
-    _line(console, f"Trust: {', '.join(parts)} (scope quality says more)", style="dim")
+    console.print_wrapped(f"Trust: {', '.join(parts)} (scope quality says more)", style="dim")
 
 
 def _only(table: ReportTable, keys: frozenset[str]) -> ReportTable:
@@ -211,7 +195,3 @@ def _only(table: ReportTable, keys: frozenset[str]) -> ReportTable:
         columns=tuple(table.columns[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
     )
-
-
-def _line(console: Console, text: str, *, style: str = "") -> None:
-    console.print(Text(visible(text), style=style))

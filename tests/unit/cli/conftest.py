@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scope.cli.main import main
+from scope.cli.main import run as run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +36,7 @@ def scope(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
     def run(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["scope", *(str(argument) for argument in arguments)])
         capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-        gc.unfreeze()
+        code = run_command()
         gc.enable()
         sys.stdout.flush()
         out, err = capfd.readouterr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -56,3 +57,30 @@ def test_a_path_in_an_error_moves_no_cursor(tmp_path: Path) -> None:
     assert code == 3
     assert "\x1b" not in complaint
     assert "a\\x1b[31m.json" in complaint
+
+
+def test_the_process_ends_with_all_that_it_wrote(trace: Callable[..., Path], tmp_path: Path) -> None:
+    """Its modules are not taken apart at the end, but output is whole and what was to run at the end has run."""
+    out, mark = tmp_path / "out.json", tmp_path / "mark"
+    code = (
+        f"import atexit, pathlib\natexit.register(pathlib.Path({str(mark)!r}).touch)\n"
+        "from scope.cli.main import main\nmain()\nraise AssertionError"
+    )
+    with out.open("wb") as file:
+        subprocess.run(
+            [sys.executable, "-c", code, "analyze", "--json", str(trace())], stdout=file, timeout=60, check=True
+        )
+    assert json.loads(out.read_bytes())["schema"] == "scope.report/1"
+    assert mark.exists()
+
+
+def test_a_summary_of_a_file_loads_no_more_than_it_needs(trace: Callable[..., Path]) -> None:
+    """What draws on terminals, reads runs or finds critical paths stays out: each costs more than a short analysis."""
+    code = (
+        "import sys\nfrom scope.cli.main import run\nassert run() == 0\n"
+        "heavy = {'rich', 'plotly', 'html', 'scope.run', 'scope.analysis.critical_path', 'multiprocessing'}\n"
+        "sys.stderr.write(','.join(sorted(heavy & set(sys.modules))))"
+    )
+    command = [sys.executable, "-c", code, "analyze", "--no-cache", str(trace())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""

@@ -251,8 +251,7 @@ def test_every_module_of_a_command_is_registered() -> None:
 def test_the_list_of_commands_imports_none_of_them() -> None:
     """`scope --help` loads the module of no command, nor what commands share."""
     code = (
-        "import sys\nfrom scope.cli.main import main\nsys.argv = ['scope', '--help']\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "import sys\nfrom scope.cli.main import run\nsys.argv = ['scope', '--help']\nrun()\n"
         "sys.stderr.write(' '.join(sorted(name for name in sys.modules if name.startswith('scope'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -264,8 +263,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 def test_help_loads_no_analysis() -> None:
     """The help of a command needs neither polars nor rich nor plotly."""
     code = (
-        "import sys\nfrom scope.cli.main import main\nsys.argv = ['scope', 'analyze', '--help']\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "import sys\nfrom scope.cli.main import run\nsys.argv = ['scope', 'analyze', '--help']\nrun()\n"
         "sys.stderr.write(','.join(sorted({'polars', 'rich', 'plotly', 'torch', 'msgspec'} & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

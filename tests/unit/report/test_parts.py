@@ -6,12 +6,12 @@ import io
 from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Console
 
 from scope.report.build import compute_results
 from scope.report.findings import find_all
 from scope.report.results import ALL_PARTS, SUMMARY_PARTS
 from scope.report.summary import print_summary
+from scope.report.text import make_console
 from scope.testing.jobs import straggling_job
 from scope.testing.layout import Layout
 from scope.testing.scenarios import Scenario
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def _summary(job: Job, parts: Collection[Part]) -> str:
     results = compute_results(job, parts=parts)
     written = io.StringIO()
-    print_summary(results, find_all(results), Console(file=written, width=120))
+    print_summary(results, find_all(results), make_console(written, width=120))
     return written.getvalue()
 
 
