@@ -6,15 +6,16 @@ only below 2**43 us, where half its spacing is under half a nanosecond and round
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from scope.units import NS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 EXACT_FLOAT_LIMIT_US: Final = 2.0**43
 _MAX_DECIMALS: Final = 3
@@ -88,3 +89,54 @@ def _check_range(series: pl.Series, limit: float) -> None:
     lowest, highest = series.min(), series.max()
     if lowest is not None and not (-limit < lowest <= highest < limit):  # pyright: ignore[reportOperatorIssue]
         raise InexactError
+
+
+def instants_of(values: Sequence[Any], *, exact: bool) -> pl.Series:
+    """Return a column of nanoseconds from microseconds: JSON numbers, or with `exact` their texts.
+
+    Raises:
+        InexactError: They must be read as texts.
+    """
+    if exact:
+        return pl.Series([ns_from_text(bytes(value)) for value in values], dtype=pl.Int64)
+    return ns_series(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Instants:
+    """Starts and lengths of some records."""
+
+    starts: pl.Series
+    durations: pl.Series
+    are_sound: bool
+    """None is absent, and none is 0 and of length 0."""
+
+    @classmethod
+    def of(cls, groups: Iterable[list[Any]], *, exact: bool) -> Instants:
+        """Return those of groups of decoded records, one group after the other.
+
+        Raises:
+            InexactError: They must be read as texts.
+        """
+        groups = tuple(groups)
+        starts = [event.ts for events in groups for event in events]
+        durations = [event.dur for events in groups for event in events]
+        size = len(starts)
+        if size and starts[0].__class__ is float is durations[0].__class__:
+            # What arithmetic of series costs is their number, not their length.
+            both = instants_of(starts + durations, exact=exact)
+            known = both.slice(0, size), both.slice(size)
+        else:
+            known = instants_of(starts, exact=exact), instants_of(durations, exact=exact)
+        num_nulls = known[0].null_count() + known[1].null_count()
+        earliest: Any = known[0].min()
+        return cls(*known, are_sound=not num_nulls and (earliest is None or earliest > 0))
+
+    def piece(self, first: int, size: int) -> Instants:
+        """Return those of a run of the records."""
+        return Instants(self.starts.slice(first, size), self.durations.slice(first, size), self.are_sound)
+
+    def which_are_sound(self) -> pl.Series:
+        """Return which records have both, and are not all zero."""
+        is_bad = self.starts.is_null() | self.durations.is_null() | ((self.starts == 0) & (self.durations == 0))
+        return ~is_bad.fill_null(value=True)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from scope.errors import LimitError, TraceError
-from scope.trace.collect import BACKWARD_ARROWS, DECODE_ERRORS, Collected, Collector
+from scope.trace.arguments import DECODE_ERRORS
+from scope.trace.categories import BACKWARD_ARROWS
+from scope.trace.collect import Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
 from scope.trace.instants import InexactError
 from scope.trace.narrowing import WHOLE, Tables
@@ -24,11 +26,14 @@ from scope.trace.sources import Source, prefetch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scope.trace.collected import Collected
+
 
 _CHUNK_BYTES: Final = 512 << 10
 """Records of a chunk and the chunk itself stay in a core's own cache; more would cost time and memory."""
 _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
+_MOST_UNTYPED: Final = 4
 _TAIL_BYTES: Final = 4 << 10
 _CLOSED: Final = ord("]")
 _LIST_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*')
@@ -62,6 +67,8 @@ class _Reader:
         # Arrows are only read in full beside exact instants.
         self.blocks: Iterator[bytes] = prefetch(source.blocks())
         self.is_exact = arrows
+        self.num_untyped = 0
+        """Chunks since the last one that was decoded the quick way."""
         self.tail: bytes | None = None
         """What stands behind the list of events; None while the list goes on."""
 
@@ -224,12 +231,26 @@ class _Reader:
     def _add(self, text: bytes | bytearray) -> None:
         if not self.is_exact:
             try:
-                self.collector.add(FAST_DECODER.decode(text), exact=False)
+                if not self._add_typed(text):
+                    self.collector.add(FAST_DECODER.decode(text), exact=False)
             except InexactError:
                 self.is_exact = True
             else:
                 return
         self.collector.add(EXACT_DECODER.decode(text), exact=True)
+
+    def _add_typed(self, text: bytes | bytearray) -> bool:
+        """Try the quick way; a file that does not go it, chunk after chunk, is not tried on for ever."""
+        if self.num_untyped >= _MOST_UNTYPED:
+            return False
+        try:
+            events = self.collector.typed.decoder.decode(text)
+        except DECODE_ERRORS:
+            self.num_untyped += 1
+            return False
+        self.num_untyped = 0
+        self.collector.add_typed(events)
+        return True
 
 
 def read_trace(source: Source, *, loaded: Tables = WHOLE) -> ReadTrace:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scope.trace.collect import DECODE_ERRORS
+from scope.trace.arguments import DECODE_ERRORS
 from scope.trace.events import (
     EXACT_EVENT,
     OTHERS,

@@ -1,0 +1,95 @@
+"""What one file holds, as columns of its raw tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from scope.trace.categories import LAUNCH, OP
+from scope.trace.events import CollectiveArgs
+from scope.trace.pending import ENOUGH_ROWS, Pending, Values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scope.trace.columns import Column, Table
+
+
+class Coder(dict[Any, int]):
+    """Gives each distinct text the number of its first appearance; 0 is the empty text, which stands for none."""
+
+    def __init__(self, nothing: str | bytes) -> None:
+        super().__init__()
+        self[nothing] = 0
+
+    def __missing__(self, text: Any) -> int:
+        """Number a new text."""
+        code = self[text] = len(self)
+        return code
+
+    def texts(self) -> list[str | None]:
+        """Return the texts by their numbers; the first is None."""
+        known = [key.decode(errors="replace") if isinstance(key, bytes) else key for key in self]
+        return [None, *known[1:]]
+
+
+def _no_frames() -> dict[type[Table], list[pl.DataFrame]]:
+    return {}
+
+
+def _nothing_pending() -> dict[type[Table], Pending]:
+    return defaultdict(Pending)
+
+
+@dataclass
+class Collected:
+    """Everything that was read from one file, before linking."""
+
+    names: Coder = field(default_factory=lambda: Coder(""))
+    texts: Coder = field(default_factory=lambda: Coder(b""))
+    frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=_no_frames)
+    pending: dict[type[Table], Pending] = field(default_factory=_nothing_pending)
+    collective_args: list[tuple[bool, int, CollectiveArgs]] = field(
+        default_factory=list[tuple[bool, int, CollectiveArgs]]
+    )
+    """Whether it stands on a device event (else an operator), its row in file order, and what it says."""
+    threads: dict[int, str] = field(default_factory=dict[int, str])
+    processes: dict[int, set[object]] = field(default_factory=lambda: {OP: set[object](), LAUNCH: set[object]()})
+    """Ids of the processes whose operators, and whose calls, stand in the file."""
+    arrow_categories: set[str] = field(default_factory=set[str])
+    last_ns: int | None = None
+    num_device_events: int = 0
+    events_read: int = 0
+    events_lost: int = 0
+    events_repaired: int = 0
+
+    def keep(self, table: type[Table], rows: int, values: Mapping[Column, Values]) -> None:
+        """Take rows of a table."""
+        pending = self.pending[table]
+        pending.add(rows, values)
+        if pending.rows >= ENOUGH_ROWS:
+            self._settle(table)
+
+    def frame(self, *tables: type[Table]) -> pl.DataFrame:
+        """Return all rows of the table whose columns these declare, and forget the pieces."""
+        self._settle(tables[-1])
+        pieces = self.frames.pop(tables[-1], None)
+        if pieces:
+            return pl.concat(pieces, rechunk=False)
+        return pl.DataFrame(schema={str(column): column.dtype for table in tables for column in table.columns()})
+
+    def height(self, table: type[Table]) -> int:
+        """Return the number of rows so far."""
+        return sum(piece.height for piece in self.frames.get(table, ())) + self.pending[table].rows
+
+    def num_nulls(self, table: type[Table], column: str) -> int:
+        """Return how many values of a column are absent."""
+        self._settle(table)
+        return sum(piece[column].null_count() for piece in self.frames.get(table, ()))
+
+    def _settle(self, table: type[Table]) -> None:
+        if self.pending[table].rows:
+            self.frames.setdefault(table, []).append(self.pending[table].take())

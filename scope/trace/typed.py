@@ -1,0 +1,103 @@
+"""The quick way through a chunk: each category has a record of its own, whose arguments are decoded at once.
+
+It takes only what Kineto writes today. Anything else in a chunk (a category that is not known beforehand, a record
+without one, an argument of another type) makes the chunk be decoded again by the records of `events`, which take all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+import msgspec
+
+from scope.trace.arguments import ARGS_OF_KIND
+from scope.trace.categories import ANNOTATION, BACKWARD_ARROWS, CATEGORY_KINDS, NAMED_RANGES, PYTHON
+from scope.trace.events import CollectiveArgs, DeviceArgs, MemoryArgs, OpArgs, Text, list_of
+
+_ARROWS: Final = frozenset({"ac2g", "async_cpu_to_gpu"}) | BACKWARD_ARROWS
+_MEMORY: Final = "cpu_instant_event"
+_MIXED: Final = "Operator"
+"""Operators and ranges of the user, which only their names tell apart."""
+_SPAN_KINDS: Final = {
+    **{category: kind for category, kind in CATEGORY_KINDS.items() if category != _MIXED},
+    **dict.fromkeys((*NAMED_RANGES, "gpu_user_annotation"), ANNOTATION),
+}
+_Field = tuple[str, Any] | tuple[str, Any, Any]
+
+
+def _joined(first: type[msgspec.Struct], second: type[msgspec.Struct]) -> type[Any]:
+    """Return a record with the fields of both."""
+    fields: dict[str, msgspec.structs.FieldInfo] = {}
+    for kind in (first, second):
+        for field in msgspec.structs.fields(kind):
+            fields.setdefault(field.name, field)
+    ordered = [
+        (field.name, field.type, msgspec.field(default=field.default, name=field.encode_name))
+        for field in fields.values()
+    ]
+    return msgspec.defstruct(f"Whole{first.__name__}", ordered, gc=False)
+
+
+_WITH_COLLECTIVES: Final[dict[type[Any], type[Any]]] = {
+    kind: _joined(kind, CollectiveArgs) for kind in (DeviceArgs, OpArgs)
+}
+
+
+@dataclass(frozen=True)
+class TypedRecords:
+    """How to decode a chunk the quick way.
+
+    Attributes:
+        decoder: Decodes the list of records.
+        spans: Category of each type of record that has a length.
+        arrows: Category of each type of arrow.
+        memory: The type of allocations, and of other instants of their category.
+    """
+
+    decoder: msgspec.json.Decoder[list[Any]]
+    spans: dict[type[Any], str]
+    arrows: dict[type[Any], str]
+    memory: type[Any]
+
+
+@lru_cache(maxsize=8)
+def typed_records(kinds: frozenset[int], *, memory: bool) -> TypedRecords:
+    """Return how to decode chunks of which only some kinds of records, and perhaps allocations, are wanted.
+
+    Records of other kinds are decoded as far as they count: not their arguments, of Python frames nothing at all.
+    """
+    spans = {
+        _record(category, _fields(kind, is_wanted=kind in kinds)): category for category, kind in _SPAN_KINDS.items()
+    }
+    arrows = {_record(category, [("ph", Literal["s", "f"])]): category for category in sorted(_ARROWS)}
+    fields: list[_Field] = [("ph", Literal["i"])]
+    if memory:
+        fields += [("name", str, ""), ("tid", Text, 0), ("ts", int | float | None, None), _args(MemoryArgs)]
+    instant = _record(_MEMORY, fields)
+    union: Any = instant
+    for member in (*spans, *arrows):
+        union = union | member
+    return TypedRecords(msgspec.json.Decoder(type=list_of(union)), spans, arrows, instant)
+
+
+def _fields(kind: int, *, is_wanted: bool) -> list[_Field]:
+    phase: _Field = ("ph", Literal["X"])
+    if kind == PYTHON and not is_wanted:
+        return [phase]
+    number = int | float | None
+    fields: list[_Field] = [phase, ("name", str, ""), ("pid", Text, 0), ("tid", Text, 0), ("ts", number, None)]
+    fields.append(("dur", number, None))
+    if is_wanted:
+        args = ARGS_OF_KIND[kind]
+        fields.append(_args(_WITH_COLLECTIVES.get(args, args)))
+    return fields
+
+
+def _args(kind: type[Any]) -> _Field:
+    return ("args", kind, msgspec.field(default_factory=kind))
+
+
+def _record(category: str, fields: list[_Field]) -> type[Any]:
+    return msgspec.defstruct(f"Typed_{category}", fields, gc=False, tag_field="cat", tag=category)
