@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
@@ -72,11 +73,11 @@ def heat_map(cells: pl.DataFrame, axes: HeatAxes) -> Figure:
     x_names = _group_names(axes.x_labels, across)
     y_names = _group_names(axes.y_labels, down)
     grid = _grid(cells, across=across, down=down, size=(len(x_names), len(y_names)))
-    known = [value for row in grid for value in row if value is not None]
+    known = [value for value in grid if not isnan(value)]
     merged = f" (each cell is the mean of up to {across} by {down})" if across * down > 1 else ""
     trace = {
         "type": "heatmap",
-        "z": grid,
+        "z": style.typed(grid, (len(y_names), len(x_names))),
         "x": x_names,
         "y": y_names,
         "hoverongaps": False,
@@ -98,16 +99,17 @@ def heat_map(cells: pl.DataFrame, axes: HeatAxes) -> Figure:
     )
 
 
-def _grid(cells: pl.DataFrame, *, across: int, down: int, size: tuple[int, int]) -> list[list[float | None]]:
+def _grid(cells: pl.DataFrame, *, across: int, down: int, size: tuple[int, int]) -> list[float]:
+    """Return the mean of each cell row by row, NaN where nothing is known."""
     means = (
         cells.lazy()
         .group_by(pl.col(HeatCells.x) // across, pl.col(HeatCells.y) // down)
         .agg(pl.col(HeatCells.value).mean())
         .collect()
     )
-    grid: list[list[float | None]] = [[None] * size[0] for _ in range(size[1])]
+    grid = [nan] * (size[0] * size[1])
     for x, y, value in means.select(HeatCells.x, HeatCells.y, HeatCells.value).iter_rows():
-        grid[y][x] = value
+        grid[y * size[0] + x] = nan if value is None else value
     return grid
 
 

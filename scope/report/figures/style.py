@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,6 +179,19 @@ def build(
             },
         }
     )
+
+
+def typed(values: Iterable[float], shape: Sequence[int]) -> dict[str, str]:
+    """Return many numbers as plotly's typed array, which neither the server nor the browser goes through one by one.
+
+    Args:
+        values: Row by row; NaN for a cell that is unknown. Seven digits are kept.
+        shape: Lengths of the one, two or three dimensions.
+    """
+    numbers = array("f", values)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return {"dtype": "f4", "bdata": b64encode(numbers.tobytes()).decode(), "shape": ", ".join(map(str, shape))}
 
 
 def empty(*, title: str, reason: str) -> Figure:

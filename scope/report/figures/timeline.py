@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import nan
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from scope.report.figures import style
 from scope.trace.columns import Column, Table
-from scope.units import format_duration, format_ratio
+from scope.units import NS_PER_S, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ _BAR_WIDTH: Final = 0.85
 _MAX_BARS: Final = 3_000
 _MAX_BINS: Final = 1_000
 _MAX_CELLS: Final = 8_000
-"""Cells of all lanes together: each has a text of its own, which is what the browser waits for."""
+"""Cells of all lanes together: what the browser waits for."""
 _FEWEST_BINS: Final = 250
 _TITLE: Final = "Timeline"
 
@@ -35,6 +36,15 @@ class TimelineSpans(Table):
     name = Column("name", pl.Categorical(), "what ran")
     start_ns = Column("start_ns", pl.Int64, "first nanosecond")
     end_ns = Column("end_ns", pl.Int64, "end, not part of it")
+
+
+class BinnedTime(Table):
+    """What covers each bin of a lane."""
+
+    lane = Column("lane", pl.Categorical(), "rank and stream")
+    category = Column("category", pl.Categorical(), "what ran")
+    bin = Column("bin", pl.Int64, "number of the bin, from 0")
+    busy_ns = Column("busy_ns", pl.Int64, "time that spans of the category cover in the bin")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,29 +85,48 @@ def timeline(spans: pl.DataFrame, *, start_ns: int, end_ns: int) -> Figure:
     return _bars(cut, frame) if cut.height <= _MAX_BARS else _bins(cut, frame)
 
 
-def binned_busy_ns(spans: pl.DataFrame, edges_ns: Sequence[int]) -> list[int]:
-    """Return how much time the spans cover in each bin, counted once for every span, exactly.
+def busy_by_bin(spans: pl.DataFrame, edges_ns: Sequence[int]) -> pl.DataFrame:
+    """Return how much time the spans of each lane and category cover in each bin, counted once for every span, exactly.
 
     Args:
-        spans: Frame with the columns `start_ns` and `end_ns` of `TimelineSpans`.
+        spans: The table `TimelineSpans`.
         edges_ns: Ascending edges; bin k is [edges_ns[k], edges_ns[k + 1]).
 
     Returns:
-        One sum a bin; two spans that run at once count twice.
+        The table `BinnedTime`, every bin of every lane and category that occur together, bins ascending; two spans
+        that run at once count twice.
     """
     origin = edges_ns[0]
-    edges = pl.Series([edge - origin for edge in edges_ns], dtype=pl.Int64)
+    edges = pl.Series("edge_ns", [edge - origin for edge in edges_ns], dtype=pl.Int64)
+    groups = (TimelineSpans.lane, TimelineSpans.category)
+    instants = pl.concat(
+        spans.lazy().select(*groups, (pl.col(instant) - origin).alias("at_ns"), pl.lit(sign, pl.Int64).alias("sign"))
+        for instant, sign in ((TimelineSpans.start_ns, 1), (TimelineSpans.end_ns, -1))
+    )
     # Covered time up to t is the sum of (t - start) over started spans less the sum of (t - end) over ended ones.
-    covered = _ramp(spans[TimelineSpans.start_ns] - origin, edges) - _ramp(spans[TimelineSpans.end_ns] - origin, edges)
-    return covered.diff().slice(1).to_list()
+    passed = (
+        instants.select(
+            *groups,
+            pl.lit(edges).search_sorted(pl.col("at_ns"), side="left").cast(pl.Int64).alias(BinnedTime.bin),
+            pl.col("sign"),
+            (pl.col("at_ns") * pl.col("sign")).alias("signed_ns"),
+        )
+        .group_by(*groups, BinnedTime.bin)
+        .agg(pl.col("sign", "signed_ns").sum())
+    )
+    grid = spans.lazy().select(groups).unique(maintain_order=True).join(_bins_of(edges), how="cross")
+    summed = grid.join(passed, on=(*groups, BinnedTime.bin), how="left", maintain_order="left").with_columns(
+        pl.col("sign", "signed_ns").fill_null(0).cum_sum().over(groups, order_by=BinnedTime.bin)
+    )
+    covered_ns = pl.col("edge_ns") * pl.col("sign") - pl.col("signed_ns")
+    ahead_ns = covered_ns.shift(-1).over(groups, order_by=BinnedTime.bin)
+    # The last edge begins no bin.
+    binned = summed.select(*groups, BinnedTime.bin, (ahead_ns - covered_ns).alias(BinnedTime.busy_ns)).drop_nulls()
+    return binned.sort(BinnedTime.bin, maintain_order=True).collect()
 
 
-def _ramp(instants: pl.Series, edges: pl.Series) -> pl.Series:
-    """Return the sum of (edge - instant) over the instants up to each edge."""
-    ascending = instants.sort()
-    sums = pl.concat([pl.Series([0], dtype=pl.Int64), ascending.cum_sum().alias("")])
-    passed = ascending.search_sorted(edges, side="right").cast(pl.Int64)
-    return edges * passed - sums.gather(passed.cast(pl.UInt32))
+def _bins_of(edges: pl.Series) -> pl.LazyFrame:
+    return pl.LazyFrame([edges]).with_row_index(BinnedTime.bin).cast({BinnedTime.bin: pl.Int64})
 
 
 def _bars(spans: pl.DataFrame, frame: _Frame) -> Figure:
@@ -134,29 +163,45 @@ def _bins(spans: pl.DataFrame, frame: _Frame) -> Figure:
     length = frame.end_ns - frame.start_ns
     num_bins = min(max(_FEWEST_BINS, min(_MAX_BINS, _MAX_CELLS // len(frame.lanes))), length)
     edges = [frame.start_ns + length * index // num_bins for index in range(num_bins + 1)]
-    parts = spans.partition_by(TimelineSpans.lane, TimelineSpans.category, as_dict=True)
-    rows = [_lane_bins(parts, lane, edges, frame) for lane in frame.lanes]
-    middles = [frame.scale.of((left + right) / 2 - frame.start_ns) for left, right in pairwise(edges)]
-    num_categories = len(frame.categories)
-    bands = [
-        [place / num_categories, style.color(category, index=index)]
-        for index, category in enumerate(frame.categories)
+    unit = style.time_scale(length / num_bins)
+    width = f"{unit.of(length / num_bins):.3g} {unit.unit}"
+    parts = busy_by_bin(spans, edges).partition_by(BinnedTime.lane, BinnedTime.category, as_dict=True)
+    busy: dict[str, dict[str, list[int]]] = {}
+    for lane, category in sorted(parts, key=lambda part: frame.categories.index(str(part[1]))):
+        busy.setdefault(str(lane), {})[str(category)] = parts[lane, category][BinnedTime.busy_ns].to_list()
+    traces = [
+        {
+            "type": "heatmap",
+            "x": [frame.scale.of((left + right) / 2 - frame.start_ns) for left, right in pairwise(edges)],
+            "y": list(range(len(frame.lanes))),
+            "zmin": -0.5,
+            "zmax": len(frame.categories) - 0.5,
+            "colorscale": _bands(frame.categories),
+            "showscale": False,
+            "hoverongaps": False,
+            **_cells(kinds, busy, frame, num_bins=num_bins),
+            "hovertemplate": "<br>".join(
+                f"{style.words(name)}: %{{customdata[{place}]:.3~s}}s of {width}" for place, name in enumerate(kinds)
+            )
+            + "<extra></extra>",
+        }
+        for kinds in dict.fromkeys(tuple(of_lane) for of_lane in busy.values())
+    ]
+    title = f"{_TITLE} ({spans.height:,} spans in bins of {width})"
+    return _drawn([*traces, *_legend(frame.categories)], frame, title=title)
+
+
+def _bands(categories: Sequence[str]) -> list[list[object]]:
+    """Return a colour scale with one flat band a category."""
+    return [
+        [place / len(categories), style.color(category, index=index)]
+        for index, category in enumerate(categories)
         for place in (index, index + 1)
     ]
-    trace = {
-        "type": "heatmap",
-        "x": middles,
-        "y": list(range(len(frame.lanes))),
-        "z": [[index for index, _ in row] for row in rows],
-        "text": [[text for _, text in row] for row in rows],
-        "zmin": -0.5,
-        "zmax": num_categories - 0.5,
-        "colorscale": bands,
-        "showscale": False,
-        "hoverongaps": False,
-        "hovertemplate": "%{text}<extra></extra>",
-    }
-    legend = [
+
+
+def _legend(categories: Sequence[str]) -> list[dict[str, Any]]:
+    return [
         {
             "type": "scatter",
             "mode": "markers",
@@ -165,39 +210,32 @@ def _bins(spans: pl.DataFrame, frame: _Frame) -> Figure:
             "name": style.words(category),
             "marker": {"color": style.color(category, index=index), "symbol": "square", "size": 10},
         }
-        for index, category in enumerate(frame.categories)
-    ]
-    width = format_duration(length // num_bins)
-    return _drawn([trace, *legend], frame, title=f"{_TITLE} ({spans.height:,} spans in bins of {width})")
-
-
-def _lane_bins(
-    parts: Mapping[tuple[object, ...], pl.DataFrame], lane: str, edges: Sequence[int], frame: _Frame
-) -> list[tuple[int | None, str]]:
-    busy = {
-        category: binned_busy_ns(parts[lane, category], edges)
-        for category in frame.categories
-        if (lane, category) in parts
-    }
-    return [
-        _cell({category: sums[place] for category, sums in busy.items()}, edges, place, frame.categories)
-        for place in range(len(edges) - 1)
+        for index, category in enumerate(categories)
     ]
 
 
-def _cell(
-    busy: Mapping[str, int], edges: Sequence[int], place: int, categories: Sequence[str]
-) -> tuple[int | None, str]:
-    """Return the index of the category with most time in a bin, and what ran there in words."""
-    if not any(busy.values()):
-        return None, ""
-    width = edges[place + 1] - edges[place]
-    parts = [
-        f"{style.words(name)}: {format_duration(length)} ({format_ratio(length / width)})"
-        for name, length in busy.items()
-        if length
-    ]
-    return categories.index(max(busy, key=lambda name: busy[name])), "<br>".join(parts)
+def _cells(
+    kinds: tuple[str, ...], busy: Mapping[str, Mapping[str, Sequence[int]]], frame: _Frame, *, num_bins: int
+) -> dict[str, Any]:
+    """Return the cells of the lanes on which just these categories run; the rows of all others are blank.
+
+    Lanes with the same categories share a trace, so that its text under the mouse names no category that never runs
+    there. `z` is the index of the category that took most of a bin, `customdata` the seconds of each.
+    """
+    indices = [frame.categories.index(kind) for kind in kinds]
+    winners: list[float] = []
+    seconds: list[float] = []
+    for lane in frame.lanes:
+        if tuple(busy.get(lane, ())) != kinds:
+            winners += [nan] * num_bins
+            seconds += [0.0] * (num_bins * len(kinds))
+            continue
+        for lengths in zip(*busy[lane].values(), strict=True):
+            most = max(lengths)
+            winners.append(indices[lengths.index(most)] if most else nan)
+            seconds += [length / NS_PER_S for length in lengths]
+    shape = (len(frame.lanes), num_bins)
+    return {"z": style.typed(winners, shape), "customdata": style.typed(seconds, (*shape, len(kinds)))}
 
 
 def _drawn(traces: Sequence[dict[str, Any]], frame: _Frame, *, title: str) -> Figure:

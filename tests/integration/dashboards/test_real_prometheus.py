@@ -19,6 +19,7 @@ from streamlit.testing.v1 import AppTest
 from dashboards.__main__ import APP
 from dashboards.settings import VARIABLE
 from scope.testing.layout import Layout
+from scope.testing.plotted import read_figure
 from scope.testing.runs import SyntheticRun
 from scope.units import NS_PER_S, format_duration
 
@@ -126,7 +127,7 @@ def test_the_overview_shows_the_run_that_is_scraped(draw: Callable[[str], AppTes
     slowest = max(float(each["value"][1]) for each in ask(server, "scope_train_step_median_seconds"))
     assert slowest == pytest.approx(0.2, rel=0.02)
     assert shown["Step time (median)"] == format_duration(round(slowest * NS_PER_S))
-    drawn = [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
+    drawn = [read_figure(element.proto.spec) for element in app.get("plotly_chart")]
     (steps,) = [each for each in drawn if each["layout"]["title"]["text"].startswith("Length of the last step")]
     values = [value for trace in steps["data"] for value in trace.get("y") or () if value is not None]
     assert values
@@ -137,7 +138,7 @@ def test_links_are_drawn_as_prometheus_knows_them(draw: Callable[[str], AppTest]
     """Every interface that the exporter reports is a line, named like it, and rates are finite and not negative."""
     app = draw("links")
     assert not app.exception
-    drawn = [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
+    drawn = [read_figure(element.proto.spec) for element in app.get("plotly_chart")]
     (figure,) = [each for each in drawn if each["layout"]["title"]["text"].startswith("Ethernet")]
     lines = [trace for trace in figure["data"] if trace["type"].startswith("scatter") and trace.get("y")]
     assert lines

@@ -13,6 +13,7 @@ import pytest
 
 from scope.frames import Run
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
+from scope.testing.plotted import read_figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ ALL_PAGES = (*RUN_PAGES, "kernels", "timeline", "links")
 
 def figures_of(app: AppTest) -> list[dict[str, Any]]:
     """Return the plotly figures that a page shows, as the browser gets them."""
-    return [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
+    return [read_figure(element.proto.spec) for element in app.get("plotly_chart")]
 
 
 def bars_of(figure: dict[str, Any]) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ import pytest
 
 from dashboards.sources.catalogue import find_sources
 from scope.testing.demo import write_demo_run
+from scope.testing.plotted import read_figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ STEPS, RANKS, VICTIMS = 30, 4, 3
 
 def figure_of(app: AppTest, title: str) -> dict[str, Any]:
     """Return the one figure whose title begins so."""
-    drawn = [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
+    drawn = [read_figure(element.proto.spec) for element in app.get("plotly_chart")]
     (found,) = [figure for figure in drawn if figure["layout"]["title"]["text"].startswith(title)]
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from scope.analysis.summary import analyze
 from scope.report.build import compute_results
 from scope.report.page_figures import roofline_points
 from scope.testing.demo import EXTRA_NS, SLOW_RANK, write_demo_run
+from scope.testing.plotted import read_figure
 from scope.trace import load
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ RUN_PAGES = ("overview", "steps", "ranks", "memory", "collectives", "links", "po
 
 def figures_of(app: AppTest) -> dict[str, dict[str, Any]]:
     """Return the plotly figures that a page shows, by title."""
-    drawn = [json.loads(element.proto.spec) for element in app.get("plotly_chart")]
+    drawn = [read_figure(element.proto.spec) for element in app.get("plotly_chart")]
     return {figure["layout"]["title"]["text"]: figure for figure in drawn}
 
 

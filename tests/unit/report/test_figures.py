@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from itertools import pairwise
 from typing import Any
 
@@ -15,14 +14,15 @@ from hypothesis import strategies as st
 from scope.report import figures
 from scope.report.figures import style
 from scope.report.figures.series import thinned
-from scope.report.figures.timeline import binned_busy_ns
+from scope.report.figures.timeline import BinnedTime, busy_by_bin
+from scope.testing.plotted import read_figure
 
 HOSTILE = '<a href="https://evil.example">x</a>%{y}[/b]\x1b]0;'
 
 
 def data(figure: Any) -> dict[str, Any]:
     """Return a figure as the browser gets it."""
-    return json.loads(figure.to_json())
+    return read_figure(figure.to_json())
 
 
 def num_marks(figure: Any) -> int:
@@ -185,37 +185,62 @@ def test_roofline_draws_points_and_roofs_where_they_are() -> None:
 
 
 @given(
-    spans=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 40)), min_size=1, max_size=30),
+    spans=st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(0, 100), st.integers(0, 40)),
+        min_size=1,
+        max_size=30,
+    ),
     edges=st.sets(st.integers(0, 150), min_size=2, max_size=12),
 )
-def test_bins_hold_the_busy_time_exactly(spans: list[tuple[int, int]], edges: set[int]) -> None:
-    """Every bin equals a count of the nanoseconds of each span that lie in it."""
+def test_bins_hold_the_busy_time_exactly(spans: list[tuple[str, str, int, int]], edges: set[int]) -> None:
+    """Every bin equals a count of the nanoseconds of each span of the lane and category that lie in it."""
     base = 1_790_000_000_000_000_000
-    frame = pl.DataFrame({"start_ns": [base + s for s, _ in spans], "end_ns": [base + s + n for s, n in spans]})
+    rows = [(lane, kind, "k", base + start, base + start + length) for lane, kind, start, length in spans]
+    frame = pl.DataFrame(rows, schema=figures.TimelineSpans.schema(), orient="row")
     ordered = sorted(edges)
-    expected = [
-        sum(low <= at < high for start, length in spans for at in range(start, start + length))
-        for low, high in pairwise(ordered)
-    ]
-    assert binned_busy_ns(frame, [base + edge for edge in ordered]) == expected
+    expected = {
+        (lane, kind, place): sum(
+            low <= at < high
+            for span_lane, span_kind, start, length in spans
+            if (span_lane, span_kind) == (lane, kind)
+            for at in range(start, start + length)
+        )
+        for lane, kind in {(lane, kind) for lane, kind, _, _ in spans}
+        for place, (low, high) in enumerate(pairwise(ordered))
+    }
+    found = BinnedTime.check(busy_by_bin(frame, [base + edge for edge in ordered]))
+    assert {(lane, kind, place): busy for lane, kind, place, busy in found.iter_rows()} == expected
+    assert found[BinnedTime.bin].is_sorted()
 
 
 def test_a_long_timeline_is_binned_within_the_cap() -> None:
-    """Spans that alternate between two categories fill every bin, and a cell says both shares."""
-    spans = pl.DataFrame(
-        {
-            "lane": ["rank 0"] * 20_000,
-            "category": ["compute", "communication"] * 10_000,
-            "name": ["k"] * 20_000,
-            "start_ns": [index * 100 for index in range(20_000)],
-            "end_ns": [index * 100 + (70 if index % 2 == 0 else 30) for index in range(20_000)],
-        }
-    )
-    figure = data(figures.timeline(spans, start_ns=0, end_ns=2_000_000))
-    (row,) = figure["data"][0]["z"]
-    assert len(row) <= 1000
+    """Spans that alternate between two categories fill every bin, and a cell says the time of both."""
+    rows = [
+        ("rank 0", kind, "k", index * 200 + offset, index * 200 + offset + length)
+        for index in range(10_000)
+        for kind, offset, length in (("compute", 0, 70), ("communication", 100, 30))
+    ]
+    spans = pl.DataFrame(rows, schema=figures.TimelineSpans.schema(), orient="row")
+    cells, *legend = data(figures.timeline(spans, start_ns=0, end_ns=2_000_000))["data"]
+    (row,) = cells["z"]
+    assert len(row) == len(cells["x"]) <= 1000
     assert set(row) == {0}, "compute takes 70 % of what runs everywhere"
-    assert figure["data"][0]["text"][0][0] == "compute: 700 ns (35.0 %)<br>communication: 300 ns (15.0 %)"
+    assert cells["customdata"][0] == [pytest.approx([700e-9, 300e-9], rel=1e-6)] * len(row)
+    text = "compute: %{customdata[0]:.3~s}s of 2 µs<br>communication: %{customdata[1]:.3~s}s of 2 µs<extra></extra>"
+    assert cells["hovertemplate"] == text
+    assert [each["name"] for each in legend] == ["compute", "communication"]
+
+
+def test_a_cell_speaks_of_what_runs_on_its_lane_alone() -> None:
+    """Lanes of unlike categories have a trace each, in which the rows of the others are blank, and gaps stay blank."""
+    rows = [("a", "compute", "k", index * 100, index * 100 + 10) for index in range(2_000)]
+    rows += [("b", "idle", "k", index * 100, index * 100 + 10) for index in range(1_500)]
+    spans = pl.DataFrame(rows, schema=figures.TimelineSpans.schema(), orient="row")
+    first, second, *_ = data(figures.timeline(spans, start_ns=0, end_ns=200_000))["data"]
+    bins = len(first["x"])
+    assert first["z"] == [[0.0] * bins, [None] * bins]
+    assert second["z"] == [[None] * bins, [1.0] * (bins * 3 // 4) + [None] * (bins // 4)]
+    assert ("compute" in first["hovertemplate"], "idle" in first["hovertemplate"]) == (True, False)
 
 
 def test_a_short_window_shows_true_bars_cut_at_its_edges() -> None:
