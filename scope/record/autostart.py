@@ -7,21 +7,22 @@ import functools
 import inspect
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
+
+from scope.record.tracebacks import hide_in_text, hide_own_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-_HERE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - compared with the names of code as they are
-_EXAMPLES = os.path.join(_HERE, "examples")  # noqa: PTH118
 RECORDING_PID = "SCOPE_RECORDING_PID"
 SPAWN_ATTEMPT = "SCOPE_SPAWN_ATTEMPT"
 """Attempt of the ranks that the recorded process spawns: the one after its own, in which it is rank 0 itself."""
 
 
 class _Ending:
-    """Learns how the program ends: the excepthook is called before atexit."""
+    """Learns how the program ends, and keeps Scope out of what it prints: the excepthook is called before atexit."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -29,6 +30,9 @@ class _Ending:
         self._reason = "finished"
         self._hook = sys.excepthook
         sys.excepthook = self.on_exception
+        self._thread_hook = threading.excepthook
+        threading.excepthook = self.on_exception_of_thread
+        hide_in_text()
         atexit.register(self.on_exit)
 
     def on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -38,6 +42,13 @@ class _Ending:
             traceback = hide_own_frames(error)
         finally:
             self._hook(kind, error, traceback)
+
+    def on_exception_of_thread(self, told: Any) -> None:
+        """Let the program's own hook tell the exception that ends a thread."""
+        traceback = told.exc_traceback
+        if told.exc_value is not None:
+            traceback = hide_own_frames(told.exc_value)
+        self._thread_hook(threading.ExceptHookArgs((told.exc_type, told.exc_value, traceback, told.thread)))
 
     def on_exit(self) -> None:
         """Close the recording in the process that opened it."""
@@ -51,40 +62,6 @@ class _Ending:
     def _note(self, kind: type[BaseException], error: BaseException) -> None:
         self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
         self._session.note_exception(error)
-
-
-def hide_own_frames(error: BaseException) -> TracebackType | None:
-    """Take Scope's frames out of the tracebacks of an exception and of those that led to it; return its own.
-
-    The wrapped functions of torch and of the program stand between frames of theirs alone, as without Scope.
-    """
-    waiting, seen = [error], set[int]()
-    while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        each.__traceback__ = _without_own(each.__traceback__)
-        waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
-        if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions  # pyright: ignore[reportUnknownMemberType] - of any exceptions
-    return error.__traceback__
-
-
-def _without_own(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and _is_own(traceback):
-        traceback = traceback.tb_next
-    at = traceback
-    while at is not None:
-        while at.tb_next is not None and _is_own(at.tb_next):
-            at.tb_next = at.tb_next.tb_next
-        at = at.tb_next
-    return traceback
-
-
-def _is_own(traceback: TracebackType) -> bool:
-    name = traceback.tb_frame.f_code.co_filename
-    return name.startswith(_HERE) and not name.startswith(_EXAMPLES)
 
 
 def start(environment: Mapping[str, str] | None = None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scope.record.settings import CaptureSettings, Settings, read_settings
+from scope.record.tracebacks import hide_own_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,7 +107,8 @@ class Recorder:
             self.close()
         else:
             if self._session is not None and error is not None:
-                self._session.note_exception(error)
+                self._session.guard.call("exception", self._session.note_exception, error)
+                hide_own_frames(error)
             self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "exception")
 
     def close(self, reason: str = "finished") -> None:

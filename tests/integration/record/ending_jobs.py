@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
+import threading
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -75,6 +79,26 @@ def raise_in_a_collective() -> None:
     dist.reduce_scatter_tensor(torch.ones(3), torch.ones(2))
 
 
+def raises_in_threads() -> None:
+    """Let a thread die of an exception in a model's call, print and log others, and hand one on to this thread."""
+    for function in (raise_in_a_backward, train_and_fail):
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            wait([(future := pool.submit(function))])
+            try:
+                future.result()
+            except (KeyError, ValueError):
+                traceback.print_exc()
+                logging.getLogger("job").exception("it failed")
+
+
+def train_and_fail() -> None:
+    """Raise in the first call of a model."""
+    train(fails_in=0)
+
+
 def raises() -> None:
     """Print two exceptions as Python would; die of a third one in a model's call, which another one caused."""
     for function in (raise_in_a_backward, raise_in_a_collective):
@@ -82,6 +106,7 @@ def raises() -> None:
             function()
         except (KeyError, RuntimeError, ValueError):
             sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType] - there is one
+    raises_in_threads()
     train(fails_in=3)
 
 

@@ -388,6 +388,16 @@ def test_the_users_exception_passes_and_is_noted(tmp_path: Path) -> None:
     assert state.exception
 
 
+def test_a_traceback_shows_no_frame_of_scope(tmp_path: Path) -> None:
+    """What a model's call raises leaves the recorder's block with the frames of torch and the program alone."""
+    model = make_model()
+    with pytest.raises(RuntimeError) as raised, Recorder(model=model, run_dir=tmp_path, run_id="r"):
+        model(torch.ones(2, 9))
+    files = [entry.frame.code.path for entry in raised.traceback]
+    assert not any("/scope/record/" in str(path) for path in files)
+    assert len(files) > 3
+
+
 def test_a_folder_that_cannot_be_written_lets_training_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
