@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 import streamlit as st
+from msgspec.structs import replace
 
 from dashboards.findings import draw_alerts, draw_findings, draw_verdicts
 from dashboards.server_overview import draw_server

@@ -7,9 +7,10 @@ many shifts agree in the series, and the clock tells them apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
+
+from scope.analysis.result import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,7 @@ _SLACK_NS: Final = 1_000
 """Rounding of old traces to whole microseconds."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CallSeries:
+class CallSeries(Record, frozen=True, kw_only=True):
     """One rank's calls in one group, in the order of their start."""
 
     signatures: Sequence[int]
@@ -50,8 +50,7 @@ class CallSeries:
         return len(self.signatures)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
+class _Candidate(Record, frozen=True, kw_only=True):
     shift: int
     distance_ns: int
     """How far the clocks would stand apart from what is expected, if this shift were true."""

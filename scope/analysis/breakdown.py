@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -27,8 +26,7 @@ _GROUP: Final = "group"
 NO_COMMUNICATION: Final = "no communication in this window"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Breakdown(Result):
+class Breakdown(Result, frozen=True, kw_only=True):
     """The time of one or several windows, by what ran; lengths are of unions, so nothing counts twice.
 
     `compute_ns + exposed_communication_ns + exposed_memory_ns + idle_ns == window_ns`, exactly.

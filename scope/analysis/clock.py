@@ -8,9 +8,9 @@ allow (shortest paths over ranks and collectives, linear in the calls); the esti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import polars as pl
 
 from scope.analysis.clock_bounds import ClockBounds, bound_offsets
@@ -36,8 +36,7 @@ _PARTS: Final = 1e9
 """Parts in a billion."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClockOffset(Result):
+class ClockOffset(Result, frozen=True, kw_only=True):
     """One rank's clock against the reference rank of its component: rank's time = reference's time + offset."""
 
     rank: int
@@ -70,8 +69,7 @@ class ClockOffset(Result):
             assert self.low_ns <= self.offset_ns <= self.high_ns, f"rank {self.rank}: estimate outside its interval"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClockAlignment(Result):
+class ClockAlignment(Result, frozen=True, kw_only=True):
     """The clocks of all ranks; between components nothing is known."""
 
     offsets: tuple[ClockOffset, ...]
@@ -188,7 +186,7 @@ def _agrees(offset: ClockOffset) -> bool:
 def _as_recorded(offset: ClockOffset) -> ClockOffset:
     """Return the offset of a rank whose clock is left as recorded: it is off by no more than clocks of one host are."""
     if offset.rank == offset.reference_rank:
-        return replace(
+        return msgspec.structs.replace(
             offset, is_applied=False, low_ns=0, high_ns=0, absent={"residual_ns": "the reference of its component"}
         )
     low = -SAME_CLOCK_NS if offset.low_ns is None else max(offset.low_ns, -SAME_CLOCK_NS)
@@ -197,4 +195,6 @@ def _as_recorded(offset: ClockOffset) -> ClockOffset:
     low, high = min(low, 0), max(high, 0)
     absent = {name: reason for name, reason in offset.absent.items() if name == "residual_ns"}
     estimate = min(max(offset.offset_ns, low), high)
-    return replace(offset, is_applied=False, low_ns=low, high_ns=high, offset_ns=estimate, absent=absent)
+    return msgspec.structs.replace(
+        offset, is_applied=False, low_ns=low, high_ns=high, offset_ns=estimate, absent=absent
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -19,6 +18,7 @@ from scope.analysis.clock_estimates import (
     with_estimates,
 )
 from scope.analysis.collective_tables import MatchedCalls
+from scope.analysis.result import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,7 @@ _NEGATED: Final = "negated_instant_ns"
 _BEST: Final = "best_ns"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClockBounds:
+class ClockBounds(Record, frozen=True, kw_only=True):
     """The bounds of all ranks whose clocks are bounded, by rank."""
 
     low_ns: Mapping[int, int]

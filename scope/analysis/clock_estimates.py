@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import GroupRows, MatchedCalls
 from scope.analysis.matching import IS_SYMMETRIC, PAIRS
+from scope.analysis.result import Record
 from scope.trace.schema import CollectiveCalls
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ _FIRST: Final = "first_ns"
 _LAST: Final = "last_ns"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClockEstimate:
+class ClockEstimate(Record, frozen=True, kw_only=True):
     """One rank's clock while it is being worked out."""
 
     reference_rank: int

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRooflineRows, CollectiveRows, GroupRows
-from scope.analysis.result import Result
+from scope.analysis.result import Record, Result
 
 if TYPE_CHECKING:
     from scope.analysis.collectives import Collectives
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkRates:
+class LinkRates(Record, frozen=True, kw_only=True):
     """What is known of the links of a job, all one way, in decimal bytes a second."""
 
     node_bytes_per_s: float | None = None
@@ -25,8 +23,7 @@ class LinkRates:
     source: str = "given"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveRoofline(Result):
+class CollectiveRoofline(Result, frozen=True, kw_only=True):
     """All measured collectives by size; `points` is the table `CollectiveRooflineRows`."""
 
     points: pl.DataFrame

@@ -9,7 +9,6 @@ most. Bandwidth: `scope.definitions`.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -40,8 +39,7 @@ _LAST_IS_ROOT: Final = "last_is_root"
 _SECOND: Final = "second_last_arrival_ns"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Collectives(Result):
+class Collectives(Result, frozen=True, kw_only=True):
     """All collectives of a job; the tables are those of `scope.analysis.collective_tables`."""
 
     collectives: pl.DataFrame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
@@ -47,8 +46,7 @@ class Changes(Table):
     after_count = Column("after_count", pl.Float64, "occurrences per rank and step in the second run")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangeSet(Result):
+class ChangeSet(Result, frozen=True, kw_only=True):
     """Changes of one kind of thing."""
 
     changes: pl.DataFrame
@@ -60,8 +58,7 @@ class ChangeSet(Result):
     """Share of the time of both runs that lies in names that both have."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison(Result):
+class Comparison(Result, frozen=True, kw_only=True):
     """Two runs side by side, the first being the base."""
 
     kernels: ChangeSet

@@ -70,8 +70,7 @@ class PathPieces(Table):
     event_id = Column("event_id", pl.UInt32, "device event, for device pieces", nullable=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CriticalPath(Result):
+class CriticalPath(Result, frozen=True, kw_only=True):
     """The critical path of one step on one device."""
 
     device: int

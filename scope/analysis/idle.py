@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -54,8 +53,7 @@ class IdleSpans(Table):
     thread = Column("thread", pl.Int64, "the thread that launched it; null where no launch is seen", nullable=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IdleCauses(Result):
+class IdleCauses(Result, frozen=True, kw_only=True):
     """Idle time by cause; the causes sum to `idle_ns` exactly."""
 
     idle_ns: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scope.analysis.result import Result
@@ -26,8 +25,7 @@ _MOST_NAMED: Final = 4
 """Ranks whose label stands in a `repr`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartAnalysis(Result):
+class PartAnalysis(Result, frozen=True, kw_only=True):
     """One part of a device's window (before, a step, after) or the whole of it."""
 
     place: Place
@@ -42,8 +40,7 @@ class PartAnalysis(Result):
     queue: QueueDepth | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceAnalysis(Result):
+class DeviceAnalysis(Result, frozen=True, kw_only=True):
     """One device of one rank; a host timeline is the device `scope.analysis.windows.HOST`."""
 
     device: int
@@ -58,10 +55,9 @@ class DeviceAnalysis(Result):
     """Of the step of median length."""
 
 
-class _WithTables:
-    """The tables of a result, each computed when it is first looked at."""
+class _WithTables(Result, frozen=True, kw_only=True):
+    """A result with tables, each computed when it is first looked at."""
 
-    __slots__ = ()
     tables: Tables
 
     @property
@@ -95,8 +91,7 @@ class _WithTables:
         return self.tables.recompute
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankAnalysis(_WithTables, Result):
+class RankAnalysis(_WithTables, frozen=True, kw_only=True):
     """One rank's file."""
 
     label: str
@@ -126,8 +121,7 @@ class RankAnalysis(_WithTables, Result):
         return self.tables.memory
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepSummary(Result):
+class StepSummary(Result, frozen=True, kw_only=True):
     """One step over all ranks and devices in which it has a window."""
 
     number: int
@@ -145,8 +139,7 @@ class StepSummary(Result):
     """Label of the rank with the longest window; the first of several equals."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Analysis(_WithTables, Result):
+class Analysis(_WithTables, frozen=True, kw_only=True):
     """Everything that `scope analyze` says about a job; the root of a report."""
 
     options: Options

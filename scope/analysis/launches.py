@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -49,8 +48,7 @@ class LaunchStats(Table):
     num_negative_delays = Column("num_negative_delays", pl.UInt32, "events that start before their call does")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueueDepth(Result):
+class QueueDepth(Result, frozen=True, kw_only=True):
     """Launched minus started over one window (or the sum of several), weighted by time.
 
     A launch is in the queue from the start of its call to the start of its first event; a graph counts once. Events
@@ -79,8 +77,7 @@ class QueueDepth(Result):
         assert self.waited_ns >= self.window_ns - self.empty_ns
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchDelays(Result):
+class LaunchDelays(Result, frozen=True, kw_only=True):
     """Delays from the start of the launching call to the start of its first event, over a set of launches."""
 
     delay: Distribution | None

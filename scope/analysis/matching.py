@@ -8,13 +8,13 @@ matched by library, operation and ordinal over all ranks, which `Groups.is_assum
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from scope.analysis.alignment import CallSeries, align
 from scope.analysis.collective_tables import MATCH_STATES, GroupRows, MatchedCalls
+from scope.analysis.result import Record
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops, Steps
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ _STATE: Final = pl.Enum(MATCH_STATES)
 _ROOT: Final = "root_rank"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Matched:
+class Matched(Record, frozen=True, kw_only=True):
     """Every call of the ranks that are known, with its collective."""
 
     calls: pl.DataFrame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
@@ -45,8 +44,7 @@ class StepMemory(Table):
     growth_bytes = Column("growth_bytes", pl.Int64, "allocated minus released in it")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryPeak(Result):
+class MemoryPeak(Result, frozen=True, kw_only=True):
     """The largest use of one device's memory while it was recorded.
 
     Where the trace has no `Total Allocated`, the use is known from the recording's start on only, and the peak is that

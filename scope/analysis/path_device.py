@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from scope.analysis.result import Record
 from scope.trace.schema import DeviceEvents, Launches, Syncs
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Predecessor(NamedTuple):
     is_inferred: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceSide:
+class DeviceSide(Record, frozen=True, kw_only=True):
     """Events of one device in the order of (start, end, id), as parallel lists, and what binds them."""
 
     frame: pl.DataFrame

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host_activity import HostSpans
+from scope.analysis.result import Record
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Launches, Ops, Steps, Syncs
 
@@ -39,8 +39,7 @@ _OWN_SILENT: Final = "own_silent_ns"
 _FROM: Final = "from_thread"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingCall:
+class BlockingCall(Record, frozen=True):
     """A call that made its thread wait for the device."""
 
     start_ns: int
@@ -52,8 +51,7 @@ class BlockingCall:
     """It waited for the copy that it launched itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Record, frozen=True):
     """A thread that begins after another of the step's threads fell silent: control passed from that one."""
 
     start_ns: int
@@ -63,8 +61,7 @@ class HandOver:
     """When it fell silent."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostSide:
+class HostSide(Record, frozen=True, kw_only=True):
     """The threads of one step."""
 
     start_ns: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
@@ -18,6 +18,7 @@ from scope.analysis.breakdown import (
 from scope.analysis.idle import IdleCauses, compute_part_idle_causes, sum_idle_causes
 from scope.analysis.job import DeviceAnalysis, PartAnalysis, RankAnalysis
 from scope.analysis.launches import QueueDepth, compute_part_queues, sum_queues
+from scope.analysis.result import Record
 from scope.analysis.tables import Tables
 from scope.analysis.windows import Parts
 from scope.trace.schema import DeviceEvents
@@ -39,8 +40,7 @@ NOTHING_LAUNCHED = "nothing was launched in the step on this device"
 NO_WINDOW = "the step has no window on this device"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Figures:
+class _Figures(Record, frozen=True, kw_only=True):
     """What was computed for all parts of all devices at once."""
 
     timeline: Timeline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _NODE: Final = "autograd::engine::evaluate_function: "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recompute(Result):
+class Recompute(Result, frozen=True, kw_only=True):
     """Device time (host time on a host timeline) of operators that backward runs again.
 
     An operator is recomputed when it stands inside a node of the autograd engine and records an autograd sequence

@@ -8,7 +8,6 @@ little, and one whose operands sit in the cache already may attain more than 1: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -74,8 +73,7 @@ class RooflinePoints(Table):
     reason = Column("reason", pl.String, "why it has no place under the roofline; null where it has", nullable=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Roofline(Result):
+class Roofline(Result, frozen=True, kw_only=True):
     """The roofline of one rank's compute kernels."""
 
     points: pl.DataFrame

@@ -10,7 +10,6 @@ are judged: no two ranks of one pipeline, whose stages work in turn.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -61,8 +60,7 @@ class StragglerSteps(Table):
     num_collectives = Column("num_collectives", pl.Int64, "collectives at which it did")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Excess(Result):
+class Excess(Result, frozen=True, kw_only=True):
     """How much longer than its peers' median a rank spent on each thing before the collectives it was late for.
 
     Summed over those collectives; negative where the rank was faster than its peers.
@@ -78,8 +76,7 @@ class Excess(Result):
     """Device idle otherwise."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Straggler(Result):
+class Straggler(Result, frozen=True, kw_only=True):
     """One rank that makes others wait."""
 
     rank: int
@@ -103,8 +100,7 @@ class Straggler(Result):
     """Below the error of the clocks plus this, lateness is not held against anybody."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stragglers(Result):
+class Stragglers(Result, frozen=True, kw_only=True):
     """The stragglers of a job, most imposed wait first."""
 
     stragglers: tuple[Straggler, ...]

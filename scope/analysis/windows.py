@@ -11,15 +11,15 @@ the host and ends where the next begins; the last ends where it ends on the host
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host import HOST, host_events
 from scope.analysis.host_activity import HostActivity
-from scope.analysis.result import Result
+from scope.analysis.result import Record, Result
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches, Steps
 
@@ -52,8 +52,7 @@ class Parts(Table):
     end_ns = Column("end_ns", pl.Int64, "end, not part of it; equal to the start for a part that is empty")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Window(Result):
+class Window(Result, frozen=True, kw_only=True):
     """A half-open stretch of time [start_ns, end_ns)."""
 
     start_ns: int
@@ -68,8 +67,7 @@ class Window(Result):
         assert self.start_ns <= self.end_ns, f"a window ends at {self.end_ns}, before {self.start_ns}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepWindow(Result):
+class StepWindow(Result, frozen=True, kw_only=True):
     """One profiler step on one device."""
 
     step_id: int
@@ -87,8 +85,7 @@ class StepWindow(Result):
     """What ended the window: the next step, or for the last one its last event or the step's end on the host."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceWindows(Result):
+class DeviceWindows(Result, frozen=True, kw_only=True):
     """The window of one device and its parts."""
 
     device: int
@@ -114,8 +111,7 @@ class DeviceWindows(Result):
         assert sum(part.length_ns for part in parts) == self.whole.length_ns
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timeline:
+class Timeline(Record, frozen=True, kw_only=True):
     """One rank's events as the analyses see them: chosen by the options, with the parts of each device's window."""
 
     trace: RankTrace
@@ -194,7 +190,7 @@ def narrow_to_step(timeline: Timeline, *, step_id: int) -> Timeline:
         pl.col(DeviceEvents.start_ns) < pl.col(_PART_END),
     )
     launches = timeline.launches.filter(pl.col(Launches.step_id) == step_id)
-    return replace(
+    return msgspec.structs.replace(
         timeline,
         events=begun.select(timeline.events.columns),
         launches=launches,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +36,8 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
 
     Example: scope compare before/ after/ --of operators
     """
+    import msgspec
+
     from scope.cli.job import load_job
     from scope.cli.tables import check_output, print_tables
 
@@ -56,7 +57,7 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
         for side in sides:
             sys.stderr.write(f"scope: {visible(side)}\n")
     else:
-        tables[0] = replace(tables[0], notes=(*sides, *tables[0].notes))
+        tables[0] = msgspec.structs.replace(tables[0], notes=(*sides, *tables[0].notes))
     print_tables(tables, output)
 
 

@@ -149,9 +149,32 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
         )
         for what, where in problems
     ]  # fmt: skip
-    found = [*compare_ranks(infos, world_size=info.world_size), *compare_clocks(steps, hosts), *unreadable]
+    found = [
+        *compare_ranks(infos, world_size=info.world_size),
+        *compare_clocks(steps, hosts),
+        *unreadable,
+        *_judge(run),
+    ]
     where = f"{count(len(infos), 'rank')} on {count(len(set(hosts.values())), 'host')}"
     return sort_diagnoses(found), f"run {info.run_id}: {where}"
+
+
+def _judge(run: Path) -> list[Diagnosis]:
+    """Return what all ranks together tell, as `scope watch` finds it, and what it has written down."""
+    from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks
+    from scope.frames import open_run
+    from scope.report.watching import find_findings, look_at_run
+
+    opened = open_run(run)
+    watched = look_at_run(opened)
+    return [
+        Diagnosis(
+            check=verdict.kind, severity=verdict.severity, what=verdict.summary,
+            where=describe_ranks(list(verdict.ranks)) if verdict.ranks else "all ranks",
+            action=verdict.action or "see the Post-mortem page of the dashboard",
+        )
+        for verdict in find_findings(opened, watched)
+    ]  # fmt: skip
 
 
 def _print(found: list[Diagnosis], seen: str, *, as_json: bool) -> None:

@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, str]] = {
     **POST_MORTEM,
     "run": "Run a training command and record every rank of it, with no change to the script.",
     "show": "Say how a recorded run is doing: step, rate, phases, collectives, memory, MFU, slowest ranks.",
+    "watch": "Follow a run: say who hangs, died or makes the others wait, and tell alerts and dashboard of it.",
     "doctor": "Say what is wrong with this node, or what differs between the ranks of a run, and what to do.",
     "demo": "Train a small transformer on this machine, record it, and open the dashboard on it.",
     "exporter": "Serve this node's GPUs, links, NICs, storage and training runs to Prometheus, on 127.0.0.1:9469.",

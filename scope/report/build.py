@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import polars as pl
 
 from scope.analysis.exposure import ExposedCollectives, compute_exposed_collectives
@@ -89,12 +90,14 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
 def _with_coverage(analysis: Analysis, rooflines: Mapping[str, Roofline]) -> Analysis:
     """Return the analysis with the share of each rank's compute time that the roofline places."""
     ranks = tuple(
-        replace(rank, quality=replace(rank.quality, roofline_coverage_ratio=rooflines[rank.label].coverage_ratio))
+        msgspec.structs.replace(
+            rank, quality=replace(rank.quality, roofline_coverage_ratio=rooflines[rank.label].coverage_ratio)
+        )
         if rank.label in rooflines
         else rank
         for rank in analysis.ranks
     )
-    return replace(analysis, ranks=ranks)
+    return msgspec.structs.replace(analysis, ranks=ranks)
 
 
 def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:
@@ -102,12 +105,12 @@ def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:
     joined = {rank for component in clock.components if len(component) > 1 for rank in component}
     intervals = {offset.rank: offset.interval_ns for offset in clock.offsets if offset.rank in joined}
     ranks = tuple(
-        replace(rank, quality=replace(rank.quality, clock_interval_ns=intervals[rank.rank]))
+        msgspec.structs.replace(rank, quality=replace(rank.quality, clock_interval_ns=intervals[rank.rank]))
         if rank.rank in intervals
         else rank
         for rank in analysis.ranks
     )
-    return replace(analysis, ranks=ranks)
+    return msgspec.structs.replace(analysis, ranks=ranks)
 
 
 def _across_ranks(

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import msgspec
 import polars as pl
 
 from scope.analysis.result import LazyResult
@@ -147,6 +148,9 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, LazyResult):
         return value.changed(lambda each: _redacted(each, redactor))
+    if isinstance(value, msgspec.Struct):
+        redacted = {name: _redacted(getattr(value, name), redactor) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **redacted)
     if is_dataclass(value) and not isinstance(value, type):
         changed = {each.name: _redacted(getattr(value, each.name), redactor) for each in fields(value) if each.init}
         return replace(cast("Any", value), **changed)

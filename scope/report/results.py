@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Self
+
+import msgspec
+
+from scope.analysis.result import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +33,7 @@ SUMMARY_PARTS: Final[frozenset[Part]] = frozenset({"stragglers", "rooflines", "e
 """What the findings and the summary rest on."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Results:
+class Results(Record, frozen=True, kw_only=True):
     """What every section, figure and finding of a report is made from.
 
     An analysis that has nothing to stand on is None, and `absent` says why under its field's name.
@@ -46,7 +48,7 @@ class Results:
     collective_roofline: CollectiveRoofline | None
     rooflines: Mapping[str, Roofline]
     """By the label of the rank; ranks without device events have none."""
-    absent: Mapping[str, str] = field(default_factory=dict[str, str])
+    absent: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
 
     def __repr__(self) -> str:
         """Name the ranks, and the analyses there are, instead of every figure of each of them."""

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import polars as pl
 
 from scope.analysis.recorded import compute_rank_excess, peer_sets, summarize_collectives, summarize_run
@@ -56,7 +57,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "tags": info.tags,
         "state": asdict(state),
         "state_in_words": standing_words(state, now_ns=now),
-        "summary": asdict(summary),
+        "summary": msgspec.to_builtins(summary),
         "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
         "custom_phases_ns": compute_custom_phases(steps),
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],

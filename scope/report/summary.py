@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
 from scope.report.sections.breakdown import breakdown_table, steps_table, summed_over
@@ -114,7 +115,7 @@ def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterato
 
 
 def _print_ranks(analysis: Analysis, console: Console) -> None:
-    table = replace(_only(breakdown_table(analysis), _RANK_KEYS), title="By rank")
+    table = msgspec.structs.replace(_only(breakdown_table(analysis), _RANK_KEYS), title="By rank")
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_RANKS), console)
         console.print()
@@ -123,7 +124,7 @@ def _print_ranks(analysis: Analysis, console: Console) -> None:
 def _print_steps(analysis: Analysis, console: Console) -> None:
     table = _only(steps_table(analysis), _STEP_KEYS)
     if len(analysis.ranks) > 1:
-        table = replace(table, title="By step: parts summed over ranks, lengths of single ranks")
+        table = msgspec.structs.replace(table, title="By step: parts summed over ranks, lengths of single ranks")
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_ROWS), console)
         console.print()
@@ -155,12 +156,12 @@ def print_findings(findings: Sequence[Finding], console: Console, *, limit: int 
 def _print_tables(results: Results, console: Console) -> None:
     over = f", summed over {len(results.analysis.ranks):,} ranks" if len(results.analysis.ranks) > 1 else ""
     kernels = kernels_table(results.analysis)
-    tables = [replace(kernels, title=kernels.title + over)]
+    tables = [msgspec.structs.replace(kernels, title=kernels.title + over)]
     if results.stragglers is not None and results.collectives is not None:
         tables.append(collectives_table(results.collectives))
     else:
         exposed = exposed_table(results.exposed)
-        tables.append(replace(exposed, title=exposed.title + over))
+        tables.append(msgspec.structs.replace(exposed, title=exposed.title + over))
     for table in tables:
         if table.rows:
             print_table(table.limited(_MOST_ROWS), console, notes=False)
@@ -190,7 +191,7 @@ def _print_trust(analysis: Analysis, console: Console) -> None:
 def _only(table: ReportTable, keys: frozenset[str]) -> ReportTable:
     """Return the columns that fit a summary."""
     kept = [index for index, column in enumerate(table.columns) if column.key in keys]
-    return replace(
+    return msgspec.structs.replace(
         table,
         columns=tuple(table.columns[index] for index in kept),
         rows=tuple(tuple(row[index] for index in kept) for row in table.rows),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from scope.analysis.result import Record
 from scope.units import (
     format_bandwidth,
     format_bytes,
@@ -33,8 +33,7 @@ Unit: TypeAlias = Literal[
 """What the values of a column are: it decides how a person sees them. JSON and CSV always hold the plain number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Record, frozen=True):
     """A value that is not known, with the reason; never shown as 0."""
 
     reason: str
@@ -46,8 +45,7 @@ Cell: TypeAlias = str | int | float | bool | Absent
 ABSENT_MARK: Final = "–"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportColumn:
+class ReportColumn(Record, frozen=True, kw_only=True):
     """A column of a report's table."""
 
     key: str
@@ -59,8 +57,7 @@ class ReportColumn:
     """One sentence: the definition of the figure."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportTable:
+class ReportTable(Record, frozen=True, kw_only=True):
     """Rows for people, spreadsheets and programs.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 RECENT_STEPS: Final = 50
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSpeed(Result):
+class RunSpeed(Result, frozen=True, kw_only=True):
     """How fast the run is, from the last 50 undisturbed steps of its last attempt."""
 
     num_steps: int
@@ -35,8 +33,7 @@ class RunSpeed(Result):
     """The same with recompute."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSummary(Result):
+class RunSummary(Result, frozen=True, kw_only=True):
     """A run at a glance."""
 
     attempt: int

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scope.analysis.idle import IDLE_CAUSES
+from scope.analysis.result import Record
 
 if TYPE_CHECKING:
     from scope.analysis.job import Analysis, DeviceAnalysis, PartAnalysis, RankAnalysis
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Basis:
+class Basis(Record, frozen=True, kw_only=True):
     """Sums over the parts of all devices that findings are judged on.
 
     Attributes:

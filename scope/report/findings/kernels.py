@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import polars as pl
 
+from scope.analysis.result import Record
 from scope.analysis.roofline import RooflinePoints
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.inert import kernel_title, shortened
@@ -152,8 +152,7 @@ def roofline_exceeded(results: Results, basis: Basis) -> Iterator[Finding]:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Chosen:
+class _Chosen(Record, frozen=True, kw_only=True):
     """Points of the roofline taken together."""
 
     names: tuple[str, ...]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from scope.analysis.result import Record
 from scope.report.inert import kernel_title, shortened
 from scope.report.rows import record
 from scope.report.sections.quality import format_ranks
@@ -48,8 +48,7 @@ FINDING_KINDS: Final[dict[FindingKind, str]] = {
 """Every kind of finding with what it states."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Record, frozen=True):
     """One figure that a finding rests on."""
 
     column: ReportColumn
@@ -60,8 +59,7 @@ class Evidence:
         return f"{self.column.heading} {format_cell(self.value, self.column.unit)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
+class Where(Record, frozen=True, kw_only=True):
     """What a finding is about; empty when it is about all of a kind."""
 
     ranks: tuple[int, ...] = ()
@@ -80,8 +78,7 @@ class Where:
         return "; ".join([*parts, *([", ".join(names)] if names else [])])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Record, frozen=True, kw_only=True):
     """A ranked statement.
 
     Attributes:
