@@ -380,6 +380,9 @@ class TrainingCollector:
             if shown is not rank.info:
                 if shown.attempt == rank.info.attempt and shown.started_ns != rank.info.started_ns:
                     self._note("same_run", f"{run.folder}: a run is shown that has its id, {rank.info.run_id}, as well")
+                else:
+                    # Verdicts are written to the run directory, of which the ranks were shown from their spool.
+                    alive = alive or shown.attempt == rank.info.attempt
                 continue
             alive = True
             view = RankView(label, rank.info, rank.totals, rank.state, ended_ns, now_ns)

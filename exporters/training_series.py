@@ -8,6 +8,7 @@ from exporters.series import Metric, SeriesSet
 from scope.definitions import goodput_since
 from scope.run.alive import has_ended
 from scope.run.schema import PHASES, GroupInfo, RankInfo, Verdict
+from scope.run.verdicts import find_holding
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -242,16 +243,11 @@ def add_verdicts(series: SeriesSet, run: str, verdicts: list[Verdict], attempt: 
         verdicts: All verdicts, oldest first; a later one replaces an earlier one of its kind and ranks.
         attempt: The attempt that runs now.
     """
-    latest = {(v.kind, v.ranks, v.group): v for v in verdicts if v.attempt == attempt}
-    holding = [verdict for verdict in latest.values() if verdict.resolved_ns is None][-MAX_VERDICTS:]
-    shown: set[tuple[str, str, str, str]] = set()
-    for verdict in holding:
+    for verdict in find_holding(verdicts, attempt=attempt)[-MAX_VERDICTS:]:
         for rank in [str(rank) for rank in verdict.ranks[:MAX_VERDICTS]] or [""]:
             labels = (run, rank, clip(verdict.kind), clip(verdict.severity))
-            if labels in shown:
-                continue
-            shown.add(labels)
-            series.add(VERDICT, labels, 1)
+            if series.get(VERDICT, labels) is None:
+                series.add(VERDICT, labels, 1)
             imposed = verdict.evidence.get("imposed_wait_ns")
             ratio = verdict.evidence.get("imposed_wait_ratio")
             if rank and is_amount(imposed) and series.get(IMPOSED_WAIT, (run, rank)) is None:

@@ -18,6 +18,8 @@ _Record = TypeVar("_Record")
 MAX_LINE_BYTES: Final = 16 * 2**20
 """A longer line is no record of Scope's and is left out."""
 _READ_BYTES: Final = 4 * 2**20
+_MAX_SKIPPED_BYTES: Final = 64 * 2**20
+"""Of a line that is too long, at one reading of a caller who takes little at a time."""
 _REMEMBERED_BYTES: Final = 256
 _MAX_NAMED_PROBLEMS: Final = 5
 
@@ -136,7 +138,7 @@ class LineTail(Generic[_Record]):
         taken = size = 0
         begun: list[bytes] = []
         while max_bytes is None or taken < max_bytes or not records:
-            if self._overlong_bytes and not self._skip_overlong(descriptor):
+            if self._overlong_bytes and not self._skip_overlong(descriptor, max_bytes):
                 break
             chunk = os.pread(descriptor, min(_READ_BYTES, max_bytes or _READ_BYTES), self._offset + size)
             if not chunk:
@@ -147,6 +149,7 @@ class LineTail(Generic[_Record]):
                 size += len(chunk)
                 if size > MAX_LINE_BYTES:
                     self._overlong_bytes, size, begun = size, 0, []
+                    self._note(f"line {self._line + 1}: is longer than {MAX_LINE_BYTES} bytes")
                 continue
             whole = b"".join((*begun, chunk[:end]))
             begun = [chunk[end + 1 :]]
@@ -156,17 +159,20 @@ class LineTail(Generic[_Record]):
             taken += len(whole) + 1
         return records
 
-    def _skip_overlong(self, descriptor: int) -> bool:
-        """Pass over the line that is too long, none of which is kept; False while its end is not yet written."""
-        while chunk := os.pread(descriptor, _READ_BYTES, self._offset + self._overlong_bytes):
+    def _skip_overlong(self, descriptor: int, max_bytes: int | None) -> bool:
+        """Pass over the line that is too long, none of which is kept; False while its end has not been reached."""
+        last = None if max_bytes is None else self._overlong_bytes + _MAX_SKIPPED_BYTES
+        while last is None or self._overlong_bytes < last:
+            chunk = os.pread(descriptor, _READ_BYTES, self._offset + self._overlong_bytes)
             length = chunk.find(b"\n") + 1
             self._overlong_bytes += length or len(chunk)
             if length:
                 size, self._overlong_bytes = self._overlong_bytes, 0
-                self._move_on(size, chunk[:length])
                 self._line += 1
-                self._note(f"line {self._line}: is longer than {MAX_LINE_BYTES} bytes")
+                self._move_on(size, chunk[:length])
                 return True
+            if not chunk:
+                break
         return False
 
     def _move_on(self, num_bytes: int, last: bytes) -> None:

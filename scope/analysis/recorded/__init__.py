@@ -10,12 +10,14 @@ from scope.analysis.recorded.standing import RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
+from scope.analysis.recorded.verdicts import ImposedWait, Watched, compute_imposed_wait, find_verdicts
 
 __all__ = [
     "AxisTraffic",
     "CollectiveSummary",
     "GroupExcess",
     "GroupProgress",
+    "ImposedWait",
     "MeshRanks",
     "MissedCall",
     "PhaseChanges",
@@ -23,16 +25,19 @@ __all__ = [
     "RunState",
     "RunSummary",
     "StepSummary",
+    "Watched",
     "assess_run",
     "bin_rank_steps",
     "compare_phases",
     "compute_goodput",
     "compute_group_progress",
+    "compute_imposed_wait",
     "compute_kept",
     "compute_phase_totals",
     "compute_rank_excess",
     "compute_waste",
     "find_missed_calls",
+    "find_verdicts",
     "mesh_axes",
     "peer_sets",
     "summarize_collectives",

@@ -18,7 +18,7 @@ from scope.probe.facts import FolderFacts, NodeFacts, read_folder, read_node_fac
 from scope.probe.records import Affinity, EccCount, GpuIdentity, GpuReading, NetDevice, NvlinkReading, RdmaPort
 from scope.probe.tree import Tree
 from scope.run import paths
-from scope.run.schema import SCHEMA_VERSION, DeviceInfo, NicInfo, RankInfo, RunInfo, StepRecord
+from scope.run.schema import SCHEMA_VERSION, DeviceInfo, NicInfo, RankInfo, RunInfo, StepRecord, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -332,6 +332,28 @@ def test_the_command_over_facts_and_runs(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "rank 3" in done.stdout
     assert "is torn or foreign" in done.stdout
+
+
+def test_a_hang_on_record_is_relayed(tmp_path: Path) -> None:
+    """What `scope watch` has found of the last attempt and has not seen end, with its rank; --preflight fails by it."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / paths.RUN_FILE).write_bytes(msgspec.json.encode(RunInfo(schema=SCHEMA_VERSION, run_id="j", started_ns=0)))
+    for rank in range(4):
+        folder = paths.rank_folder(run, 0, rank)
+        folder.mkdir(parents=True)
+        info = msgspec.structs.replace(make_rank(rank), ended_ns=9, exit_reason="terminated by signal 15")
+        (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(info))
+    over = Verdict(time_ns=1, kind="straggler", severity="warning", summary="late", ranks=(1,))
+    hang = Verdict(
+        time_ns=3, kind="hang", severity="critical", summary="rank 2 has not arrived", ranks=(2,), action="look"
+    )
+    verdicts = [over, msgspec.structs.replace(over, resolved_ns=2), hang]
+    (run / paths.VERDICTS_FILE).write_bytes(msgspec.json.Encoder().encode_lines(verdicts))
+    done = CliRunner().invoke(app, ["doctor", str(run), "--preflight"])
+    assert done.exit_code == 1
+    assert "CRITICAL rank 2 has not arrived  [hang]\n         where: rank 2\n         do: look\n" in done.stdout
+    assert "straggler" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_a_file_cut_within_a_line_beyond_reason_is_read_on(tmp_path: Path) -> No
     with place.open("ab") as stream:
         stream.write(make_line(2).encode())
     assert [line.step for line in reader.new_steps() if isinstance(line, StepRecord)] == [2]
-    assert reader.take_problems() == []
+    assert len(reader.take_problems()) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,246 @@
+"""What all ranks of a live run together tell: who hangs, who died, who makes the others wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from scope.analysis.doctor.diagnosis import describe_ranks
+from scope.analysis.recorded.groups import peer_sets
+from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
+from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess
+from scope.frames.schema import RankSteps
+from scope.run.alive import find_fate, find_signs, has_ended
+from scope.run.schema import Verdict
+from scope.trace.columns import Column, Table
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from scope.analysis.recorded.standing import RunState
+    from scope.run.blackbox import BlackBoxState
+    from scope.run.schema import RankInfo
+
+STRAGGLER_RATIO: Final = 0.05
+"""Share of the step that one rank makes all its peers wait, from which it is named."""
+_RECENT_STEPS: Final = 50
+_MIN_STEPS: Final = 10
+_GONE_NS: Final = 5 * NS_PER_S
+_SET: Final = "peers"
+_LOOK_FOR_END: Final = "Look for its end in the node's kernel log (out of memory, XID) and in the launcher's output."
+
+
+class ImposedWait(Table):
+    """How long each rank made its peers wait in recent steps, the worst first."""
+
+    rank = Column("rank", pl.Int32, "global rank")
+    num_steps = Column("num_steps", pl.UInt32, "steps that its peers and it have in common")
+    num_last = Column("num_last", pl.UInt32, "of these, in how many it waited least, and so came last")
+    imposed_ns = Column("imposed_ns", pl.Int64, "wait of the rank that waited second least less its own, added")
+    duration_ns = Column("duration_ns", pl.Int64, "lengths of the steps on their slowest rank, added")
+
+
+def compute_imposed_wait(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None) -> pl.DataFrame:
+    """Return how long each rank made its peers wait in the newest 50 steps that all of them have (`ImposedWait`).
+
+    Peers leave a collective together, so the rank that waited least arrived last, and what mending it alone saves is
+    what the second to last still waited: DESIGN's imposed wait, a step as a whole.
+
+    Args:
+        steps: Table `RankSteps` of one attempt. Steps that were disturbed, were folded, or whose wait is unknown are
+            left out.
+        peers: By rank, the number of its set of peers, as `peer_sets` gives it. None: all ranks are peers.
+    """
+    wait = pl.col(RankSteps.communication_wait_ns)
+    usable = steps.filter(pl.col(RankSteps.disturbed).is_null(), wait.is_not_null(), pl.col(RankSteps.num_steps) == 1)
+    ranks = pl.col(RankSteps.rank)
+    places = ranks.replace_strict(dict(peers), default=-1, return_dtype=pl.Int64) if peers else pl.lit(-1, pl.Int64)
+    by_step = (
+        usable.with_columns(places.alias(_SET))
+        .sort(RankSteps.step, wait, RankSteps.rank)
+        .group_by(_SET, RankSteps.step, maintain_order=True)
+        .agg(
+            pl.len().alias("num_ranks"),
+            ranks.first().alias(ImposedWait.rank),
+            (wait.get(1, null_on_oob=True) - wait.first()).alias(ImposedWait.imposed_ns),
+            pl.col(RankSteps.duration_ns).max().alias(ImposedWait.duration_ns),
+        )
+        # A rank whose line has not come yet may be the last.
+        .filter(pl.col("num_ranks") > 1, pl.col("num_ranks") == pl.col("num_ranks").max().over(_SET))
+        .filter(pl.col(RankSteps.step).rank("ordinal", descending=True).over(_SET) <= _RECENT_STEPS)
+        .with_columns(
+            pl.len().over(_SET).alias(ImposedWait.num_steps),
+            pl.col(ImposedWait.duration_ns).sum().over(_SET).alias(ImposedWait.duration_ns),
+        )
+    )
+    table = (
+        by_step.group_by(ImposedWait.rank)
+        .agg(
+            pl.col(ImposedWait.num_steps).first(),
+            pl.len().alias(ImposedWait.num_last),
+            pl.col(ImposedWait.imposed_ns).sum(),
+            pl.col(ImposedWait.duration_ns).first(),
+        )
+        .sort(ImposedWait.imposed_ns, ImposedWait.rank, descending=[True, False])
+        .collect()
+    )
+    return ImposedWait.check(table.select(*ImposedWait.columns()).cast(ImposedWait.schema()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """All that is seen of one attempt at one instant.
+
+    Attributes:
+        state: How the run stands.
+        infos: `rank.json` of its ranks.
+        boxes: Their black boxes, by rank.
+        steps: Table `RankSteps` of the attempt.
+        now_ns: The instant, since the epoch.
+    """
+
+    state: RunState
+    infos: Sequence[RankInfo]
+    boxes: Mapping[int, BlackBoxState]
+    steps: pl.LazyFrame
+    now_ns: int
+
+
+def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] = find_fate) -> list[Verdict]:
+    """Return what holds now: crashes, hangs, mismatches of collectives and stragglers, the worst first.
+
+    Args:
+        watched: What is seen of the run.
+        fate: Returns whether a rank's process lives, None where nobody can tell; by default this host is asked.
+    """
+    if not watched.infos:
+        return []
+    found = [*_find_crashes(watched, fate), *_find_hangs(watched)]
+    return found or _find_stragglers(watched)
+
+
+def _judge(watched: Watched, kind: str, summary: str, **more: Any) -> Verdict:
+    """Return a finding of this instant, critical unless `more`, fields of `Verdict`, says otherwise."""
+    fields: dict[str, Any] = {"severity": "critical", **more}
+    return Verdict(time_ns=watched.now_ns, attempt=watched.infos[0].attempt, kind=kind, summary=summary, **fields)
+
+
+def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> list[Verdict]:
+    if watched.state.standing == "ended without a goodbye":
+        ranks = watched.state.open_ranks
+        summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
+        return [_judge(watched, "crash", summary, ranks=ranks, action=_LOOK_FOR_END)]
+    if not watched.state.is_live:
+        return []
+    gone = tuple(info.rank for info in watched.infos if _is_gone(watched, info, fate))
+    raised = tuple(info.rank for info in watched.infos if _has_raised(info, watched.boxes.get(info.rank)))
+    found: list[Verdict] = []
+    if gone:
+        summary = f"{describe_ranks(list(gone))} died without a goodbye while others of the run live"
+        found.append(_judge(watched, "crash", summary, ranks=gone, action=_LOOK_FOR_END))
+    if raised:
+        summary = f"{describe_ranks(list(raised))} ended by an exception while others of the run live"
+        found.append(
+            _judge(watched, "exception", summary, ranks=raised, action="Read its last output and events.jsonl.")
+        )
+    return found
+
+
+def _is_gone(watched: Watched, info: RankInfo, fate: Callable[[RankInfo], bool | None]) -> bool:
+    box = watched.boxes.get(info.rank)
+    if box is None or has_ended(info, box) or watched.now_ns - max(find_signs(info, box)) <= _GONE_NS:
+        return False
+    return fate(info) is False
+
+
+def _has_raised(info: RankInfo, box: BlackBoxState | None) -> bool:
+    return info.exit_reason == "exception" or (box is not None and box.closed and box.exception)
+
+
+def _find_hangs(watched: Watched) -> list[Verdict]:
+    state = watched.state
+    if state.standing != "no step":
+        return []
+    last_step = watched.steps.select(pl.col(RankSteps.step).max()).collect().item()
+    found = _find_mismatches(watched)
+    calls: dict[tuple[str, str, int], list[int]] = {}
+    for missed in state.missed:
+        calls.setdefault((missed.group, missed.operation, missed.number), []).append(missed.rank)
+    for (group, operation, number), ranks in calls.items():
+        have = "has" if len(ranks) == 1 else "have"
+        found.append(
+            _judge(
+                watched,
+                "hang",
+                f"{describe_ranks(ranks)} {have} not arrived at {operation} {number} of group {group}",
+                ranks=tuple(ranks),
+                group=group,
+                step=None if last_step is None else last_step + 1,
+                action="See where it stands: py-spy dump of its process, its phase on the Post-mortem page.",
+                evidence={"operation": operation, "call": number},
+            )
+        )
+    if not found:
+        summary = "no step ends, and no rank is behind in any group"
+        action = "A long checkpoint or evaluation, or a collective that all have begun: look at links and devices."
+        found.append(_judge(watched, "stall", summary, severity="warning", action=action))
+    return found
+
+
+def _find_mismatches(watched: Watched) -> list[Verdict]:
+    progress = compute_group_progress(watched.infos, watched.boxes)
+    odd = progress.filter(pl.col(GroupProgress.is_mismatched))
+    groups: dict[str, list[int]] = {}
+    for row in odd.iter_rows(named=True):
+        groups.setdefault(row[GroupProgress.group], []).append(row[GroupProgress.rank])
+    return [
+        _judge(
+            watched,
+            "mismatch",
+            f"{describe_ranks(ranks)} issued different collectives in group {group}",
+            ranks=tuple(sorted(ranks)),
+            group=group,
+            action="Compare their last calls on the Post-mortem page: a branch that only some ranks took.",
+        )
+        for group, ranks in groups.items()
+    ]
+
+
+def _find_stragglers(watched: Watched) -> list[Verdict]:
+    if watched.state.standing != "running":
+        return []
+    peers = peer_sets(watched.infos)
+    imposed = compute_imposed_wait(watched.steps, peers=peers)
+    late = imposed.filter(
+        pl.col(ImposedWait.num_steps) >= _MIN_STEPS,
+        pl.col(ImposedWait.num_last) * 2 > pl.col(ImposedWait.num_steps),
+        pl.col(ImposedWait.imposed_ns) > STRAGGLER_RATIO * pl.col(ImposedWait.duration_ns),
+    )
+    if late.is_empty():
+        return []
+    excess = compute_rank_excess(watched.steps, peers=peers)
+    phases = dict(excess.select(RankExcess.rank, RankExcess.phase).iter_rows())
+    found: list[Verdict] = []
+    for row in late.iter_rows(named=True):
+        rank, num_steps = row[ImposedWait.rank], row[ImposedWait.num_steps]
+        most = f", mostly by {phases[rank]}" if phases.get(rank) else ""
+        evidence = {
+            "imposed_wait_ns": row[ImposedWait.imposed_ns] // num_steps,
+            "imposed_wait_ratio": row[ImposedWait.imposed_ns] / row[ImposedWait.duration_ns],
+            "num_steps": num_steps,
+        }
+        found.append(
+            _judge(
+                watched,
+                "straggler",
+                f"rank {rank} makes its peers wait{most}",
+                severity="warning",
+                ranks=(rank,),
+                action="Compare its phases, clocks and links with a peer's.",
+                evidence=evidence,
+            )
+        )
+    return found

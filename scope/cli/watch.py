@@ -1,0 +1,99 @@
+"""`scope watch`: follow a run, and say who hangs, died or makes the others wait."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from scope.cli.options import FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scope.report.watching import Change
+    from scope.run.schema import Verdict
+
+_LINGER_NS: Final = 120 * 10**9
+"""How long after the end of an attempt the next one is waited for."""
+
+
+@click.command()
+@click.argument("run", type=FILE, help="A run directory (it holds run.json).")
+@click.option(
+    "--every", "every_s", type=click.FloatRange(0.1), default=5, show_default=True, help="Seconds between looks."
+)
+@click.option("--once", is_flag=True, help="Look once; exit with 1 when something critical holds.")
+@click.option("--json", is_flag=True, help="Print one JSON record a line: findings, and their end.")
+def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
+    """Follow a run: say who hangs, died or makes the others wait, and tell alerts and dashboard of it.
+
+    What is found goes into RUN/verdicts.jsonl, which the exporter and the dashboard read; one process watches a run, on
+    a host that sees its run directory. It ends two minutes after the run.
+
+    Example: scope watch runs/first
+    """
+    from scope.frames import open_run
+    from scope.report.standing import standing_words
+    from scope.report.watching import Watcher, find_findings
+
+    opened = open_run(run)
+    watcher = Watcher(opened)
+    told = False
+    try:
+        while True:
+            change = watcher.look()
+            _print(change, as_json=json)
+            if watcher.write_error is not None and not told:
+                told = True
+                click.echo(f"scope: {run}/verdicts.jsonl: cannot be written ({watcher.write_error})", err=True)
+            if once:
+                break
+            if _is_over(change):
+                if not json:
+                    click.echo(standing_words(change.watched.state, now_ns=change.watched.now_ns))
+                break
+            time.sleep(every_s)
+    finally:
+        watcher.close()
+    if once:
+        holding = find_findings(opened, change.watched)
+        if not json:
+            click.echo(standing_words(change.watched.state, now_ns=change.watched.now_ns))
+            known = [each.summary for each in change.begun]
+            for verdict in holding:
+                if verdict.summary not in known:
+                    click.echo(_words(verdict))
+        if any(verdict.severity == "critical" for verdict in holding):
+            raise click.exceptions.Exit(1)
+
+
+def _is_over(change: Change) -> bool:
+    state = change.watched.state
+    if state.is_live or state.standing == "not begun":
+        return False
+    in_order = state.standing == "finished" and not state.exit_reasons
+    return in_order or change.watched.now_ns - (state.last_sign_ns or 0) > _LINGER_NS
+
+
+def _print(change: Change, *, as_json: bool) -> None:
+    from scope.report.encoding import encode_json
+
+    for verdict in change.begun:
+        click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else _words(verdict))
+    for verdict in change.over:
+        click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else f"over: {_words(verdict)}")
+
+
+def _words(verdict: Verdict) -> str:
+    from scope.report.inert import visible
+
+    action = f" {visible(verdict.action)}" if verdict.action else ""
+    return f"{verdict.severity} {visible(verdict.kind)}: {visible(verdict.summary)}.{action}"
+
+
+def _plain(verdict: Verdict) -> dict[str, object]:
+    import msgspec
+
+    return msgspec.to_builtins(verdict)

@@ -1,0 +1,127 @@
+"""Looking at a run over and over: what holds now, what is new, and what is over."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import polars as pl
+
+from scope.analysis.recorded import Watched, assess_run, find_verdicts
+from scope.frames.schema import RankSteps
+from scope.run import paths
+from scope.run.files import AppendFile
+from scope.run.verdicts import find_holding, identify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.frames import Run
+    from scope.run.schema import Verdict
+
+KINDS: Final = ("crash", "exception", "hang", "mismatch", "stall", "straggler")
+"""The findings that are made here; those of others in `verdicts.jsonl` are left as they are."""
+_CAUSES: Final = ("crash", "exception", "hang", "mismatch")
+_RECENT_STEPS: Final = 50
+
+
+def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
+    """Return the last attempt of a run as it is at one instant.
+
+    Args:
+        run: The run.
+        now_ns: Nanoseconds since the epoch; now when absent.
+    """
+    now = time.time_ns() if now_ns is None else now_ns
+    attempt = max((info.attempt for info in run.rank_infos), default=0)
+    infos = [info for info in run.rank_infos if info.attempt == attempt]
+    boxes = run.black_boxes()
+    steps = run.steps().lazy().filter(pl.col(RankSteps.attempt) == attempt)
+    last_ns, usual_ns = (
+        steps.filter(pl.col(RankSteps.num_steps) == 1)
+        .tail(_RECENT_STEPS * max(1, len(boxes)))
+        .select(pl.col(RankSteps.end_ns).max(), pl.col(RankSteps.duration_ns).quantile(0.5, "lower").cast(pl.Int64))
+        .collect()
+        .row(0)
+    )
+    state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
+    return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now)
+
+
+def find_findings(run: Run, watched: Watched) -> list[Verdict]:
+    """Return what holds of a run: what is found now, and what its `verdicts.jsonl` tells besides."""
+    found = find_verdicts(watched)
+    known = {identify(verdict) for verdict in found}
+    kept = find_holding(run.verdicts(), attempt=watched.infos[0].attempt) if watched.infos else []
+    return [*found, *(verdict for verdict in kept if identify(verdict) not in known)]
+
+
+class Change(NamedTuple):
+    """What one look has brought.
+
+    Attributes:
+        watched: The run.
+        begun: Findings that were not known before.
+        over: Findings that hold no more, with the instant.
+    """
+
+    watched: Watched
+    begun: Sequence[Verdict]
+    over: Sequence[Verdict]
+
+
+class Watcher:
+    """Follows a run and writes its findings to `verdicts.jsonl`, where exporter and dashboard read them.
+
+    Args:
+        run: The run; what its file holds already, from a watcher before, is gone on with.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._file = AppendFile(run.path / paths.VERDICTS_FILE)
+        self._known: dict[tuple[int, object], Verdict] = {}
+
+    def look(self, *, now_ns: int | None = None) -> Change:
+        """Look once, and write down what is new or over.
+
+        Args:
+            now_ns: Nanoseconds since the epoch; now when absent.
+        """
+        watched = look_at_run(self._run, now_ns=now_ns)
+        if not watched.infos:
+            return Change(watched, (), ())
+        attempt = watched.infos[0].attempt
+        held = {identify(verdict): verdict for verdict in find_holding(self._run.verdicts(), attempt=attempt)}
+        # What could not be written is known all the same, and is not told anew at every look.
+        held |= {identify(verdict): verdict for verdict in self._known.values() if verdict.attempt == attempt}
+        found = {identify(verdict): verdict for verdict in find_verdicts(watched)}
+        begun = [verdict for key, verdict in found.items() if key not in held]
+        over = [
+            msgspec.structs.replace(verdict, resolved_ns=watched.now_ns)
+            for key, verdict in held.items()
+            if key not in found and verdict.kind in KINDS and not _is_cause(watched, verdict)
+        ]
+        for verdict in begun:
+            self._known[attempt, identify(verdict)] = verdict
+        for verdict in over:
+            self._known.pop((attempt, identify(verdict)), None)
+        for verdict in (*begun, *over):
+            self._file.append(msgspec.json.encode(verdict) + b"\n")
+        return Change(watched, begun, over)
+
+    @property
+    def write_error(self) -> str | None:
+        """Why findings could not be written; None when all were."""
+        return self._file.last_error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _is_cause(watched: Watched, verdict: Verdict) -> bool:
+    """Return whether a finding stays: what a run ended with is not mended by its end."""
+    cut_off = watched.state.standing == "ended without a goodbye" or bool(watched.state.exit_reasons)
+    return cut_off and verdict.kind in _CAUSES

@@ -1,0 +1,209 @@
+"""What all ranks together tell: against brute force, and on black boxes made by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scope.analysis.recorded import ImposedWait, Watched, assess_run, compute_imposed_wait, find_verdicts
+from scope.frames import columns
+from scope.frames.schema import RankSteps
+from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
+from scope.run.schema import GroupInfo, RankInfo, StepRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scope.run.schema import Verdict
+
+S = 1_000_000_000
+NOW_S = 1_000
+
+
+def table(waits: Mapping[int, Sequence[int | None]], *, length_ns: int = 100) -> pl.LazyFrame:
+    """Return steps of equal length in which each rank waited so long."""
+    rows = [
+        row
+        for rank, of_rank in waits.items()
+        for row in columns.step_rows(
+            [
+                StepRecord(
+                    step=step,
+                    start_ns=step * length_ns,
+                    end_ns=(step + 1) * length_ns,
+                    phases={"forward": length_ns},
+                    communication_wait_ns=wait,
+                )
+                for step, wait in enumerate(of_rank)
+            ],
+            attempt=0,
+            rank=rank,
+        )
+    ]
+    return pl.DataFrame(rows, schema=RankSteps.schema(), orient="row").lazy()
+
+
+def count_by_hand(waits: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
+    """Return (steps in which it came last, wait that it imposed) by rank, of the newest 50 steps."""
+    found: dict[int, tuple[int, int]] = {}
+    num_steps = min(len(of_rank) for of_rank in waits.values())
+    for step in range(max(0, num_steps - 50), num_steps):
+        ordered = sorted((of_rank[step], rank) for rank, of_rank in waits.items())
+        last, imposed = found.get(ordered[0][1], (0, 0))
+        found[ordered[0][1]] = last + 1, imposed + ordered[1][0] - ordered[0][0]
+    return found
+
+
+@given(num_ranks=st.integers(2, 5), num_steps=st.integers(1, 70), seed=st.integers(0, 2**32))
+def test_imposed_wait_is_what_the_second_to_last_still_waits(num_ranks: int, num_steps: int, seed: int) -> None:
+    """Against a plain loop, ranks of which one is some steps behind; sums are exact."""
+    dice = random.Random(seed)
+    waits = {
+        rank: [dice.randrange(10) for _ in range(max(1, num_steps - (rank == 1) * dice.randrange(3)))]
+        for rank in range(num_ranks)
+    }
+    found = compute_imposed_wait(table(waits))
+    assert {
+        row[ImposedWait.rank]: (row[ImposedWait.num_last], row[ImposedWait.imposed_ns])
+        for row in found.iter_rows(named=True)
+    } == count_by_hand(waits)
+    common = min(50, *(len(of_rank) for of_rank in waits.values()))
+    assert set(found[ImposedWait.num_steps]) == {common}
+    assert set(found[ImposedWait.duration_ns]) == {100 * common}
+
+
+def test_a_wait_that_is_unknown_is_no_wait_of_nothing() -> None:
+    """Steps whose wait one rank does not know are left out; a rank alone imposes nothing."""
+    found = compute_imposed_wait(table({0: [None, 40, 30], 1: [10, 10, 10]}))
+    assert found.row(0, named=True) == {"rank": 1, "num_steps": 2, "num_last": 2, "imposed_ns": 50, "duration_ns": 200}
+    assert compute_imposed_wait(table({0: [5, 5]})).is_empty()
+    assert compute_imposed_wait(table({0: [None], 1: [None]})).is_empty()
+
+
+def rank_info(rank: int, **changes: Any) -> RankInfo:
+    """Return a rank of a world of three."""
+    info = RankInfo(
+        schema="1.0", run_id="r", attempt=2, rank=rank, started_ns=0, host="h", pid=rank,
+        groups=(GroupInfo(group=0, name="world", ranks=(0, 1, 2)),),
+    )  # fmt: skip
+    return msgspec.structs.replace(info, **changes)
+
+
+def box(rank: int, *, enqueued: int = 9, rolling: int = 1, beat_s: int = NOW_S - 1, **changes: Any) -> BlackBoxState:
+    """Return a black box of a rank that has issued so many calls."""
+    group = GroupState(
+        group=0, enqueued=enqueued, completed=enqueued - 1, enqueued_ns=0, completed_ns=0, hash_low=rolling,
+        operation="all_reduce", dtype="float32",
+    )  # fmt: skip
+    identity = BlackBoxIdentity(rank=rank, attempt=2, world_size=3, pid=rank, process_start_ticks=1, wall_offset_ns=0)
+    made = BlackBoxState(
+        identity=identity, step=1, num_steps=1, step_start_ns=0, phase="backward", phase_start_ns=0,
+        beat_ns=beat_s * S, pulse_ns=beat_s * S, last_step_duration_ns=1, num_dropped=0, closed=False, exception=False,
+        groups=(group,),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def judge(
+    boxes: list[BlackBoxState],
+    *,
+    last_step_s: int = NOW_S - 1,
+    waits: Mapping[int, Sequence[int | None]] | None = None,
+    gone: tuple[int, ...] = (),
+    infos: list[RankInfo] | None = None,
+) -> list[Verdict]:
+    """Return what is found of three ranks."""
+    ranks = infos or [rank_info(rank) for rank in range(3)]
+    states = {each.identity.rank: each for each in boxes}
+
+    def fate(info: RankInfo) -> bool:
+        return info.rank not in gone
+
+    state = assess_run(ranks, states, last_step_ns=last_step_s * S, usual_ns=S // 10, now_ns=NOW_S * S, fate=fate)
+    steps = table(waits or {rank: [10] * 20 for rank in range(3)})
+    watched = Watched(state=state, infos=ranks, boxes=states, steps=steps, now_ns=NOW_S * S)
+    return find_verdicts(watched, fate=fate)
+
+
+def test_all_is_well() -> None:
+    """A run that makes steps, even one whose ranks are a call apart, gives nothing to say."""
+    assert judge([box(0), box(1, enqueued=8), box(2)]) == []
+    assert judge([box(rank) for rank in range(3)], waits={0: [10, 2] * 10, 1: [2, 10] * 10, 2: [9] * 20}) == []
+
+
+def test_a_hang_names_who_has_not_arrived() -> None:
+    """No step for 60 s, and rank 1 is a call behind in the world group."""
+    (found,) = judge([box(0), box(1, enqueued=8), box(2)], last_step_s=940)
+    assert (found.kind, found.severity, found.ranks, found.group, found.attempt) == (
+        "hang",
+        "critical",
+        (1,),
+        "world",
+        2,
+    )
+    assert found.summary == "rank 1 has not arrived at all_reduce 9 of group world"
+    assert found.evidence == {"operation": "all_reduce", "call": 9}
+    assert (found.time_ns, found.step) == (NOW_S * S, 20)
+
+
+def test_different_calls_are_a_mismatch() -> None:
+    """As many calls, but not the same ones."""
+    (found,) = judge([box(0), box(1), box(2, rolling=7)], last_step_s=940)
+    assert (found.kind, found.severity, found.group) == ("mismatch", "critical", "world")
+
+
+def test_no_step_and_nobody_behind_is_no_accusation() -> None:
+    """A long evaluation or a stuck device: a warning that names nobody."""
+    (found,) = judge([box(rank) for rank in range(3)], last_step_s=940)
+    assert (found.kind, found.severity, found.ranks) == ("stall", "warning", ())
+
+
+@pytest.mark.parametrize(("silent_s", "kinds"), [(5, []), (6, ["crash"])])
+def test_a_rank_whose_process_is_gone_has_died(silent_s: int, kinds: list[str]) -> None:
+    """After more than five seconds of silence, while the others run on."""
+    found = judge([box(0), box(1, beat_s=NOW_S - silent_s), box(2)], gone=(1,))
+    assert [each.kind for each in found] == kinds
+    assert all(each.ranks == (1,) and each.severity == "critical" for each in found)
+
+
+def test_a_rank_that_raised_while_others_run() -> None:
+    """Its black box was closed with the exception's mark, or its rank.json says so; an orderly end is no fault."""
+    raised = box(1, closed=True, exception=True)
+    assert [(each.kind, each.ranks) for each in judge([box(0), raised, box(2)])] == [("exception", (1,))]
+    told = [rank_info(0), rank_info(1, ended_ns=990 * S, exit_reason="exception"), rank_info(2)]
+    assert [each.ranks for each in judge([box(0), box(2)], infos=told)] == [(1,)]
+    ended = [rank_info(0), rank_info(1, ended_ns=990 * S, exit_reason="finished"), rank_info(2)]
+    assert judge([box(0), box(2)], infos=ended) == []
+
+
+def test_a_run_that_fell_silent_has_crashed() -> None:
+    """All processes gone without a goodbye."""
+    (found,) = judge([box(rank, beat_s=900) for rank in range(3)], last_step_s=900, gone=(0, 1, 2))
+    assert (found.kind, found.ranks, found.summary) == ("crash", (0, 1, 2), "ranks 0-2 ended without a goodbye")
+
+
+@pytest.mark.parametrize(
+    ("waits", "ratio"),
+    [
+        pytest.param({0: [10] * 20, 1: [2] * 20, 2: [30] * 20}, 0.08, id="8 of 100 each step"),
+        pytest.param({0: [10] * 20, 1: [6] * 20, 2: [30] * 20}, None, id="4 of 100"),
+        pytest.param({0: [10] * 9, 1: [2] * 9, 2: [30] * 9}, None, id="too few steps"),
+        pytest.param({0: [30, 30] * 10, 1: [0, 31] * 10, 2: [30, 30] * 10}, None, id="only every second step"),
+    ],
+)
+def test_a_straggler_is_who_comes_last_in_most_steps(waits: dict[int, list[int]], ratio: float | None) -> None:
+    """By hand: rank 1 waits 2, the next one 10, of a step of 100."""
+    found = judge([box(rank) for rank in range(3)], waits=waits)
+    if ratio is None:
+        assert found == []
+        return
+    (straggler,) = found
+    assert (straggler.kind, straggler.severity, straggler.ranks) == ("straggler", "warning", (1,))
+    assert straggler.evidence == {"imposed_wait_ns": 8, "imposed_wait_ratio": ratio, "num_steps": 20}

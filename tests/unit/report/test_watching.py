@@ -1,0 +1,147 @@
+"""Findings that begin, end and are gone on with, as they are written to `verdicts.jsonl`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from scope.frames import open_run
+from scope.report.watching import Watcher, find_findings, look_at_run
+from scope.run import layout, paths
+from scope.run.blackbox import BlackBox, BlackBoxIdentity
+from scope.run.reader import RunReader
+from scope.run.schema import SCHEMA_VERSION, GroupInfo, RankInfo, RunInfo, StepRecord, Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+S = 1_000_000_000
+BEGAN = 1_800_000_000 * S
+
+
+class World:
+    """Two ranks of another host that beat at every look; rank 1 has issued `behind` calls less than rank 0.
+
+    Args:
+        folder: The run directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.num_steps = 0
+        self.behind = 0
+        self.write(folder / paths.RUN_FILE, RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN, world_size=2))
+        self.boxes: list[BlackBox] = []
+        for rank in range(2):
+            own = paths.rank_folder(folder, 0, rank)
+            own.mkdir(parents=True)
+            info = RankInfo(
+                schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=rank, started_ns=BEGAN, host="h", pid=1,
+                groups=(GroupInfo(group=0, name="world", ranks=(0, 1)),),
+            )  # fmt: skip
+            self.write(own / paths.RANK_FILE, info)
+            identity = BlackBoxIdentity(
+                rank=rank, attempt=0, world_size=2, pid=1, process_start_ticks=None, wall_offset_ns=0
+            )
+            self.boxes.append(BlackBox(own / paths.BLACK_BOX_FILE, identity))
+
+    @staticmethod
+    def write(path: Path, record: object) -> None:
+        """Write a document."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(record))
+
+    def at(self, second: int, *, steps_until: int) -> int:
+        """Let ranks beat at a second and make steps of one second until another; return the instant."""
+        now_ns = BEGAN + second * S
+        while self.num_steps < steps_until:
+            start_ns = BEGAN + self.num_steps * S
+            step = StepRecord(step=self.num_steps, start_ns=start_ns, end_ns=start_ns + S, phases={"other": S})
+            for rank in range(2):
+                with (paths.rank_folder(self.folder, 0, rank) / paths.STEPS_FILE).open("ab") as stream:
+                    stream.write(msgspec.json.encode(step) + b"\n")
+            self.num_steps += 1
+        for rank, box in enumerate(self.boxes):
+            issued = 100 - rank * self.behind
+            box.write_state(layout.STATE.pack(0, 0, now_ns, now_ns, now_ns, 0, 0, b"backward"))
+            box.write_pulse(layout.PULSE.pack(now_ns, 1, 0, 0, 0, -1))
+            box.write_groups([layout.GROUP.pack(0, issued, issued - 1, now_ns, now_ns, 7, 0, 0, 0, 0, 0, 0)])
+        return now_ns
+
+    def lines(self) -> list[Verdict]:
+        """Return what stands in the file."""
+        return RunReader(self.folder).new_verdicts()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A run without steps."""
+    return World(tmp_path / "run")
+
+
+def test_a_finding_is_written_once_and_its_end_once(world: World) -> None:
+    """Ten seconds and ten steps without a step: told at the first look, not at the second, over when steps go on."""
+    watcher = Watcher(open_run(world.folder))
+    assert watcher.look(now_ns=world.at(20, steps_until=20))[1:] == ([], [])
+    world.behind = 1
+    (begun,) = watcher.look(now_ns=world.at(60, steps_until=20)).begun
+    assert (begun.kind, begun.ranks) == ("hang", (1,))
+    assert watcher.look(now_ns=world.at(70, steps_until=20))[1:] == ([], [])
+    assert world.lines() == [begun]
+    world.behind = 0
+    (over,) = watcher.look(now_ns=world.at(80, steps_until=80)).over
+    assert over == msgspec.structs.replace(begun, resolved_ns=BEGAN + 80 * S)
+    assert watcher.look(now_ns=world.at(81, steps_until=81))[1:] == ([], [])
+    assert world.lines() == [begun, over]
+    watcher.close()
+
+
+def test_another_watcher_goes_on_with_the_file(world: World) -> None:
+    """What one has found the next one tells not again but ends; a finding of somebody else it leaves alone."""
+    foreign = Verdict(time_ns=BEGAN, kind="slow_input", severity="info", summary="x")
+    (world.folder / paths.VERDICTS_FILE).write_bytes(msgspec.json.encode(foreign) + b"\n")
+    world.behind = 1
+    now_ns = world.at(60, steps_until=20)
+    first = Watcher(open_run(world.folder))
+    assert [each.kind for each in first.look(now_ns=now_ns).begun] == ["hang"]
+    first.close()
+    opened = open_run(world.folder)
+    second = Watcher(opened)
+    assert second.look(now_ns=world.at(61, steps_until=20))[1:] == ([], [])
+    watched = look_at_run(opened, now_ns=BEGAN + 61 * S)
+    assert sorted(each.kind for each in find_findings(opened, watched)) == ["hang", "slow_input"]
+    world.behind = 0
+    assert [each.kind for each in second.look(now_ns=world.at(90, steps_until=90)).over] == ["hang"]
+    second.close()
+
+
+def test_what_a_run_ended_with_is_not_over_with_it(world: World) -> None:
+    """It hangs and is killed: the hang stays on record beside the crash, for whoever looks afterwards."""
+    watcher = Watcher(open_run(world.folder))
+    world.behind = 1
+    watcher.look(now_ns=world.at(60, steps_until=20))
+    (crash,) = watcher.look(now_ns=BEGAN + 60 * S + 61 * S).begun
+    assert (crash.kind, crash.ranks) == ("crash", (0, 1))
+    assert [each.resolved_ns for each in world.lines()] == [None, None]
+    watcher.close()
+
+
+def test_a_file_that_cannot_be_written_is_said_and_nothing_told_twice(world: World) -> None:
+    """A folder stands in its place: the finding is returned once, and why it was not written is known."""
+    (world.folder / paths.VERDICTS_FILE).mkdir()
+    opened = open_run(world.folder)
+    opened.verdicts = list  # what cannot be read holds nothing
+    watcher = Watcher(opened)
+    world.behind = 1
+    assert len(watcher.look(now_ns=world.at(60, steps_until=20)).begun) == 1
+    assert watcher.write_error == "Is a directory"
+    assert watcher.look(now_ns=world.at(61, steps_until=20))[1:] == ([], [])
+
+
+def test_a_run_without_ranks_has_nothing_to_say(tmp_path: Path) -> None:
+    """Before any rank has begun, a look finds nothing."""
+    World.write(tmp_path / paths.RUN_FILE, RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN))
+    change = Watcher(open_run(tmp_path)).look(now_ns=BEGAN)
+    assert (change.watched.state.standing, change.begun, change.over) == ("not begun", (), ())
