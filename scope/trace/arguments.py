@@ -8,6 +8,7 @@ import msgspec
 
 from scope.trace.categories import ANNOTATION, KERNEL, LAUNCH, MEMCPY, MEMSET, OP, PYTHON, SYNC
 from scope.trace.events import (
+    NO_TEXT,
     AnnotationArgs,
     CollectiveArgs,
     DeviceArgs,
@@ -37,6 +38,7 @@ _DECODERS: Final[dict[type[Any], msgspec.json.Decoder[list[Any]]]] = {
     kind: msgspec.json.Decoder(type=list_of(kind))
     for kind in (*ARGS_OF_KIND.values(), CollectiveArgs, MemoryArgs, MetadataArgs)
 }
+_NUM_COLLECTIVE_FIELDS: Final = len(CollectiveArgs.__struct_fields__)
 
 
 def args_of(members: list[Any], kind: type[Any]) -> tuple[list[Any], int]:
@@ -83,14 +85,43 @@ def _lenient_args(kind: type[Any], text: bytes) -> tuple[Any, bool]:
     return msgspec.json.decode(msgspec.json.encode(good), type=kind, strict=False), False
 
 
-def collective_args_of(members: list[Any], args: list[Any]) -> tuple[list[CollectiveArgs], int]:
-    """Return what records say of the collectives they are part of, and of how many some could not be used."""
+class CollectiveCoder:
+    """Numbers what records say of their collectives, the sequence number apart: most calls of a job say the same."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._said: list[tuple[Any, ...]] = []
+        self._filled: dict[tuple[int, int], int] = {}
+
+    def code(self, args: Any) -> tuple[int, int | None]:
+        """Return the code of what arguments say, and the sequence number; `args` ends in the fields of a collective."""
+        values = msgspec.structs.astuple(args)
+        texts = [b"" if raw is NO_TEXT else bytes(raw) for raw in values[-4:-1]]
+        return self._code((*values[-_NUM_COLLECTIVE_FIELDS:-4], *texts)), values[-1]
+
+    def _code(self, said: tuple[Any, ...]) -> int:
+        code = self._codes.setdefault(said, len(self._said))
+        if code == len(self._said):
+            self._said.append(said)
+        return code
+
+    def filled(self, code: int, around: int) -> int:
+        """Return the code of what the first says, and of what it leaves out, the second."""
+        known = self._filled.get((code, around))
+        if known is None:
+            pairs = zip(self._said[code], self._said[around], strict=True)
+            known = self._code(tuple([other if own in (None, b"") else own for own, other in pairs]))
+            self._filled[code, around] = known
+        return known
+
+    def args(self, code: int) -> CollectiveArgs:
+        """Return what a code stands for, without a sequence number."""
+        said = self._said[code]
+        return CollectiveArgs(*said[:-3], *[msgspec.Raw(text) for text in said[-3:]])
+
+
+def collective_args_of(members: list[Any], args: list[Any]) -> tuple[list[Any], int]:
+    """Return arguments that end in the fields of `CollectiveArgs`, and of how many some could not be used."""
     if not members or members[0].args.__class__ is msgspec.Raw:
         return args_of(members, CollectiveArgs)
-    fields = CollectiveArgs.__struct_fields__
-    return [CollectiveArgs(*[_kept(getattr(arg, field)) for field in fields]) for arg in args], 0
-
-
-def _kept(value: Any) -> Any:
-    """Return a value that no longer holds the chunk it was read from."""
-    return value.copy() if value.__class__ is msgspec.Raw and len(bytes(value)) else value
+    return args, 0

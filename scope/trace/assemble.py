@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from scope.trace.collectives import CallSources, collective_calls
+from scope.trace.calldescriptions import CallSources
+from scope.trace.collectives import collective_calls
 from scope.trace.deviceevents import HostSide, device_events
 from scope.trace.hostcalls import linked_launches, linked_ops, with_counts
 from scope.trace.hosttables import (
@@ -83,7 +84,7 @@ def assemble(
                 host_ranges=host_ranges,
                 steps_of=lambda starts: step_of(starts, steps),
                 groups=groups,
-                collective_args=read.collected.collective_args,
+                collected=read.collected,
             )
         )
         events = events.with_columns(call_ids)

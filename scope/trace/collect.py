@@ -296,9 +296,9 @@ class Collector:
         base = self.collected.height(table)
         found, num_repaired = collective_args_of([members[row] for row in marked], [args[row] for row in marked])
         self.collected.events_repaired += num_repaired
-        self.collected.collective_args += [
-            (table is RawDevice, base + row, arg) for row, arg in zip(marked, found, strict=True)
-        ]
+        code = self.collected.collectives.code
+        known = self.collected.collectives_of_events if table is RawDevice else self.collected.collectives_of_ops
+        known.update({base + row: code(arg) for row, arg in zip(marked, found, strict=True)})
 
     def _metadata(self, members: list[Any]) -> None:
         chosen = [event for event in members if event.name == "thread_name"]

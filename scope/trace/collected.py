@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from scope.trace.arguments import CollectiveCoder
 from scope.trace.categories import LAUNCH, OP
-from scope.trace.events import CollectiveArgs
 from scope.trace.pending import ENOUGH_ROWS, Pending, Values
 
 if TYPE_CHECKING:
@@ -52,10 +52,13 @@ class Collected:
     texts: Coder = field(default_factory=lambda: Coder(b""))
     frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=_no_frames)
     pending: dict[type[Table], Pending] = field(default_factory=_nothing_pending)
-    collective_args: list[tuple[bool, int, CollectiveArgs]] = field(
-        default_factory=list[tuple[bool, int, CollectiveArgs]]
+    collectives: CollectiveCoder = field(default_factory=CollectiveCoder)
+    collectives_of_events: dict[int, tuple[int, int | None]] = field(
+        default_factory=dict[int, "tuple[int, int | None]"]
     )
-    """Whether it stands on a device event (else an operator), its row in file order, and what it says."""
+    """By the row of a device event, in file order: code of what it says of its collective, and sequence number."""
+    collectives_of_ops: dict[int, tuple[int, int | None]] = field(default_factory=dict[int, "tuple[int, int | None]"])
+    """By the row of an operator, likewise."""
     threads: dict[int, str] = field(default_factory=dict[int, str])
     processes: dict[int, set[object]] = field(default_factory=lambda: {OP: set[object](), LAUNCH: set[object]()})
     """Ids of the processes whose operators, and whose calls, stand in the file."""

@@ -166,7 +166,7 @@ class OpArgs(msgspec.Struct, gc=False):
 
 
 class CollectiveArgs(msgspec.Struct, gc=False):
-    """What a record says of the collective it is part of."""
+    """What a record says of the collective it is part of; `CollectiveCoder` knows the places of the last four."""
 
     collective: str | None = _named("Collective name")
     in_elements: int | None = _named("In msg nelems")
@@ -175,15 +175,15 @@ class CollectiveArgs(msgspec.Struct, gc=False):
     group_size: int | None = _named("Group size")
     group_name: Text = _named("Process Group Name")
     group_description: Text = _named("Process Group Description")
-    group_ranks: msgspec.Raw = _raw("Process Group Ranks")
     first_rank: int | None = _named("Global rank start")
     rank_stride: int | None = _named("Global rank stride")
-    in_split: msgspec.Raw = _raw("In split size")
-    out_split: msgspec.Raw = _raw("Out split size")
-    sequence: int | None = _named("Seq")
     source_rank: Text = _named("Src Rank")
     destination_rank: Text = _named("Dst Rank")
     asynchronous: bool | Text = _named("Is asynchronized op")
+    group_ranks: msgspec.Raw = _raw("Process Group Ranks")
+    in_split: msgspec.Raw = _raw("In split size")
+    out_split: msgspec.Raw = _raw("Out split size")
+    sequence: int | None = _named("Seq")
 
 
 class LaunchArgs(msgspec.Struct, gc=False):

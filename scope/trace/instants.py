@@ -67,6 +67,8 @@ def ns_series(values: Sequence[int | float | None]) -> pl.Series:
     Raises:
         InexactError: A float is too large to be exact, or a number is beyond 64 bits of nanoseconds.
     """
+    if values and values[0].__class__ is float:
+        return _ns_of_floats(values)
     try:
         whole = pl.Series(values, dtype=pl.Int64)
     except (TypeError, OverflowError):

@@ -28,16 +28,14 @@ _Field = tuple[str, Any] | tuple[str, Any, Any]
 
 
 def _joined(first: type[msgspec.Struct], second: type[msgspec.Struct]) -> type[Any]:
-    """Return a record with the fields of both."""
-    fields: dict[str, msgspec.structs.FieldInfo] = {}
-    for kind in (first, second):
-        for field in msgspec.structs.fields(kind):
-            fields.setdefault(field.name, field)
-    ordered = [
-        (field.name, field.type, msgspec.field(default=field.default, name=field.encode_name))
-        for field in fields.values()
+    """Return a record with the fields of both, those of the second last."""
+    last = msgspec.structs.fields(second)
+    names = {field.name for field in last}
+    fields = [*[field for field in msgspec.structs.fields(first) if field.name not in names], *last]
+    described = [
+        (field.name, field.type, msgspec.field(default=field.default, name=field.encode_name)) for field in fields
     ]
-    return msgspec.defstruct(f"Whole{first.__name__}", ordered, gc=False)
+    return msgspec.defstruct(f"Whole{first.__name__}", described, gc=False)
 
 
 _WITH_COLLECTIVES: Final[dict[type[Any], type[Any]]] = {

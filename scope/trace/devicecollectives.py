@@ -1,0 +1,267 @@
+"""Collective calls on devices: kernels of communication, put together where one call launched several.
+
+A job of many small collectives has tens of thousands of calls, so what a call says is described once for all calls
+that say the same, and all else is taken column by column.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from scope.trace.calldescriptions import (
+    C10D,
+    ROLE_PLACES,
+    CallSources,
+    Fields,
+    concrete_inputs,
+    described,
+    fill_sizes,
+    int64,
+    roles,
+)
+from scope.trace.classes import communication_library
+from scope.trace.eager import taken
+from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
+
+_RECORD: Final = "record_param_comms"
+_RANGE: Final = r"^(?:nccl|rccl|hccl|xccl):\w+"
+
+
+@dataclass(frozen=True)
+class DeviceCalls:
+    """The calls in the order of their starts, column by column.
+
+    Attributes:
+        descriptions: What calls say that is the same for many of them; see `described`.
+        codes: Description of each call.
+        sequences: `Seq` of each call.
+        first_events: Event with which each call begins.
+        ends: End of the last event of each call.
+        events: Every event of communication.
+        call_ids: Call of each of these events.
+    """
+
+    descriptions: list[Fields] = field(default_factory=list[Fields])
+    codes: list[int] = field(default_factory=list[int])
+    sequences: list[int | None] = field(default_factory=list["int | None"])
+    first_events: list[int] = field(default_factory=list[int])
+    ends: list[int] = field(default_factory=list[int])
+    events: list[int] = field(default_factory=list[int])
+    call_ids: list[int] = field(default_factory=list[int])
+
+
+class _Around(NamedTuple):
+    """What the operators around an event say."""
+
+    recorded: int | None
+    """The innermost operator that torch recorded the call with, or that bears its metadata."""
+    c10d: int | None
+    """The innermost operator of c10d."""
+    labels: tuple[str, ...]
+    """Names of all operators of c10d, innermost first."""
+
+    @property
+    def issuer(self) -> int | None:
+        """Return the operator that issued the call."""
+        return self.c10d if self.recorded is None else self.recorded
+
+
+_NOTHING_AROUND: Final = _Around(None, None, ())
+
+
+def device_calls(sources: CallSources) -> DeviceCalls:
+    """Return the calls that the kernels of communication were part of."""
+    frame, file_rows = sources.devices.frame, sources.devices.raw_rows
+    is_chosen = frame[DeviceEvents.category] == "communication"
+    chosen = frame.filter(is_chosen)
+    names = _TextColumn(chosen[DeviceEvents.name])
+    launch_ids = chosen[DeviceEvents.launch_id]
+    threads = taken(sources.launches[Launches.thread], launch_ids).to_list()
+    instants = taken(sources.launches[Launches.start_ns], launch_ids).to_list()
+    columns = (
+        chosen[DeviceEvents.event_id].to_list(),
+        chosen[DeviceEvents.device].to_list(),
+        chosen[DeviceEvents.op_id].to_list(),
+        chosen[DeviceEvents.in_graph].to_list(),
+        chosen[DeviceEvents.end_ns].to_list(),
+        file_rows.filter(is_chosen).to_list(),
+    )
+    context, found = _Context(sources), DeviceCalls()
+    open_calls: dict[tuple[int, int | None, int], int] = {}
+    for row, (event, device, op, in_graph, end, file_row) in enumerate(zip(*columns, strict=True)):
+        around = context.around(op)
+        issuer = around.issuer
+        said, sequence = context.metadata(file_row, issuer)
+        call_id = len(found.codes)
+        if issuer is not None and not in_graph:
+            key = (issuer, sequence, device)
+            call_id = open_calls.setdefault(key, call_id)
+        found.events.append(event)
+        found.call_ids.append(call_id)
+        if call_id < len(found.codes):
+            found.ends[call_id] = max(found.ends[call_id], end)
+            continue
+        sizes = context.range_around(threads[row], instants[row])
+        found.codes.append(context.describe(said, around, sizes, names[row]))
+        found.sequences.append(int64(sequence))
+        found.first_events.append(event)
+        found.ends.append(end)
+    found.descriptions.extend(context.descriptions)
+    return found
+
+
+class _TextColumn:
+    """The texts of a categorical column, of which each distinct one is made once."""
+
+    def __init__(self, column: pl.Series) -> None:
+        distinct = column.unique()
+        self.by_code: dict[int | None, str | None] = dict(
+            zip(distinct.to_physical().to_list(), distinct.cast(pl.String).to_list(), strict=True)
+        )
+        self.codes: list[int | None] = column.to_physical().to_list()
+
+    def __getitem__(self, row: int) -> str | None:
+        return self.by_code[self.codes[row]]
+
+
+class _Range(NamedTuple):
+    """A range that the library put around the launch of a call."""
+
+    end_ns: int
+    label: str
+    dims: str | None
+    types: str | None
+
+
+class _Context:
+    """What stands around an operator or call: metadata, ranges of the library, operators of c10d."""
+
+    def __init__(self, sources: CallSources) -> None:
+        self.descriptions: list[Fields] = []
+        self._sources = sources
+        self._coder = sources.collected.collectives
+        self._of_events = sources.collected.collectives_of_events
+        self._by_op = _metadata_of_ops(sources)
+        self._ranges = _ranges_by_thread(sources.host_ranges)
+        names = _TextColumn(sources.ops[Ops.name])
+        self._op_names = names.codes
+        self._records = {code for code, name in names.by_code.items() if name == _RECORD}
+        self._c10d = {code: name for code, name in names.by_code.items() if name is not None and name.startswith(C10D)}
+        self._parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
+        self._known_around: dict[int | None, _Around] = {None: _NOTHING_AROUND}
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._described: dict[tuple[Any, ...], Fields] = {}
+        self._inputs: _TextColumn | None = None
+        self._is_hip = bool(sources.launches[Launches.name].unique().cast(pl.String).str.starts_with("hip").any())
+
+    def around(self, op: int | None) -> _Around:
+        """Return what an operator and those around it say."""
+        path: list[int] = []
+        place = op
+        while place not in self._known_around:
+            assert place is not None
+            path.append(place)
+            place = self._parents[place]
+        found = self._known_around[place]
+        for inner in reversed(path):
+            found = self._known_around[inner] = self._with_operator(inner, found)
+        return found
+
+    def _with_operator(self, op: int, around: _Around) -> _Around:
+        name = self._op_names[op]
+        recorded = op if name in self._records or op in self._by_op else around.recorded
+        label = self._c10d.get(name)
+        if label is not None:
+            return _Around(recorded, op, (label, *around.labels))
+        return around if recorded == around.recorded else _Around(recorded, around.c10d, around.labels)
+
+    def metadata(self, file_row: int, issuer: int | None) -> tuple[int | None, int | None]:
+        """Return the code of what an event and the operator that issued it say of their call, and the sequence."""
+        own = self._of_events.get(file_row)
+        of_op = self._by_op.get(issuer) if issuer is not None else None
+        if own is None or of_op is None:
+            return own or of_op or (None, None)
+        # The kernel's own words win; the operator fills in what they leave out.
+        return self._coder.filled(own[0], of_op[0]), of_op[1] if own[1] is None else own[1]
+
+    def range_around(self, thread: int | None, instant: int | None) -> _Range | None:
+        """Return the range of the library that a thread was in at an instant."""
+        if instant is None:
+            return None
+        starts, found = self._ranges.get(thread, ([], []))
+        place = bisect_right(starts, instant) - 1
+        return found[place] if place >= 0 and found[place].end_ns > instant else None
+
+    def describe(self, said: int | None, around: _Around, sizes: _Range | None, name: str | None) -> int:
+        """Return the number of the description of a call: calls of one place in the training loop share theirs."""
+        name = name or ""
+        label = None if sizes is None else sizes.label
+        key = (said, label, around.labels, name)
+        shape = None if sizes is None or said is not None else (sizes.dims, sizes.types)
+        row = self._described.get(key)
+        if row is None:
+            fields = None if said is None else self._coder.args(said)
+            labels = (None if fields is None else fields.collective, label, *around.labels, name)
+            row = self._described[key] = described(fields, [each for each in labels if each], self._sources)
+        has_role = row[CollectiveCalls.operation] in ROLE_PLACES
+        inputs = self._inputs_of(around.c10d) if has_role else None
+        code = self._codes.setdefault((key, shape, inputs), len(self.descriptions))
+        if code == len(self.descriptions):
+            self.descriptions.append(self._completed(row, shape, inputs, name))
+        return code
+
+    def _completed(
+        self, row: Fields, shape: tuple[str | None, str | None] | None, inputs: str | None, name: str
+    ) -> Fields:
+        """Return a description with what ranges, arguments and the kernel's name add."""
+        row = dict(row)
+        operation = row[CollectiveCalls.operation]
+        if operation in ROLE_PLACES:
+            told = roles(operation, concrete_inputs(inputs))
+            row.update({column: value for column, value in told.items() if row[column] is None})
+        if shape is not None:
+            fill_sizes(row, *shape)
+        library = communication_library(name) or "custom"
+        row[CollectiveCalls.library] = "rccl" if library == "nccl" and self._is_hip else library
+        return row
+
+    def _inputs_of(self, c10d: int | None) -> str | None:
+        """Return the text of the arguments of an operator."""
+        if c10d is None:
+            return None
+        if self._inputs is None:
+            self._inputs = _TextColumn(self._sources.ops[Ops.concrete_inputs])
+        return self._inputs[c10d]
+
+
+def _metadata_of_ops(sources: CallSources) -> dict[int, tuple[int, int | None]]:
+    """Return by operator what stands by its row in file order."""
+    told = sources.collected.collectives_of_ops
+    if not told:
+        return {}
+    op_of_row = sources.op_file_rows.arg_sort()
+    ops = taken(op_of_row, pl.Series(list(told), dtype=pl.UInt32)).to_list()
+    return dict(zip(ops, told.values(), strict=True))
+
+
+def _ranges_by_thread(host_ranges: pl.DataFrame) -> dict[int | None, tuple[list[int], list[_Range]]]:
+    names = host_ranges[Annotations.name].cast(pl.String)
+    chosen = host_ranges.filter(names.str.contains(_RANGE)).sort(Annotations.start_ns)
+    columns = (
+        chosen[Annotations.thread].to_list(),
+        chosen[Annotations.start_ns].to_list(),
+        chosen[Annotations.end_ns].to_list(),
+        chosen[Annotations.name].cast(pl.String).to_list(),
+        chosen[Ops.input_dims].cast(pl.String).to_list(),
+        chosen[Ops.input_types].cast(pl.String).to_list(),
+    )
+    by_thread: dict[int | None, tuple[list[int], list[_Range]]] = {}
+    for thread, start, end, name, dims, types in zip(*columns, strict=True):
+        starts, ranges = by_thread.setdefault(thread, ([], []))
+        starts.append(start)
+        ranges.append(_Range(end, name.partition(":")[2], dims, types))
+    return by_thread
