@@ -13,6 +13,7 @@ from dashboards.users import read_users
 from scope.errors import ScopeError
 
 APP = Path(__file__).parent / "app.py"
+SERVED = Path(__file__).parent / "served.py"
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -64,7 +65,7 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         "-m",
         "dashboards.server",
         "run",
-        str(APP),
+        str(SERVED),
         *(f"--{name}={value}" for name, value in flags.items()),
         # Without a sign-in, a name of somebody else's that resolves to this machine must reach nothing.
         *(f"--server.allowedHosts={host}" for host in allowed_hosts),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboards.shell import is_signed_in, require_sign_in
+from dashboards.shell import is_signed_in, require_sign_in, say_error
+from scope.errors import ScopeError
 
 # Not "pages": Streamlit would serve the files of such a folder by itself, past the sign-in.
 PAGES_FOLDER = Path(__file__).parent / "views"
@@ -58,7 +59,11 @@ def main() -> None:
     # Before the question for the password, so that the page that the address names is shown after it.
     chosen = st.navigation(pages, position="sidebar" if is_signed_in() else "hidden")
     require_sign_in()
-    chosen.run()
+    try:
+        chosen.run()
+    except ScopeError as error:
+        # A run or trace that was deleted or broke while it is shown; the list in the sidebar leads on.
+        say_error(error)
 
 
 main()

@@ -10,11 +10,12 @@ import streamlit as st
 
 from dashboards.shell import sources
 from dashboards.sources.alerts import alerts_of_run, firing_alerts
+from scope.analysis.recorded import RankExcess
 from scope.frames.schema import Ranks
 from scope.report.inert import markdown_text
 from scope.report.standing import count
 from scope.run.naming import label_run
-from scope.units import format_ratio
+from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _ALERTS_TTL_S: Final = 10.0
 _SHOWN_ALERTS: Final = 5
+_WORST_RANKS: Final = 3
+_NOTABLE_EXCESS: Final = 0.05
 
 
 def draw_findings(findings: Sequence[Finding]) -> None:
@@ -54,6 +57,30 @@ def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
             show = st.error if verdict.severity == "critical" else st.warning
             action = f" {verdict.action}" if verdict.action else ""
             show(markdown_text(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}"), icon=":material/gavel:")
+
+
+def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
+    """Name the ranks that work longer than their peers, and in which phase.
+
+    Args:
+        run: The run.
+        stands_still: A rank that does not arrive is to blame, so nobody is said to be fine.
+    """
+    excess = run.excess()
+    if excess.is_empty():
+        st.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
+        return
+    slow = excess.filter(pl.col(RankExcess.excess_ratio) > _NOTABLE_EXCESS).head(_WORST_RANKS)
+    if slow.is_empty() and not stands_still:
+        st.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
+    others = "of its peers" if run.peers() else "rank"
+    for row in slow.iter_rows(named=True):
+        st.warning(
+            f"**Rank {row[RankExcess.rank]}** works {format_duration(row[RankExcess.excess_ns])} a step longer than "
+            f"the median {others} ({format_ratio(row[RankExcess.excess_ratio])}), most of it in "
+            f"{markdown_text(row[RankExcess.phase])}.",
+            icon=":material/person_alert:",
+        )
 
 
 def draw_alerts(run: LiveRun | None = None) -> None:

@@ -25,6 +25,17 @@ _SCALES: Final[dict[Unit, tuple[tuple[float, str], ...]]] = {
     "ratio": ((0.01, "%"),),
 }
 """By unit: what a value is divided by to be in the unit of that name, the largest first."""
+_SUFFIXES: Final[dict[str, Unit]] = {
+    "_bytes_per_s": "bytes_per_s",
+    "_flop_per_s": "flop_per_s",
+    "_flop_per_byte": "flop_per_byte",
+    "_bytes": "bytes",
+    "_ns": "ns",
+    "_ratio": "ratio",
+}
+"""What the end of a column's name says of its unit, the longest first."""
+_FIRST_INSTANT_NS: Final = 10**17
+"""Lengths of time are shorter than three years, instants since 1970 are later."""
 _SIGNIFICANT: Final = "%.4g"
 _FORMATS: Final[dict[Unit, str]] = {"id": "%d", "count": "localized"}
 
@@ -35,7 +46,7 @@ class NumberColumn:
 
     Attributes:
         label: Heading with the unit.
-        format: As `st.column_config.NumberColumn` takes it.
+        format: As `st.column_config.NumberColumn` takes it; empty for a column of texts.
     """
 
     label: str
@@ -82,3 +93,63 @@ def _scale(numbers: Sequence[float | None], unit: Unit) -> tuple[float, str]:
         return 1, ""
     largest = max(abs(value) for value in numbers if value is not None)
     return next((scale for scale in scales if largest >= scale[0]), scales[-1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadableTable:
+    """A table as people read it.
+
+    Attributes:
+        cells: Its columns that hold anything, numbers in one unit a column.
+        columns: How its columns are shown, by name; a column of texts has no format.
+        unknown: Headings of the columns that hold nothing at all.
+    """
+
+    cells: pl.DataFrame
+    columns: dict[str, NumberColumn]
+    unknown: tuple[str, ...]
+
+
+def readable_columns(table: pl.DataFrame) -> ReadableTable:
+    """Return a table in the units that suit its values, which its names tell: `busy_ns` becomes `busy (ms)`.
+
+    Instants become UTC; columns without a value are left out and named.
+
+    Args:
+        table: Its texts are inert already.
+    """
+    cells: list[pl.Series] = []
+    columns: dict[str, NumberColumn] = {}
+    unknown: list[str] = []
+    for column in table.iter_columns():
+        heading, unit = _heading_and_unit(column.name)
+        if table.height and column.null_count() == table.height:
+            unknown.append(heading)
+        elif not column.dtype.is_numeric() or unit is None or column.is_empty():
+            cells.append(column)
+            columns[column.name] = NumberColumn(label=heading, format="")
+        elif unit == "ns" and _holds_instants(column):
+            instants = pl.from_epoch(column, time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S%.3f")
+            cells.append(instants.alias(column.name))
+            columns[column.name] = NumberColumn(label=f"{heading} (UTC)", format="")
+        else:
+            divisor, name = _scale(column.to_list(), unit)
+            cells.append(column if divisor == 1 else column / divisor)
+            label = f"{heading} ({name})" if name else heading
+            columns[column.name] = NumberColumn(label=label, format=_FORMATS.get(unit, _SIGNIFICANT))
+    return ReadableTable(cells=pl.DataFrame(cells), columns=columns, unknown=tuple(unknown))
+
+
+def _holds_instants(column: pl.Series) -> bool:
+    largest = column.max()
+    return isinstance(largest, int) and largest > _FIRST_INSTANT_NS
+
+
+def _heading_and_unit(name: str) -> tuple[str, Unit | None]:
+    """Return what a column's name says in words, and its unit; None for one that the name does not tell."""
+    if name.startswith("num_"):
+        return name.removeprefix("num_").replace("_", " "), "count"
+    suffix = next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), None)
+    if suffix is None:
+        return name.replace("_", " "), None
+    return name.removesuffix(suffix).replace("_", " "), _SUFFIXES[suffix]

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import streamlit as st
 
 from dashboards.findings import draw_alerts
@@ -13,14 +14,12 @@ from dashboards.shell import say_error, settings, show_figure
 from dashboards.sources.prometheus import Prometheus, to_samples
 from dashboards.words import metric
 from scope.errors import ScopeError
-from scope.report.figures import parts_by_time, samples_over_time
+from scope.report.figures import Samples, parts_by_time, samples_over_time
 from scope.report.inert import markdown_text
 from scope.units import NS_PER_S, format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import polars as pl
 
     from dashboards.sources.catalogue import Source
 
@@ -124,7 +123,10 @@ def _draw(server: Prometheus) -> None:
         _draw_run(run)
     samples = step_times(server, now_ns=time.time_ns())
     title = "Length of the last step, slowest rank"
-    show_figure(samples_over_time(samples, title=title, y_title="Step (s)"), samples, key="step times")
+    table = samples.select(
+        pl.col(Samples.name).alias("run"), Samples.time_ns, (pl.col(Samples.value) * NS_PER_S).alias("step_ns")
+    )
+    show_figure(samples_over_time(samples, title=title, y_title="Step (s)"), table, key="step times")
 
 
 def _seconds(value: float) -> str:

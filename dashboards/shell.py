@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import streamlit as st
 
-from dashboards.numbers import number_columns
+from dashboards.numbers import number_columns, readable_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
 from dashboards.sources.runs import open_live
-from dashboards.state import PageState, read_state, write_state
+from dashboards.state import SOURCE, PageState, read_state, write_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
 from scope.report.inert import csv_text, markdown_text, visible
@@ -90,8 +91,9 @@ def require_sign_in() -> None:
         name = st.text_input("User")
         password = st.text_input("Password", type="password")
         if st.form_submit_button("Sign in"):
-            wait_s = gate.wait_s
-            if gate.admits(name, password):
+            client = st.context.ip_address
+            wait_s = gate.wait_s(client)
+            if gate.admits(name, password, client=client):
                 st.session_state[_SIGNED_IN] = True
                 st.rerun()
             st.error(f"Try again in {wait_s:.0f} s." if wait_s else "User or password is wrong.")
@@ -121,15 +123,18 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
     if not fitting:
         _say_empty(kinds)
         st.stop()
-    chosen = by_id(fitting, state.source_id) or fitting[0]
-    index = st.sidebar.selectbox(
+    chosen = by_id(fitting, state.source_id) or _related(fitting, state.source_id)
+    names = {each.source_id: f"{visible(each.label)} · {_KIND_WORDS[each.kind]}" for each in fitting}
+    # By their ids: the place of a source in the list changes when another one comes or goes.
+    source_id = st.sidebar.selectbox(
         "Source",
-        range(len(fitting)),
+        list(names),
         index=fitting.index(chosen),
-        format_func=lambda place: f"{visible(fitting[place].label)} · {_KIND_WORDS[fitting[place].kind]}",
+        format_func=lambda each: names.get(each, "gone"),
         key=f"source of {title}",
     )
-    source = fitting[index]
+    source = by_id(fitting, source_id) or chosen
+    _say_what_is_shown_instead(source)
     if source.source_id != state.source_id and state.source_id is not None:
         # Ranks, steps and windows of another source mean nothing here.
         state = PageState(source_id=source.source_id)
@@ -137,6 +142,33 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
     keep_state(state)
     st.session_state[_SHOWN] = source.source_id
     return source, state
+
+
+def _related(fitting: Sequence[Source], source_id: str | None) -> Source:
+    """Return what comes nearest a source that the page cannot show: a window of the run, the run of the window."""
+    wanted = by_id(sources(), source_id)
+    if wanted is not None:
+        for each in reversed(fitting):
+            if each.run_id == wanted.source_id or each.source_id == wanted.run_id:
+                return each
+    return fitting[0]
+
+
+def _say_what_is_shown_instead(shown: Source) -> None:
+    """Say when the address, or the page before, names a source that is not shown here."""
+    asked = st.query_params.get(SOURCE) or remembered_state().source_id
+    if asked is None or asked == shown.source_id:
+        return
+    known = by_id(sources(), asked)
+    label = markdown_text(shown.label)
+    if known is None:
+        st.warning(
+            f"The link or the page before names a source that this server does not have, or no longer: **{label}** is "
+            "shown instead. Choose another under Source, or ask for a new link.",
+            icon=":material/link_off:",
+        )
+    elif known.kind != shown.kind:
+        st.caption(f"This page cannot show a {_KIND_WORDS[known.kind]}: it shows {label} ({_KIND_WORDS[shown.kind]}).")
 
 
 def keep_state(state: PageState) -> None:
@@ -163,7 +195,8 @@ def _current_state() -> PageState:
 
 def choose_other(source: Source, state: PageState, label: str) -> tuple[Source | None, PageState]:
     """Let the visitor choose a second source of the same kind, and return it."""
-    others = [each for each in sources() if each.kind == source.kind and each != source]
+    # The list may be some seconds old, and one that was deleted since is nothing to begin a comparison with.
+    others = [each for each in sources() if each.kind == source.kind and each != source and Path(each.place).exists()]
     if not others:
         return None, state
     chosen = by_id(others, state.other_id) or others[0]
@@ -344,8 +377,17 @@ def fold(label: str, draw: Callable[[], None], *, key: str) -> None:
 
 
 def show_table(table: pl.DataFrame, *, key: str) -> None:
-    """Show the first rows of a table, and offer all of them as CSV."""
-    st.dataframe(_inert(table.head(_MAX_TABLE_ROWS)), width="stretch", hide_index=True, key=f"{key} table")
+    """Show the first rows of a table in readable units, and offer all of them, in the units of their names, as CSV."""
+    readable = readable_columns(_inert(table.head(_MAX_TABLE_ROWS)))
+    columns = {
+        name: st.column_config.NumberColumn(column.label, format=column.format)
+        if column.format
+        else st.column_config.Column(column.label)
+        for name, column in readable.columns.items()
+    }
+    st.dataframe(readable.cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
+    if readable.unknown:
+        st.caption(markdown_text(f"Not known here: {', '.join(readable.unknown)}."))
     if table.height > _MAX_TABLE_ROWS:
         st.caption(f"The first {_MAX_TABLE_ROWS:,} of {table.height:,} rows; the download has all.")
     st.download_button(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 _HASH: Final = re.compile(r"\$2[aby]\$\d{2}\$[./A-Za-z0-9]{53}")
 _MAX_FILE_BYTES: Final = 1 << 20
+_MAX_CLIENTS: Final = 4_096
+"""Clients whose failures are remembered; the one that asked the longest ago is forgotten first."""
+_LONGEST_WAIT_S: Final = 30.0
 _UNKNOWN_USER_HASH: Final = bcrypt.hashpw(b"no password matches this", bcrypt.gensalt(rounds=10)).decode()
 
 
@@ -48,8 +54,16 @@ def read_users(path: Path) -> dict[str, str]:
 
 
 @dataclass(slots=True)
+class _Client:
+    """One who has given wrong passwords."""
+
+    num_failures: int = 0
+    closed_until: float = 0.0
+
+
+@dataclass(slots=True)
 class Gate:
-    """Checks passwords, and slows down whoever guesses.
+    """Checks passwords, and slows down whoever guesses, for itself alone.
 
     Attributes:
         users: bcrypt hash by user name.
@@ -58,26 +72,54 @@ class Gate:
 
     users: Mapping[str, str]
     clock: Callable[[], float] = time.monotonic
-    _num_failures: int = field(default=0, init=False)
-    _closed_until: float = field(default=0.0, init=False)
+    _clients: OrderedDict[str, _Client] = field(default_factory=OrderedDict[str, _Client], init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def admits(self, name: str, password: str) -> bool:
-        """Return whether the password is the user's; after each failure the gate stays shut for a while, for all.
+    def admits(self, name: str, password: str, *, client: str | None = None) -> bool:
+        """Return whether the password is the user's; after each failure the gate stays shut for this client a while.
 
         An unknown name costs the same time as a wrong password, so that names cannot be probed.
-        """
-        if self.clock() < self._closed_until:
-            return False
-        known = self.users.get(name, _UNKNOWN_USER_HASH)
-        matches = bcrypt.checkpw(password.encode()[:72], known.encode()) and name in self.users
-        if matches:
-            self._num_failures = 0
-        else:
-            self._num_failures += 1
-            self._closed_until = self.clock() + min(2.0**self._num_failures / 4, 30.0)
-        return matches
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds until the gate looks at a password again."""
-        return max(0.0, self._closed_until - self.clock())
+        Args:
+            name: Name of the user.
+            password: What was given for it.
+            client: Address that asks; None for this machine. The addresses of one IPv6 network count as one client.
+        """
+        key = _network_of(client)
+        with self._lock:
+            known = self._clients.setdefault(key, _Client())
+            self._clients.move_to_end(key)
+            if self.clock() < known.closed_until:
+                return False
+            # Shut before the password is looked at, so that many questions at once are no more than one.
+            known.num_failures += 1
+            known.closed_until = self.clock() + min(2.0**known.num_failures / 4, _LONGEST_WAIT_S)
+            if len(self._clients) > _MAX_CLIENTS:
+                self._clients.popitem(last=False)
+        matches = bcrypt.checkpw(password.encode()[:72], self.users.get(name, _UNKNOWN_USER_HASH).encode())
+        is_admitted = matches and name in self.users
+        if is_admitted:
+            with self._lock:
+                self._clients.pop(key, None)
+        return is_admitted
+
+    def wait_s(self, client: str | None = None) -> float:
+        """Seconds until the gate looks at a password of this client again."""
+        with self._lock:
+            known = self._clients.get(_network_of(client))
+            return max(0.0, known.closed_until - self.clock()) if known else 0.0
+
+
+def _network_of(client: str | None) -> str:
+    """Return what is one guesser: an IPv4 address, or the 64 bits of an IPv6 network that one owner has."""
+    if client is None:
+        return "this machine"
+    try:
+        address = ipaddress.ip_address(client.partition("%")[0])
+    except ValueError:
+        return client
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -27,6 +27,7 @@ TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 MAX_SOURCES: Final = 1_000
 MAX_DEPTH: Final = 3
 _ID_LENGTH: Final = 12
+_ADDRESSES: Final = ("http://", "https://")
 _REST_S: Final = 5.0
 _REST_FACTOR: Final = 50.0
 
@@ -77,7 +78,7 @@ def find_sources(places: Sequence[str]) -> tuple[Source, ...]:
 
 
 def _sources_of(place: str) -> Iterator[Source]:
-    if place.startswith(("http://", "https://")):
+    if place.startswith(_ADDRESSES):
         yield _prometheus(place)
         return
     path = Path(place)
@@ -211,13 +212,17 @@ class SourceList:
             raise found
         return found
 
+    def _present(self) -> list[str]:
+        """Return the places that are still there: one that was deleted meanwhile does not hide the others."""
+        return [place for place in self._places if place.startswith(_ADDRESSES) or Path(place).exists()]
+
     def _look(self) -> None:
         with self._lock:
             began = self._clock()
             if self._found is not None and began < self._rest_until:
                 return
             try:
-                self._found = find_sources(self._places)
+                self._found = find_sources(self._places if self._found is None else self._present() or self._places)
             except ScopeError as error:
                 self._found = error
             now = self._clock()

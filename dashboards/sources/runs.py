@@ -28,10 +28,11 @@ from scope.analysis.recorded import (
     summarize_steps,
     summarize_traffic,
 )
-from scope.errors import ScopeError
+from scope.errors import RunError, ScopeError
 from scope.frames import Run, open_run
 from scope.frames.kept import entry_of, read_kept, write_kept
 from scope.frames.schema import Ranks, RankSteps
+from scope.run.verdicts import find_holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +96,9 @@ class LiveRun:
             began = self.clock()
             if began < self._rest_until:
                 return
+            if self.was_read and not self.run.path.is_dir():
+                message = f"{self.run.path} was deleted or moved while it was shown: choose another under Source"
+                raise RunError(message)
             self.run.info()
             is_first = not self.was_read
             if is_first and (kept := read_kept(entry_of(self.run.path))):
@@ -262,9 +266,10 @@ class LiveRun:
         return self.kept("black boxes", self.run.black_boxes, always=True)
 
     def verdicts(self) -> Sequence[Verdict]:
-        """Return what diagnosis found."""
+        """Return what diagnosis found of the last attempt and still holds."""
+        attempt = self.attempt
         with self._lock:
-            return self.run.verdicts()
+            return find_holding(self.run.verdicts(), attempt=attempt)
 
     def kept(self, name: str, compute: Callable[[], _Value], *, always: bool = False) -> _Value:
         """Return a result, computed again when the run has grown and the last computation has rested.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from dashboards.links import LinkKind
     from dashboards.sources.runs import LiveRun
+    from scope.report.figures import HeatAxes
 
 WINDOWS_S: Final = {"5 min": 300, "30 min": 1_800, "3 h": 10_800, "24 h": 86_400}
 MAX_LINES: Final = 16
@@ -63,9 +64,16 @@ def draw_server(server: Prometheus, window_s: int) -> None:
     each_nvlink = ask_each_nvlink(server)
     if each_nvlink is not None:
         cells, axes = each_nvlink
-        show_figure(heat_map(cells, axes), cells, key="each NVLink")
+        show_figure(heat_map(cells, axes), table_of_cells(cells, axes), key="each NVLink")
     for kind in present:
         draw_kind(kind, uses[kind], capacities[kind])
+
+
+def table_of_cells(cells: pl.DataFrame, axes: HeatAxes) -> pl.DataFrame:
+    """Return the cells of a heat map with the names of its rows and columns."""
+    rows = [(axes.y_labels[y], axes.x_labels[x], value) for x, y, value in cells.iter_rows()]
+    names = (axes.y_title, axes.x_title, axes.value_title)
+    return pl.DataFrame(rows, schema=dict(zip(names, (pl.String, pl.String, pl.Float64), strict=True)), orient="row")
 
 
 def say_use(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, float]) -> None:
@@ -87,7 +95,8 @@ def draw_kind(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, fl
     """Draw the links of a kind over time, under their capacity."""
     shown = busiest(samples)
     limits = {f"capacity {format_bandwidth(rate)}": rate for rate in sorted(set(capacities.values()))[-3:]}
-    show_figure(link_use_over_time(shown, capacities=limits, title=kind.title), shown, key=kind.title)
+    table = shown.rename({Samples.name: "link", Samples.value: "rate_bytes_per_s"})
+    show_figure(link_use_over_time(shown, capacities=limits, title=kind.title), table, key=kind.title)
     hidden = samples[Samples.name].n_unique() - shown[Samples.name].n_unique()
     if hidden:
         st.caption(f"The {MAX_LINES} that carried most; {hidden} more carried less.")

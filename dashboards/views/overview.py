@@ -8,7 +8,7 @@ import polars as pl
 import streamlit as st
 from msgspec.structs import replace
 
-from dashboards.findings import draw_alerts, draw_findings, draw_verdicts
+from dashboards.findings import draw_alerts, draw_findings, draw_slow_ranks, draw_verdicts
 from dashboards.server_overview import draw_server
 from dashboards.shell import (
     fold,
@@ -24,7 +24,7 @@ from dashboards.shell import (
 )
 from dashboards.sources.traces import load_traces
 from dashboards.words import metric, say_problems
-from scope.analysis.recorded import RankExcess, RunSummary, StepSummary, compute_waste
+from scope.analysis.recorded import RunSummary, StepSummary, compute_waste
 from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.inert import markdown_text
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
     from dashboards.sources.runs import LiveRun
 
-WORST_RANKS = 3
-NOTABLE_EXCESS = 0.05
 NOTABLE_INPUT = 0.1
 RECENT_STEPS = 50
 SLOWEST_S = 5.0
@@ -187,22 +185,10 @@ def draw_blame(run: LiveRun) -> None:
         # The red sentence stands on top of the page.
         st.markdown(f":material/person_off: {markdown_text(missed_words(run.state().missed))}; see Post-mortem.")
     draw_input(run)
+    draw_slow_ranks(run, stands_still=stands_still)
     excess = run.excess()
-    if excess.is_empty():
-        st.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
-        return
-    slow = excess.filter(pl.col(RankExcess.excess_ratio) > NOTABLE_EXCESS).head(WORST_RANKS)
-    if slow.is_empty() and not stands_still:
-        st.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
-    others = "of its peers" if run.peers() else "rank"
-    for row in slow.iter_rows(named=True):
-        st.warning(
-            f"**Rank {row[RankExcess.rank]}** works {format_duration(row[RankExcess.excess_ns])} a step longer than "
-            f"the median {others} ({format_ratio(row[RankExcess.excess_ratio])}), most of it in "
-            f"{markdown_text(row[RankExcess.phase])}.",
-            icon=":material/person_alert:",
-        )
-    fold("All ranks", lambda: show_table(excess, key="excess of ranks"), key="excess of ranks")
+    if not excess.is_empty():
+        fold("All ranks", lambda: show_table(excess, key="excess of ranks"), key="excess of ranks")
 
 
 def draw_windows(source: Source) -> None:

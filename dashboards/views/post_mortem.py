@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
+from dashboards.findings import draw_verdicts
 from dashboards.shell import (
     fold,
     load_run,
@@ -118,9 +119,7 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
 def draw(run: LiveRun) -> None:
     """Draw verdicts, last states and the last calls."""
     say_age(run)
-    for verdict in run.verdicts():
-        action = f" {verdict.action}" if verdict.action else ""
-        st.error(markdown_text(f"{verdict.kind}: {verdict.summary}{action}"), icon=":material/gavel:")
+    draw_verdicts(run.verdicts())
     boxes = run.black_boxes()
     if not boxes:
         st.info("No rank has a black box: the run was synthetic, or its memory was not to be had.")
@@ -129,7 +128,10 @@ def draw(run: LiveRun) -> None:
     show_table(last_states(boxes), key="last states")
     draw_progress(run, boxes)
     rank = st.selectbox("Last calls of rank", sorted(boxes))
-    show_table(_calls(boxes[rank]), key="last calls")
+    if boxes[rank].calls:
+        show_table(_calls(boxes[rank]), key="last calls")
+    else:
+        st.caption("Its black box holds no single calls.")
     if not run.events().is_empty():
         fold("Events", lambda: show_table(run.events(), key="events"), key="events")
     say_problems(run)
@@ -142,8 +144,8 @@ def _calls(box: BlackBoxState) -> pl.DataFrame:
             "sequence": call.sequence,
             "operation": call.operation,
             "step": call.step,
-            "bytes in": call.in_bytes,
-            "bytes out": call.out_bytes,
+            "in_bytes": call.in_bytes,
+            "out_bytes": call.out_bytes,
             "issued": _clock(call.issued_ns),
             "completed": _clock(call.completed_ns),
         }

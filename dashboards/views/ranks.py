@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
+from dashboards.findings import draw_slow_ranks
 from dashboards.shell import (
     fold,
     load_run,
@@ -120,8 +121,8 @@ def draw_heat(run: LiveRun) -> None:
 def draw_excess(run: LiveRun) -> None:
     """Draw by how much each rank exceeds the median of its peers, and in which phase."""
     excess = run.excess()
+    draw_slow_ranks(run, stands_still=run.state().standing == "no step")
     if excess.is_empty():
-        st.info("No wait in communication was seen, so a slow rank cannot be told from its victims.")
         return
     worst = excess.head(MAX_BARS)
     usual = worst.select(pl.min_horizontal(RankExcess.busy_ns, RankExcess.peers_busy_ns)).to_series()

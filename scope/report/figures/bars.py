@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _MAX_KERNELS: Final = 30
+_SIZE_AXES: Final = (("Size (TB)", 10**12), ("Size (GB)", 10**9), ("Size (MB)", 10**6), ("Size (kB)", 10**3))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +90,9 @@ def parts_by_bytes(parts: Mapping[str, int], *, title: str) -> Figure:
     """
     whole = max(1, sum(parts.values()))
     texts = {name: f"{format_bytes(size)} · {format_ratio(size / whole)}" for name, size in parts.items()}
-    return _parts(parts, texts, title=title, axis=("Size (GB)", 1_000_000_000))
+    largest = max(parts.values(), default=0)
+    axis = next((axis for axis in _SIZE_AXES if largest >= axis[1]), _SIZE_AXES[-1])
+    return _parts(parts, texts, title=title, axis=axis)
 
 
 def _parts(parts: Mapping[str, int], texts: Mapping[str, str], *, title: str, axis: tuple[str, int]) -> Figure:

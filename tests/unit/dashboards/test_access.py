@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import bcrypt
 import pytest
 
+from dashboards import users
 from dashboards.__main__ import parse_arguments, streamlit_command
 from dashboards.settings import check_exposure, check_tls
 from dashboards.users import Gate, read_users
@@ -82,11 +84,51 @@ def test_a_gate_slows_down_guessing() -> None:
     waits: list[float] = []
     for _ in range(4):
         assert not gate.admits("ann", "wrong")
-        waits.append(gate.wait_s)
+        waits.append(gate.wait_s())
         assert not gate.admits("ann", "correct horse")
-        now[0] += gate.wait_s
+        now[0] += gate.wait_s()
     assert waits == sorted(set(waits))
     assert gate.admits("ann", "correct horse")
+
+
+def test_who_guesses_shuts_out_itself_alone() -> None:
+    """After a wrong password from one address another one still gets in, and one IPv6 network is one guesser."""
+    gate = Gate({"ann": HASH}, clock=lambda: 0.0)
+    assert not gate.admits("ann", "wrong", client="192.0.2.1")
+    assert not gate.admits("ann", "wrong", client="2001:db8:1:2::1")
+    assert gate.wait_s("192.0.2.1") > 0
+    assert gate.wait_s("192.0.2.2") == gate.wait_s(None) == 0
+    assert not gate.admits("ann", "correct horse", client="2001:db8:1:2:ffff::9")
+    assert not gate.admits("ann", "correct horse", client="::ffff:192.0.2.1")
+    assert gate.admits("ann", "correct horse", client="192.0.2.2")
+    assert gate.admits("ann", "correct horse", client="2001:db8:1:3::1")
+
+
+def test_questions_at_once_are_no_more_than_one() -> None:
+    """Of eight guesses at the same time the gate looks at one; the right password among them has no better luck."""
+    gate = Gate({"ann": bcrypt.hashpw(b"correct horse", bcrypt.gensalt(rounds=8)).decode()}, clock=lambda: 0.0)
+    barrier = threading.Barrier(8)
+    admitted: list[bool] = []
+
+    def guess() -> None:
+        barrier.wait()
+        admitted.append(gate.admits("ann", "correct horse", client="192.0.2.1"))
+
+    threads = [threading.Thread(target=guess) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 1
+
+
+def test_the_gate_forgets_the_oldest_guesser_and_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for two, the third guesser takes the place of the first."""
+    monkeypatch.setattr(users, "_MAX_CLIENTS", 2)
+    gate = Gate({"ann": HASH}, clock=lambda: 0.0)
+    for last in (1, 2, 3):
+        assert not gate.admits("ann", "wrong", client=f"192.0.2.{last}")
+    assert [gate.wait_s(f"192.0.2.{last}") > 0 for last in (1, 2, 3)] == [False, True, True]
 
 
 def test_nothing_leaves_the_machine() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards.numbers import number_columns
+import polars as pl
+import pytest
+
+from dashboards.numbers import number_columns, readable_columns
 from scope.report.table import Absent, Cell, ReportColumn, ReportTable, Unit
 
 
@@ -43,3 +46,34 @@ def test_texts_are_inert_and_make_the_column_text() -> None:
     assert values == ["3", "all"]
     assert number_format is None
     assert column_of("flag", True, False)[0] == ["yes", "no"]
+
+
+def shown(
+    name: str, values: list[object], dtype: pl.DataType | type[pl.DataType] = pl.Int64
+) -> tuple[list[object], str]:
+    """Return the values and the heading of a column of this name."""
+    found = readable_columns(pl.DataFrame({name: pl.Series(values, dtype=dtype)}))
+    return found.cells[name].to_list(), found.columns[name].label
+
+
+def test_names_of_columns_become_headings_with_units() -> None:
+    """46,034,000,000 bytes stand as 46.034 GB, 6,708,000 ns as 6.708 ms, 0.25 as 25 %, and a count loses its prefix."""
+    assert shown("reserved_peak_bytes", [46_034_000_000, None]) == ([pytest.approx(46.034), None], "reserved peak (GB)")
+    assert shown("busy_ns", [6_708_000, 0]) == ([6.708, 0.0], "busy (ms)")
+    assert shown("rate_bytes_per_s", [450e9]) == ([450.0], "rate (GB/s)")
+    assert shown("share_ratio", [0.25]) == ([25.0], "share (%)")
+    assert shown("num_calls", [3]) == ([3], "calls")
+    assert shown("slowest_rank", [5]) == ([5], "slowest rank")
+
+
+def test_instants_become_utc() -> None:
+    """1,790,000,000.25 s after 1970 is 2026-09-21 14:13:20.250 UTC; a length of a year stays a length."""
+    assert shown("end_ns", [1_790_000_000_250_000_000]) == (["2026-09-21 14:13:20.250"], "end (UTC)")
+    assert shown("wait_ns", [365 * 86_400 * 10**9])[1] == "wait (s)"
+
+
+def test_columns_without_a_value_are_named_and_not_shown() -> None:
+    """A quantity that no row knows is said once below the table; an empty table keeps its columns."""
+    found = readable_columns(pl.DataFrame({"rank": [0, 1], "resident_peak_bytes": [None, None]}))
+    assert (found.cells.columns, found.unknown) == (["rank"], ("resident peak",))
+    assert readable_columns(pl.DataFrame(schema={"rank": pl.Int64})).cells.columns == ["rank"]

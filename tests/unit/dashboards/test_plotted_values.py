@@ -79,9 +79,9 @@ def test_size_and_bandwidth_of_collectives(open_app: Callable[..., AppTest], run
 
 
 def test_bytes_by_axis_and_tier(open_app: Callable[..., AppTest], run_folder: Path) -> None:
-    """All ranks on one host hand over 8 MB a step: 0.96 GB in all."""
+    """All ranks on one host hand over 8 MB a step: 960 MB in all."""
     bars = bars_by_name(figure_of(open_app("links", run_folder), "Bytes by axis"))
-    assert bars == {"no axis over node": pytest.approx(RANKS * STEPS * 8e6 / 1e9)}
+    assert bars == {"no axis over node": pytest.approx(RANKS * STEPS * 8e6 / 1e6)}
 
 
 def test_comparison_of_two_ranges(open_app: Callable[..., AppTest], run_folder: Path) -> None:

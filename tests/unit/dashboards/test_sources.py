@@ -105,6 +105,21 @@ def test_a_list_is_renewed_behind_the_visitors_back(tmp_path: Path) -> None:
         places.now()
 
 
+def test_a_place_that_was_deleted_hides_no_other(tmp_path: Path) -> None:
+    """Of two runs that were named, the one that is still there stays in the list."""
+    now = [0.0]
+    gone, kept = make_run(tmp_path / "gone"), make_run(tmp_path / "kept")
+    places = SourceList([str(gone), str(kept)], rest_s=5.0, clock=lambda: now[0])
+    assert [each.label for each in places.now()] == ["gone", "kept"]
+    shutil.rmtree(gone)
+    now[0] = 5.0
+    places.now()
+    for thread in threading.enumerate():
+        if thread.name == "scope-sources":
+            thread.join()
+    assert [each.label for each in places.now()] == ["kept"]
+
+
 def test_one_odd_folder_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is no UTF-8 is listed, and a folder that may not be listed is passed over."""
     make_run(tmp_path / "good")
