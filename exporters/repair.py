@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
     from exporters.wire import Sample
 
+COLLECTORS_OF_PARTS: Final = {
+    "gpus": "gpu", "xids": "xid", "rdma": "rdma", "affinities": "affinity", "nets": "net", "nfs": "nfs", "host": "host",
+}  # fmt: skip
+"""Collector of each part of a sample that holds figures."""
 _DROPPED: Final = object()
 _LARGEST: Final = 2**63 - 1
 
@@ -32,9 +36,15 @@ def repair(sample: Sample) -> Sample:
     mended = msgspec.structs.replace(sample, **kept)
     mended.problems = [
         *mended.problems,
-        *[Problem(place.partition(".")[0], "implausible", place, "a number beyond 64 bits") for place in refused],
+        *[Problem(_collector(place), "implausible", place, "a number beyond 64 bits") for place in refused],
     ]
     return mended
+
+
+def _collector(place: str) -> str:
+    part, _, rest = place.partition(".")
+    # What is no figure of a device is kept by the collector's name: how long it took, why there is none.
+    return COLLECTORS_OF_PARTS.get(part) or rest.partition(".")[0]
 
 
 def _mend(value: Any, place: str, refuse: Callable[[str], None]) -> Any:

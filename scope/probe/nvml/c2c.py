@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from scope.probe.nvml.fields import FieldReader, Key, Report
 from scope.probe.nvml.tables import C2C_ERRORS
@@ -10,7 +10,7 @@ from scope.probe.plausible import is_plausible
 from scope.probe.records import C2cReading
 
 if TYPE_CHECKING:
-    from scope.probe.nvml.library import NvmlLibrary
+    from scope.probe.nvml.library import GpuHandle
 
 MAX_LINKS: Final = 64
 _BYTES_PER_MB: Final = 1_000_000
@@ -24,15 +24,11 @@ class C2cReader:
     """Reads the C2C links of one GPU; a GPU without them is asked once.
 
     Args:
-        library: The opened NVML.
-        gpu: What its calls are announced under.
-        handle: Its handle.
+        gpu: The GPU.
     """
 
-    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any) -> None:
-        self._library = library
+    def __init__(self, gpu: GpuHandle) -> None:
         self._gpu = gpu
-        self._handle = handle
         self._links: int | None = None
         self._fields: FieldReader | None = None
 
@@ -68,7 +64,7 @@ class C2cReader:
         self._links = None
 
     def _find(self, report: Report) -> None:
-        count = FieldReader(self._library, self._gpu, self._handle, [("C2C_LINK_COUNT", 0)]).read(report)
+        count = FieldReader(self._gpu, [("C2C_LINK_COUNT", 0)]).read(report)
         self._links = min(max(0, int(count.get(("C2C_LINK_COUNT", 0), 0))), MAX_LINKS)
         keys: list[Key] = [(name, link) for name in (*_KINDS, *C2C_ERRORS) for link in range(self._links)]
-        self._fields = FieldReader(self._library, self._gpu, self._handle, keys)
+        self._fields = FieldReader(self._gpu, keys)

@@ -6,7 +6,7 @@ import ctypes
 import uuid
 from typing import Any, Final
 
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary
+from scope.probe.nvml.library import GpuHandle, NvmlFailure
 from scope.probe.nvml.tables import FABRIC_CONFIGURATIONS, FABRIC_FAULTS
 from scope.probe.records import FabricReading
 
@@ -21,15 +21,11 @@ class FabricReader:
     """Asks a GPU for its place in the fabric, in the newest form that the driver has.
 
     Args:
-        library: The opened NVML.
-        gpu: What its calls are announced under.
-        handle: Its handle.
+        gpu: The GPU.
     """
 
-    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any) -> None:
-        self._library = library
+    def __init__(self, gpu: GpuHandle) -> None:
         self._gpu = gpu
-        self._handle = handle
         self._form = "c_nvmlGpuFabricInfo_v3_t"
 
     def read(self) -> FabricReading | None:
@@ -55,12 +51,12 @@ class FabricReader:
         )
 
     def _ask(self, form: str) -> Any:
-        record = getattr(self._library.bindings, form, None)
+        record = getattr(self._gpu.library.bindings, form, None)
         if record is None:
             raise NvmlFailure(_VERSION_MISMATCH)
         info = record()
         # The bindings hand on what they get, and a record itself would go by value.
-        self._library.call(self._gpu, "nvmlDeviceGetGpuFabricInfoV", self._handle, ctypes.byref(info))
+        self._gpu.ask("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info))
         return info
 
 

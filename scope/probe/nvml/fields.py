@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, error_name
+from scope.probe.nvml.library import GpuHandle, NvmlFailure, error_name
 
 Key = tuple[str, int]
 """Name of a field (without `NVML_FI_DEV_`) and its scope, a link number or 0."""
@@ -35,19 +35,15 @@ class FieldReader:
     Fields that the GPU does not have are left out of later calls until `probe_again`.
 
     Args:
-        library: The opened NVML.
-        gpu: What its calls are announced under.
-        handle: Its handle.
+        gpu: The GPU.
         keys: The fields; those that the bindings do not know are dropped.
     """
 
-    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any, keys: Iterable[Key]) -> None:
-        self._library = library
+    def __init__(self, gpu: GpuHandle, keys: Iterable[Key]) -> None:
         self._gpu = gpu
-        self._handle = handle
         self._wanted: list[tuple[Key, int]] = []
         for key in keys:
-            number = library.constant(f"NVML_FI_DEV_{key[0]}")
+            number = gpu.library.constant(f"NVML_FI_DEV_{key[0]}")
             if number is not None:
                 self._wanted.append((key, number))
         self._asked = self._wanted
@@ -68,7 +64,7 @@ class FieldReader:
         if not self._asked:
             return {}
         numbers = [(number, key[1]) for key, number in self._asked]
-        answers = self._library.call(self._gpu, "nvmlDeviceGetFieldValues", self._handle, numbers)
+        answers = self._gpu.ask("nvmlDeviceGetFieldValues", numbers)
         values: dict[Key, float] = {}
         missing: set[Key] = set()
         for (key, _), item in zip(self._asked, _ITEM.iter_unpack(memoryview(answers).cast("B")), strict=True):

@@ -9,7 +9,7 @@ import math
 import struct
 from typing import Any, Final
 
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary
+from scope.probe.nvml.library import GpuHandle, NvmlFailure
 from scope.probe.nvml.tables import GPM_ACTIVITIES
 from scope.probe.plausible import is_plausible
 from scope.units import NS_PER_MS, NS_PER_S
@@ -23,16 +23,12 @@ class GpmReader:
     """Reads the activities of one GPU, or of one GPU instance, over the time since the previous reading.
 
     Args:
-        library: The opened NVML.
-        gpu: What its calls are announced under.
-        handle: Its handle; the parent's for a GPU instance.
+        gpu: The GPU; the parent of a GPU instance.
         gpu_instance: Id of the GPU instance, None for the whole GPU.
     """
 
-    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any, *, gpu_instance: int | None = None) -> None:
-        self._library = library
+    def __init__(self, gpu: GpuHandle, *, gpu_instance: int | None = None) -> None:
         self._gpu = gpu
-        self._handle = handle
         self._gpu_instance = gpu_instance
         self._previous: Any = None
         self._spare: Any = None
@@ -43,9 +39,7 @@ class GpmReader:
     def is_supported(self) -> bool:
         """Ask whether this GPU has GPM at all."""
         try:
-            return bool(
-                self._library.call(self._gpu, "nvmlGpmQueryDeviceSupport", self._handle).isSupportedDevice,
-            )
+            return bool(self._gpu.ask("nvmlGpmQueryDeviceSupport").isSupportedDevice)
         except NvmlFailure as failure:
             if failure.absent:
                 return False
@@ -81,7 +75,7 @@ class GpmReader:
         for sample in (self._previous, self._spare):
             if sample is not None:
                 try:
-                    self._library.call(self._gpu, "nvmlGpmSampleFree", sample)
+                    self._gpu.call("nvmlGpmSampleFree", sample)
                 except NvmlFailure:
                     continue
         self._previous = self._spare = None
@@ -90,17 +84,17 @@ class GpmReader:
         sample = self._spare
         self._spare = None
         if sample is None:
-            sample = self._library.call(self._gpu, "nvmlGpmSampleAlloc")
+            sample = self._gpu.call("nvmlGpmSampleAlloc")
         if self._gpu_instance is None:
-            self._library.call(self._gpu, "nvmlGpmSampleGet", self._handle, sample)
+            self._gpu.ask("nvmlGpmSampleGet", sample)
         else:
-            self._library.call(self._gpu, "nvmlGpmMigSampleGet", self._handle, self._gpu_instance, sample)
+            self._gpu.ask("nvmlGpmMigSampleGet", self._gpu_instance, sample)
         return sample
 
     def _compare(self, earlier: Any, later: Any) -> dict[str, float]:
         request = self._request
         if request is None:
-            request = self._library.bindings.c_nvmlGpmMetricsGet_t()
+            request = self._gpu.library.bindings.c_nvmlGpmMetricsGet_t()
             request.version = 1
             request.numMetrics = len(GPM_ACTIVITIES)
             for slot, metric in enumerate(GPM_ACTIVITIES):
@@ -108,7 +102,7 @@ class GpmReader:
             self._request = request
         request.sample1 = earlier
         request.sample2 = later
-        self._library.call(self._gpu, "nvmlGpmMetricsGet", request)
+        self._gpu.call("nvmlGpmMetricsGet", request)
         activities: dict[str, float] = {}
         for slot in range(len(GPM_ACTIVITIES)):
             metric, code, percent = _METRIC.unpack_from(memoryview(request.metrics[slot]).cast("B"))

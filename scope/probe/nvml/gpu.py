@@ -13,6 +13,7 @@ from scope.probe.nvml.gpm import GpmReader
 from scope.probe.nvml.library import (
     GPU_NOT_FOUND,
     INVALID_ARGUMENT,
+    GpuHandle,
     NvmlFailure,
     NvmlLibrary,
     sysfs_address,
@@ -94,9 +95,7 @@ class GpuReader:
     ) -> None:
         self.identity = identity
         # The index is what calls are announced under: it is known before any call of the GPU itself.
-        self._subject = str(identity.index)
-        self._library = library
-        self._handle = handle
+        self._gpu = GpuHandle(library, str(identity.index), handle)
         self._with_gpm = with_gpm
         self._with_nvlink = with_nvlink
         self._absent: set[str] = set()
@@ -104,10 +103,10 @@ class GpuReader:
         self._slow = GpuReading(identity)
         self._fast_fields = self._fields(_FAST_FIELDS)
         self._slow_fields = self._fields(_SLOW_FIELDS)
-        self._nvlink = NvlinkReader(library, self._subject, handle)
-        self._c2c = C2cReader(library, self._subject, handle)
-        self._fabric = FabricReader(library, self._subject, handle)
-        self._mig = MigReader(library, self._subject, handle)
+        self._nvlink = NvlinkReader(self._gpu)
+        self._c2c = C2cReader(self._gpu)
+        self._fabric = FabricReader(self._gpu)
+        self._mig = MigReader(self._gpu)
 
     def read(self, problems: Problems, now_ns: int, *, slow: bool) -> GpuReading:
         """Return all that this GPU tells.
@@ -159,7 +158,7 @@ class GpuReader:
 
     def _fields(self, names: tuple[str, ...]) -> FieldReader:
         keys: list[Key] = [(name, 0) for name in names]
-        return FieldReader(self._library, self._subject, self._handle, keys)
+        return FieldReader(self._gpu, keys)
 
     def _reporter(self, problems: Problems) -> Callable[[str, str], None]:
         def report(error: str, where: str) -> None:
@@ -192,30 +191,29 @@ class GpuReader:
             report("implausible", name)
 
     def _read_fast_calls(self, reading: GpuReading, problems: Problems) -> None:
-        handle = self._handle
-        used = self._ask("nvmlDeviceGetUtilizationRates", problems, handle)
+        used = self._ask("nvmlDeviceGetUtilizationRates", problems)
         if used is not None and self._sane(used.gpu, "utilization_percent", "utilization", problems):
             reading.utilization_ratio = used.gpu / 100
         self._read_memory(reading, problems)
         if reading.power_mw is None:
-            reading.power_mw = self._number("nvmlDeviceGetPowerUsage", "power_mw", problems, handle)
+            reading.power_mw = self._number("nvmlDeviceGetPowerUsage", "power_mw", problems)
         for attribute, clock in (("sm_clock_hz", 1), ("memory_clock_hz", 2)):
-            mhz = self._number("nvmlDeviceGetClockInfo", "clock_mhz", problems, handle, clock)
+            mhz = self._number("nvmlDeviceGetClockInfo", "clock_mhz", problems, clock)
             setattr(reading, attribute, None if mhz is None else mhz * _HZ_PER_MHZ)
-        core = self._number("nvmlDeviceGetTemperature", "temperature_celsius", problems, handle, 0)
+        core = self._number("nvmlDeviceGetTemperature", "temperature_celsius", problems, 0)
         if core is not None:
             reading.temperature_celsius["core"] = core
-        margin = self._number("nvmlDeviceGetMarginTemperature", "margin_celsius", problems, handle)
+        margin = self._number("nvmlDeviceGetMarginTemperature", "margin_celsius", problems)
         if margin is not None:
             reading.temperature_celsius["margin"] = margin
-        reading.throttle_mask = self._number("nvmlDeviceGetCurrentClocksEventReasons", "counter", problems, handle)
+        reading.throttle_mask = self._number("nvmlDeviceGetCurrentClocksEventReasons", "counter", problems)
 
     def _read_memory(self, reading: GpuReading, problems: Problems) -> None:
         """Read memory in the newer form, whose `used` leaves out what the driver keeps, else in the older."""
-        memory = self._ask("nvmlDeviceGetMemoryInfo", problems, self._handle, _MEMORY_INFO_V2, tag="_v2")
+        memory = self._ask("nvmlDeviceGetMemoryInfo", problems, _MEMORY_INFO_V2, tag="_v2")
         names = ("total", "used", "free", "reserved")
         if memory is None:
-            memory = self._ask("nvmlDeviceGetMemoryInfo", problems, self._handle)
+            memory = self._ask("nvmlDeviceGetMemoryInfo", problems)
             names = names[:3]
         if memory is None:
             return
@@ -225,19 +223,18 @@ class GpuReader:
                 setattr(reading, f"memory_{name}_bytes", value)
 
     def _read_slow_calls(self, reading: GpuReading, problems: Problems) -> None:
-        handle = self._handle
-        reading.power_limit_mw = self._number("nvmlDeviceGetEnforcedPowerLimit", "power_mw", problems, handle)
+        reading.power_limit_mw = self._number("nvmlDeviceGetEnforcedPowerLimit", "power_mw", problems)
         for attribute, call, kind in (
             ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", "pcie_generation"),
             ("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", "pcie_generation"),
             ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", "pcie_width"),
             ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", "pcie_width"),
         ):
-            setattr(reading, attribute, self._number(call, kind, problems, handle))
-        mode = self._ask("nvmlDeviceGetMigMode", problems, handle)
+            setattr(reading, attribute, self._number(call, kind, problems))
+        mode = self._ask("nvmlDeviceGetMigMode", problems)
         reading.mig_enabled = None if mode is None else bool(mode[0])
         self._read_ecc_locations(reading, problems)
-        running: list[Any] = self._ask("nvmlDeviceGetComputeRunningProcesses", problems, handle) or []
+        running: list[Any] = self._ask("nvmlDeviceGetComputeRunningProcesses", problems) or []
         # Inside a container, NVML gives 0 for a process of another one.
         reading.pids = sorted({int(process.pid) for process in running if process.pid})
 
@@ -247,7 +244,7 @@ class GpuReader:
             for scope_number, scope in enumerate(("volatile", "aggregate")):
                 for place, location in ECC_LOCATIONS.items():
                     tag = f"[{kind},{scope},{location}]"
-                    arguments = (self._handle, kind_number, scope_number, place)
+                    arguments = (kind_number, scope_number, place)
                     count = self._ask(call, problems, *arguments, tag=tag)
                     if count is not None and self._sane(count, "counter", call + tag, problems):
                         reading.ecc.append(EccCount(kind, scope, location, int(count)))
@@ -256,7 +253,7 @@ class GpuReader:
         if "gpm" in self._absent:
             return {}
         if self._gpm is None:
-            gpm = GpmReader(self._library, self._subject, self._handle)
+            gpm = GpmReader(self._gpu)
             supported = self._guarded("nvmlGpmQueryDeviceSupport", gpm.is_supported, problems)
             if not supported:
                 self._absent.add("gpm")
@@ -266,7 +263,7 @@ class GpuReader:
         return self._guarded("gpm", lambda: reader.read(now_ns), problems) or {}
 
     def _number(self, call: str, kind: str, problems: Problems, *arguments: Any) -> int | None:
-        value = self._ask(call, problems, *arguments, tag=f"[{arguments[1]}]" if len(arguments) > 1 else "")
+        value = self._ask(call, problems, *arguments, tag=f"[{arguments[0]}]" if arguments else "")
         return int(value) if value is not None and self._sane(value, kind, call, problems) else None
 
     def _sane(self, value: float, kind: str, where: str, problems: Problems) -> bool:
@@ -279,7 +276,7 @@ class GpuReader:
         key = call + tag
         if key in self._absent:
             return None
-        return self._guarded(key, lambda: self._library.call(self._subject, call, *arguments), problems)
+        return self._guarded(key, lambda: self._gpu.ask(call, *arguments), problems)
 
     def _guarded(self, key: str, read: Callable[[], Any], problems: Problems) -> Any:
         """Return what `read` gives; None when it failed in a way that concerns this figure alone."""
@@ -303,7 +300,7 @@ class GpuReader:
             NvmlFailure: The GPU cannot even name itself.
         """
         try:
-            self._library.call(self._subject, "nvmlDeviceGetUUID", self._handle)
+            self._gpu.ask("nvmlDeviceGetUUID")
         except NvmlFailure as failure:
             raise failure if failure.driver_gone else NvmlFailure(GPU_NOT_FOUND) from None
 

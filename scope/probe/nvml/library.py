@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scope.errors import InputError, MissingExtraError
 
@@ -97,6 +97,36 @@ def error_name(code: int) -> str:
 
 def _silent(_gpu: str, _call: str) -> None:
     """Announce to nobody."""
+
+
+class GpuHandle(NamedTuple):
+    """A GPU that can be asked: what every reader of a part of it needs.
+
+    Attributes:
+        library: The opened NVML.
+        gpu: What its calls are announced under.
+        handle: NVML's handle of it.
+    """
+
+    library: NvmlLibrary
+    gpu: str
+    handle: Any
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Announce and make one call on this GPU.
+
+        Raises:
+            NvmlFailure: As `NvmlLibrary.call`.
+        """
+        return self.library.call(self.gpu, name, self.handle, *arguments)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Announce under this GPU, and make, one call on something else: a sample, an instance, a request.
+
+        Raises:
+            NvmlFailure: As `NvmlLibrary.call`.
+        """
+        return self.library.call(self.gpu, name, *arguments)
 
 
 class NvmlLibrary:

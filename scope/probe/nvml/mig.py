@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from scope.probe.nvml.gpm import GpmReader
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, text
+from scope.probe.nvml.library import GpuHandle, NvmlFailure, text
 from scope.probe.plausible import is_plausible
 from scope.probe.records import MigReading
 
@@ -18,15 +18,11 @@ class MigReader:
     """Reads the MIG instances of one GPU.
 
     Args:
-        library: The opened NVML.
-        gpu: What calls of the parent are announced under.
-        handle: The parent's handle.
+        gpu: The parent.
     """
 
-    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any) -> None:
-        self._library = library
+    def __init__(self, gpu: GpuHandle) -> None:
         self._gpu = gpu
-        self._handle = handle
         self._gpm: dict[tuple[int, str], GpmReader] = {}
 
     def read(self, now_ns: int, *, with_gpm: bool) -> list[MigReading]:
@@ -41,9 +37,9 @@ class MigReader:
         """
         readings: list[MigReading] = []
         seen: set[int] = set()
-        for slot in range(int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._handle))):
+        for slot in range(int(self._gpu.ask("nvmlDeviceGetMaxMigDeviceCount"))):
             try:
-                device = self._call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, slot)
+                device = self._gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", slot)
                 reading = self._read_instance(device)
             except NvmlFailure as failure:
                 # No instance in this slot, or it was destroyed just now.
@@ -59,9 +55,9 @@ class MigReader:
 
     def _read_instance(self, device: Any) -> MigReading:
         reading = MigReading(
-            text(self._call("nvmlDeviceGetUUID", device)),
-            int(self._call("nvmlDeviceGetGpuInstanceId", device)),
-            int(self._call("nvmlDeviceGetComputeInstanceId", device)),
+            text(self._gpu.call("nvmlDeviceGetUUID", device)),
+            int(self._gpu.call("nvmlDeviceGetGpuInstanceId", device)),
+            int(self._gpu.call("nvmlDeviceGetComputeInstanceId", device)),
         )
         name = self._optional("nvmlDeviceGetName", device)
         # NVML gives "NVIDIA H100 80GB HBM3 MIG 3g.40gb"; what stands after the model is the profile.
@@ -82,7 +78,7 @@ class MigReader:
         key = (reading.gpu_instance, reading.profile)
         reader = self._gpm.get(key)
         if reader is None:
-            reader = GpmReader(self._library, self._gpu, self._handle, gpu_instance=reading.gpu_instance)
+            reader = GpmReader(self._gpu, gpu_instance=reading.gpu_instance)
             self._gpm[key] = reader
         try:
             reading.activity_ratio = reader.read(now_ns)
@@ -96,11 +92,8 @@ class MigReader:
 
     def _optional(self, name: str, *arguments: Any) -> Any:
         try:
-            return self._call(name, *arguments)
+            return self._gpu.call(name, *arguments)
         except NvmlFailure as failure:
             if failure.lost or failure.driver_gone:
                 raise
             return None
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return self._library.call(self._gpu, name, *arguments)

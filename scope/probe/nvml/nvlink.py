@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from scope.probe.nvml.fields import FieldReader, Key, Report
-from scope.probe.nvml.library import NvmlFailure, NvmlLibrary, sysfs_address, text
+from scope.probe.nvml.library import GpuHandle, NvmlFailure, sysfs_address, text
 from scope.probe.nvml.tables import (
     NVLINK_BYTES,
     NVLINK_CALL_ERRORS,
@@ -28,15 +28,11 @@ class NvlinkReader:
     The number of links is asked for and never taken from a constant, which has grown with each generation.
 
     Args:
-        library: The opened NVML.
-        gpu: What its calls are announced under.
-        handle: Its handle.
+        gpu: The GPU.
     """
 
-    def __init__(self, library: NvmlLibrary, gpu: str, handle: Any) -> None:
-        self._library = library
+    def __init__(self, gpu: GpuHandle) -> None:
         self._gpu = gpu
-        self._handle = handle
         self._links: list[int] | None = None
         self._bytes: FieldReader | None = None
         self._health: FieldReader | None = None
@@ -81,7 +77,7 @@ class NvlinkReader:
         self._refused_calls.clear()
 
     def _find_links(self, report: Report) -> None:
-        count = FieldReader(self._library, self._gpu, self._handle, [("NVLINK_LINK_COUNT", 0)]).read(report)
+        count = FieldReader(self._gpu, [("NVLINK_LINK_COUNT", 0)]).read(report)
         links = min(int(count.get(("NVLINK_LINK_COUNT", 0), 0)), MAX_LINKS)
         self._links = list(range(links))
         self._bytes = self._fields([*NVLINK_BYTES])
@@ -91,7 +87,7 @@ class NvlinkReader:
 
     def _fields(self, names: list[str]) -> FieldReader:
         keys: list[Key] = [(name, link) for name in names for link in self._links or []]
-        return FieldReader(self._library, self._gpu, self._handle, keys)
+        return FieldReader(self._gpu, keys)
 
     def _reading(self, link: int) -> NvlinkReading:
         remote_pci, remote_type = self._remotes.get(link, (None, None))
@@ -149,7 +145,7 @@ class NvlinkReader:
         if link in self._states:
             return
         try:
-            self._states[link] = int(self._call("nvmlDeviceGetNvLinkState", link))
+            self._states[link] = int(self._gpu.ask("nvmlDeviceGetNvLinkState", link))
         except NvmlFailure as failure:
             if failure.lost:
                 raise
@@ -160,7 +156,7 @@ class NvlinkReader:
             if kind in self._errors[link] or counter in self._refused_calls:
                 continue
             try:
-                value = int(self._call("nvmlDeviceGetNvLinkErrorCounter", link, counter))
+                value = int(self._gpu.ask("nvmlDeviceGetNvLinkErrorCounter", link, counter))
             except NvmlFailure as failure:
                 if failure.lost:
                     raise
@@ -177,15 +173,12 @@ class NvlinkReader:
     def _read_remote(self, link: int) -> tuple[str | None, str | None]:
         address = kind = None
         try:
-            address = sysfs_address(text(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link).busId))
-            kind = NVLINK_REMOTE_TYPES.get(int(self._call("nvmlDeviceGetNvLinkRemoteDeviceType", link)))
+            address = sysfs_address(text(self._gpu.ask("nvmlDeviceGetNvLinkRemotePciInfo", link).busId))
+            kind = NVLINK_REMOTE_TYPES.get(int(self._gpu.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link)))
         except NvmlFailure as failure:
             if failure.lost:
                 raise
         return address or None, kind
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return self._library.call(self._gpu, name, self._handle, *arguments)
 
 
 def decode_error_ratio(packed: int) -> float:

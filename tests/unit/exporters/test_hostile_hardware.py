@@ -9,13 +9,13 @@ import pytest
 
 from exporters import metrics as m
 from exporters.node import NodeState
-from exporters.repair import repair
+from exporters.repair import COLLECTORS_OF_PARTS, repair
 from exporters.sampler import Sampler, encode
 from exporters.series import SeriesSet
-from exporters.wire import LENGTH, MAX_SAMPLE_BYTES, Sample, SamplerSettings, SharedPage
+from exporters.wire import COLLECTORS, LENGTH, MAX_SAMPLE_BYTES, Sample, SamplerSettings, SharedPage
 from scope.probe.nvml.library import NvmlFailure, NvmlLibrary
 from scope.probe.rdma import MAX_COUNTERS, MAX_DEVICES
-from scope.probe.records import EccCount, GpuIdentity, GpuReading, NfsMount, NfsOperation
+from scope.probe.records import EccCount, GpuIdentity, GpuReading, NetDevice, NfsMount, NfsOperation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,6 +142,17 @@ def test_repair_leaves_out_what_cannot_be_sent() -> None:
     assert mended.nfs[0].operations == []
     places = {problem.where for problem in mended.problems}
     assert {"gpus.power_mw", "gpus.ecc.count", "nfs.operations.requests"} <= places
+
+
+def test_every_problem_has_the_name_of_its_collector() -> None:
+    """What is mended in any part of a sample is counted under the word that switches its collector, and none else."""
+    sample = Sample(1, 2, 3, durations_ns={"net": 2**70})
+    for part in COLLECTORS_OF_PARTS:
+        record = NetDevice("x", up=True, speed_bytes_per_s=2**70)
+        setattr(sample, part, record if part == "host" else [record])
+    problems = repair(sample).problems
+    assert {problem.where.partition(".")[0] for problem in problems} == {*COLLECTORS_OF_PARTS, "durations_ns"}
+    assert {problem.collector for problem in problems} == set(COLLECTORS_OF_PARTS.values()) <= set(COLLECTORS)
 
 
 def test_a_name_cut_within_a_character() -> None:
