@@ -51,8 +51,10 @@ class LaunchStats(Table):
 class QueueDepth(Result, frozen=True, kw_only=True):
     """Launched minus started over one window (or the sum of several), weighted by time.
 
-    A launch is in the queue from the start of its call to the start of its first event; a graph counts once. Events
-    without a launch are not seen, and `num_unseen_events` counts those.
+    A launch is in the queue over the half-open [start of its call, start of its first event), of which the part inside
+    the window counts; a graph counts once. So a launch whose event begins the window has left the queue by then, and
+    one that enters at the nanosecond at which another leaves never waits with it. Events without a launch are not
+    seen, and `num_unseen_events` counts those.
     """
 
     window_ns: int
@@ -63,6 +65,7 @@ class QueueDepth(Result, frozen=True, kw_only=True):
     waited_ns: int
     """Sum over launches of the time in the queue inside the window: the integral of the depth."""
     max_depth: int
+    """Most launches that wait at the same time."""
     empty_ns: int
     """Time in which nothing is launched and not yet started."""
     host_bound_ns: int
