@@ -134,7 +134,8 @@ def readable_columns(table: pl.DataFrame) -> ReadableTable:
             columns[column.name] = NumberColumn(label=f"{heading} (UTC)", format="")
         else:
             divisor, name = _scale(column.to_list(), unit)
-            cells.append(column if divisor == 1 else column / divisor)
+            scaled = [None if value is None else value / divisor for value in column]
+            cells.append(column if divisor == 1 else pl.Series(column.name, scaled))
             label = f"{heading} ({name})" if name else heading
             columns[column.name] = NumberColumn(label=label, format=_FORMATS.get(unit, _SIGNIFICANT))
     return ReadableTable(cells=pl.DataFrame(cells), columns=columns, unknown=tuple(unknown))

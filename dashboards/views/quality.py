@@ -25,10 +25,15 @@ from scope.frames.schema import Events, Ranks, RankSteps
 from scope.report.inert import markdown_text
 from scope.report.sections.collectives import clock_table
 from scope.report.sections.quality import quality_table
+from scope.report.standing import count
+from scope.units import format_ratio
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dashboards.sources.catalogue import Source
     from dashboards.sources.runs import LiveRun
+    from scope.analysis.job import Analysis
 
 QUESTIONS: Final = {
     "Exporters that answer (1) or not (0)": "up",
@@ -44,6 +49,7 @@ def draw_trace(source: Source) -> None:
     say_traces(report)
     for warning in report.results.job.warnings:
         st.warning(markdown_text(warning), icon=":material/warning:")
+    say_trust(report.results.analysis)
     show_report_table(quality_table(report.results.analysis), key="quality")
     if report.results.collectives is not None:
         st.subheader("Clocks")
@@ -68,6 +74,44 @@ def draw_server(source: Source) -> None:
             st.caption("The server has no such series.")
 
 
+def lacks_of(table: pl.DataFrame) -> Iterator[str]:
+    """Yield what is missing from a run, one sentence each.
+
+    Args:
+        table: The row of each rank, as the page shows it.
+    """
+    dropped = int(table[RankSteps.num_dropped].sum())
+    if dropped:
+        yield f"The recorder dropped {count(dropped, 'record')}: its queue was full. Sums over calls are too small."
+    silent = table.filter(pl.col("steps").is_null())[RankSteps.rank].to_list()
+    if silent:
+        yield f"No step yet of {count(len(silent), 'rank')}: {', '.join(map(str, silent[:20]))}."
+    unknown = int(table["steps"].sum()) - int(table["steps_with_known_wait"].sum())
+    if unknown:
+        yield f"In {count(unknown, 'step')} it is not known how long the rank waited in communication."
+    least = table["wait_coverage_ratio"].min()
+    if isinstance(least, float) and least < 1:
+        yield f"The wait of only {format_ratio(least)} of some step's communication is known; the rest is work or wait."
+
+
+def say_trust(analysis: Analysis) -> None:
+    """Say in a sentence whether the traces were read whole."""
+    lost = [
+        f"{rank.label}: {count(rank.quality.events_lost, 'event')} lost"
+        + (", the file is cut off" if rank.quality.truncated else "")
+        for rank in analysis.ranks
+        if rank.quality.events_lost or rank.quality.truncated
+    ]
+    if lost:
+        st.warning("\n".join(f"- {markdown_text(each)}" for each in lost), icon=":material/rule:")
+        return
+    num_read = sum(rank.quality.events_read for rank in analysis.ranks)
+    st.success(
+        f"The traces were read whole: {num_read:,} events of {count(len(analysis.ranks), 'rank')}, none lost.",
+        icon=":material/check_circle:",
+    )
+
+
 def draw_run(run: LiveRun) -> None:
     """Draw what a recorded run lacks: ranks, records, wait sites, coverage of collectives."""
     say_age(run)
@@ -84,7 +128,16 @@ def draw_run(run: LiveRun) -> None:
         pl.col(RankSteps.disturbed).is_not_null().sum().alias("disturbed_steps"),
     )
     routes = run.ranks.filter(pl.col(Ranks.attempt) == run.attempt).select(Ranks.rank, Ranks.collectives_route)
-    show_table(by_rank.collect().join(routes, on=RankSteps.rank, how="full", coalesce=True).sort("rank"), key="by rank")
+    table = by_rank.collect().join(routes, on=RankSteps.rank, how="full", coalesce=True).sort("rank")
+    lacks = list(lacks_of(table))
+    if lacks:
+        st.warning("\n".join(f"- {lack}" for lack in lacks), icon=":material/rule:")
+    elif not run.problems and not run.summary().missing_ranks:
+        st.success(
+            f"Nothing is missing: {count(table.height, 'rank')} recorded, no record was dropped, every wait is known.",
+            icon=":material/check_circle:",
+        )
+    show_table(table, key="by rank")
     coverage = run.events().filter(pl.col(Events.kind).is_in(["coverage", "hook_disabled", "warning"]))
     if not coverage.is_empty():
         st.subheader("What recording has to say")
