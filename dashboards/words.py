@@ -39,12 +39,13 @@ def metric(
 
 def say_problems(run: LiveRun) -> None:
     """Say which files could not be read and which ranks are missing."""
-    missing = run.summary().missing_ranks
+    summary = run.summary()
+    missing, num_missing = summary.missing_ranks, summary.num_missing_ranks
     if missing:
-        first = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
-        have = "has" if len(missing) == 1 else "have"
+        first = ", ".join(map(str, missing[:20])) + (", …" if num_missing > 20 else "")
+        have = "has" if num_missing == 1 else "have"
         st.warning(
-            f"{count(len(missing), 'rank')} {have} recorded nothing: {first}. Figures over all ranks leave them out.",
+            f"{count(num_missing, 'rank')} {have} recorded nothing: {first}. Figures over all ranks leave them out.",
             icon=":material/visibility_off:",
         )
     for problem in run.problems:

@@ -13,6 +13,7 @@ from scope.analysis.recorded import compute_rank_excess, peer_sets, summarize_co
 from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import visible
+from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
 from scope.report.watching import look_at_run
 from scope.run.verdicts import find_holding
@@ -122,7 +123,10 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["steps_absent"]:
         yield f"  no steps: {visible(state['steps_absent'])}"
     if summary["missing_ranks"]:
-        yield f"  ranks that have recorded nothing: {', '.join(map(str, summary['missing_ranks'][:20]))}"
+        shown = tuple(summary["missing_ranks"])
+        more = summary["num_missing_ranks"] - len(shown)
+        rest = f" and {more:,} more" if more else ""
+        yield f"  ranks that have recorded nothing: {format_ranks(shown)}{rest}"
     yield from _phases(summary, state["custom_phases_ns"])
     yield from _collectives(state["collectives"])
     yield from _memory_lines(state["memory"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RECENT_STEPS: Final = 50
+_SHOWN_MISSING: Final = 1_024
 
 
 class RunSpeed(Result, frozen=True, kw_only=True):
@@ -41,8 +43,10 @@ class RunSummary(Result, frozen=True, kw_only=True):
     num_ranks: int
     """Ranks of the last attempt that have recorded anything."""
     world_size: int | None
-    missing_ranks: tuple[int, ...]
+    num_missing_ranks: int
     """Ranks of the last attempt that have recorded nothing."""
+    missing_ranks: tuple[int, ...]
+    """The first 1,024 of them: a run may claim a million ranks that never were."""
     last_step: int | None
     num_steps: int
     """Steps of all attempts; one that was repeated after a restart counts again."""
@@ -80,6 +84,7 @@ def summarize_run(
     overlays = _overlays(steps)
     ended_ns = _integer_or_none(by_step[StepSummary.end_ns].max()) if now_ns is None else now_ns
     goodput = compute_goodput(compute_kept(steps), ranks, now_ns=ended_ns or 0, began_ns=began_ns)
+    num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
         "last_step": (_integer_or_none(by_step[StepSummary.step].last()), "no step has ended yet"),
@@ -91,7 +96,8 @@ def summarize_run(
         attempt=attempt,
         num_ranks=current.height,
         world_size=world_size,
-        missing_ranks=tuple(sorted(set(range(world_size or 0)) - set(current[Ranks.rank].to_list()))),
+        num_missing_ranks=num_missing,
+        missing_ranks=missing,
         last_step=cast("int | None", known["last_step"][0]),
         num_steps=_integer(by_step[StepSummary.num_steps].sum()),
         speed=compute_speed(current, by_step, steps),
@@ -102,6 +108,13 @@ def summarize_run(
         recorder_ns=overlays[RankSteps.recorder_ns] or 0,
         num_dropped=overlays[RankSteps.num_dropped] or 0,
     )
+
+
+def _find_missing(world_size: int, present: set[int]) -> tuple[int, tuple[int, ...]]:
+    """Return how many ranks of a world are not there, and the first of them."""
+    absent = (rank for rank in range(world_size) if rank not in present)
+    first = tuple(islice(absent, _SHOWN_MISSING))
+    return world_size - sum(rank < world_size for rank in present), first
 
 
 WASTE_PHASES: Final = ("startup", "init", "input", "host_to_device", "checkpoint")

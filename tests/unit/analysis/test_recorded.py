@@ -205,7 +205,7 @@ def test_what_is_unknown_is_absent_with_its_reason() -> None:
     """Without peak, tokens and waits the figures are None and say why."""
     ranks = frame(Ranks, [rank_row(0, mfu_absent_reason="GPU 'X' is not in the catalogue", world_size=3)])
     summary = summarize_run(ranks, frame(RankSteps, [step_row(0, 0, {"forward": 5}, model_flop=1.0)]).lazy()).check()
-    assert summary.missing_ranks == (1, 2)
+    assert (summary.num_missing_ranks, summary.missing_ranks) == (2, (1, 2))
     assert summary.speed.absent["mfu_ratio"] == "GPU 'X' is not in the catalogue"
     assert set(summary.speed.absent) == {"mfu_ratio", "hfu_ratio", "tokens_per_s"}
     assert summary.absent["communication_wait_ns"] == "no wait site was seen"

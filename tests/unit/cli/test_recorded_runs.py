@@ -277,3 +277,21 @@ def test_ranks_without_a_launcher_that_a_signal_ended(
     for number in ranks:
         said = scope("show", tmp_path / "runs" / number.name).out.splitlines()[0]
         assert said.startswith(f"run {number.name}: ended without a goodbye at ")
+
+
+def test_a_world_of_a_million_ranks_is_a_short_answer(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """Whatever a run claims: missing ranks are counted, the first thousand listed, and told as ranges."""
+    run = write_run(tmp_path / "run")
+    rank_file = paths.rank_folder(run, 0, 0) / paths.RANK_FILE
+    info = msgspec.json.decode(rank_file.read_bytes())
+    rank_file.write_bytes(msgspec.json.encode(info | {"world_size": 2**20}))
+    told = scope("show", run, "--json").out
+    assert len(told) < 100_000
+    summary = json.loads(told)["summary"]
+    assert summary["num_missing_ranks"] == 2**20 - 1
+    assert summary["missing_ranks"] == list(range(1, 1_025))
+    assert "ranks that have recorded nothing: 1-1024 and 1,047,551 more\n" in scope("show", run).out
+    (found,) = (
+        one for one in json.loads(scope("doctor", run, "--json").out)["findings"] if one["check"] == "missing_ranks"
+    )
+    assert found["where"] == "ranks 1-1048575"
