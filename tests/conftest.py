@@ -40,3 +40,36 @@ def shared_traces() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the folder of shared traces at {folder} (or SCOPE_SHARED_TRACES)")
     return folder
+
+
+SHARED_TRACES = (
+    "hta/a100_alexnet",
+    "hta/a100_event_sync_multi_stream",
+    "hta/a100_nccl_metadata_rank0of2",
+    "hta/a100_train_rank3of8",
+    "hta/cpu_only_rank34of300",
+    "hta/mi250_minitoy",
+    "hta/sampled_rank-0",
+    "hta/sampled_rank-1",
+    "hta/triton_example",
+    "hta/v100_ns_resolution",
+    "hta/v100_train_rank1of2",
+    "kineto/v100_resnet50_dataloader_bound",
+    *(
+        f"param/dlrm_v100_8ranks/worker{rank}_step_12.1694128201{end}.pt.trace"
+        for rank, end in enumerate((545, 556, 554, 557, 547, 549, 553, 553))
+    ),
+    "tracelens/h100_bert_small",
+    "tracelens/h100_owlv2",
+    "tracelens/h100_vit_nsfw",
+    "tracelens/mi210_gpu_only",
+    "tracelens/mi300_bert_small",
+    "tracelens/mi300_hipgraph_decode",
+    "tracelens/mi300_torch_compile_triton",
+)
+
+
+@pytest.fixture(scope="session", params=SHARED_TRACES)
+def shared_trace(request: pytest.FixtureRequest, shared_traces: Path) -> Path:
+    """Each of these traces in turn: a test that takes it runs once a trace."""
+    return shared_traces / f"{request.param}.json.gz"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from polars.testing import assert_frame_equal
 
 from scope.analysis.breakdown import compute_part_breakdowns
@@ -19,36 +18,10 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-NAMES = (
-    "hta/a100_alexnet",
-    "hta/a100_event_sync_multi_stream",
-    "hta/a100_nccl_metadata_rank0of2",
-    "hta/a100_train_rank3of8",
-    "hta/cpu_only_rank34of300",
-    "hta/mi250_minitoy",
-    "hta/sampled_rank-0",
-    "hta/sampled_rank-1",
-    "hta/triton_example",
-    "hta/v100_ns_resolution",
-    "hta/v100_train_rank1of2",
-    "kineto/v100_resnet50_dataloader_bound",
-    "param/dlrm_v100_8ranks/worker0_*",
-    "param/dlrm_v100_8ranks/worker3_*",
-    "tracelens/h100_bert_small",
-    "tracelens/h100_owlv2",
-    "tracelens/h100_vit_nsfw",
-    "tracelens/mi210_gpu_only",
-    "tracelens/mi300_bert_small",
-    "tracelens/mi300_hipgraph_decode",
-    "tracelens/mi300_torch_compile_triton",
-)
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_breakdown_without_the_other_tables(shared_traces: Path, name: str) -> None:
+def test_breakdown_without_the_other_tables(shared_trace: Path) -> None:
     """Every part of every device has the same figures, and every table that was read the same rows."""
-    (path,) = shared_traces.glob(f"{name}.json.gz")
-    whole, narrow = load_rank(path), load_rank(path, options=ReadOptions(tables=(DeviceEvents,)))
+    whole, narrow = load_rank(shared_trace), load_rank(shared_trace, options=ReadOptions(tables=(DeviceEvents,)))
     timelines = [build_timeline(trace, options=Options()) for trace in (whole, narrow)]
     first, second = map(compute_part_breakdowns, timelines)
     assert first == second

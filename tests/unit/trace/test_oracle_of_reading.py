@@ -23,31 +23,6 @@ if TYPE_CHECKING:
 
     from scope.trace import RankTrace
 
-TRACES = (
-    "hta/a100_alexnet",
-    "hta/a100_event_sync_multi_stream",
-    "hta/a100_nccl_metadata_rank0of2",
-    "hta/a100_train_rank3of8",
-    "hta/cpu_only_rank34of300",
-    "hta/mi250_minitoy",
-    "hta/sampled_rank-0",
-    "hta/sampled_rank-1",
-    "hta/triton_example",
-    "hta/v100_ns_resolution",
-    "hta/v100_train_rank1of2",
-    "kineto/v100_resnet50_dataloader_bound",
-    *(
-        f"param/dlrm_v100_8ranks/worker{rank}_step_12.1694128201{end}.pt.trace"
-        for rank, end in enumerate((545, 556, 554, 557, 547, 549, 553, 553))
-    ),
-    "tracelens/h100_bert_small",
-    "tracelens/h100_owlv2",
-    "tracelens/h100_vit_nsfw",
-    "tracelens/mi210_gpu_only",
-    "tracelens/mi300_bert_small",
-    "tracelens/mi300_hipgraph_decode",
-    "tracelens/mi300_torch_compile_triton",
-)
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 HOST_CALLS = {"cuda_runtime", "cuda_driver", "Runtime"}
 OLD_RANGE = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.")
@@ -96,11 +71,10 @@ class Oracle:
         )
 
 
-@pytest.fixture(scope="module", params=TRACES)
-def both(request: pytest.FixtureRequest, shared_traces: Path) -> tuple[RankTrace, Oracle]:
+@pytest.fixture(scope="module")
+def both(shared_trace: Path) -> tuple[RankTrace, Oracle]:
     """One trace read by the product and by the oracle."""
-    path = shared_traces / f"{request.param}.json.gz"
-    return load_rank(path), Oracle(path)
+    return load_rank(shared_trace), Oracle(shared_trace)
 
 
 def _rows(frame: pl.DataFrame, *columns: str) -> Counter[tuple[Any, ...]]:
