@@ -359,7 +359,6 @@ class CallLog:
                 rolling & 0xFFFFFFFF,
                 shape.sizes,
                 issued_ns,
-                0,
             )
             try:
                 _pwrite(descriptor, _pack_crc(crc32(body)) + body, RING_OFFSETS[slot])

@@ -65,9 +65,10 @@ completed_ns.
 
 A call's place in the ring is `lap * 1024 + slot`."""
 
-RING_IN_PARTS: Final = struct.Struct("<IIHBBIiiI16sqq")
-"""The same bytes from fewer values, for the hot path: operation, variant, dtype and flags are one number (`RING_CODES`
-gives its first three bytes, the flags are the fourth), and in_bytes and out_bytes are 16 bytes (`RING_SIZES`)."""
+RING_IN_PARTS: Final = struct.Struct("<IIHBBIiiI16sq8x")
+"""The same bytes from fewer values, for the hot path, of a call that has not completed: operation, variant, dtype and
+flags are one number (`RING_CODES` gives its first three bytes, the flags are the fourth), in_bytes and out_bytes are
+16 bytes (`RING_SIZES`)."""
 
 RING_CODES: Final = struct.Struct("<BBBx")
 RING_SIZES: Final = struct.Struct("<QQ")

@@ -8,27 +8,40 @@ threads, which need it while they hold the queue's lock.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from scope.record.collectives.callers import (
+    API,
+    API_BLOCKING_P2P,
+    API_OBJECT,
+    COMPILED,
+    ENGINE,
+    FUNCTIONAL,
+)
 from scope.record.collectives.operations import SPECS
-from scope.record.collectives.tracker import written_tensors
-from scope.run.layout import FLAG_ASYNCHRONOUS
+from scope.record.collectives.shapes import make_shapes, remember
+from scope.record.collectives.tracker import is_on_device, says_asynchronous, written_tensors
+from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL, FLAG_DEVICE_TIMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scope.record.collectives.guard import HookGuard
     from scope.record.collectives.operations import OperationSpec
+    from scope.record.collectives.shapes import Shapes
     from scope.record.collectives.tracker import CallTracker
-    from scope.run.calls import Call
 
 # torch annotates only a part of itself, and the way to go on to the next kernel is private.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
 
 _KEY = "BackendSelect"
+_NEW: Final = -2
+_NO_INDEX: Final = 1_000_000
 
 
 def missing_parts() -> list[str]:
@@ -84,16 +97,25 @@ class DispatcherRoute:
         self.operators.clear()
         self._wait.detach()
 
-    def _kernel(self, spec: OperationSpec, operator: Any, after: Any) -> Callable[..., Any]:
-        tracker, guard, finish = self._tracker, self._guard, self._finish
-        begin = tracker.starter(spec, async_index=_argument_index(operator, "async_op"))
+    def _kernel(self, spec: OperationSpec, operator: Any, after: Any) -> Callable[..., Any]:  # noqa: C901 - see below
+        tracker, guard, thread = self._tracker, self._guard, self._tracker.thread
+        table, kinds, group_of = tracker.callers, tracker.callers.kinds, tracker.groups.of
+        issue, follow, device_issued = tracker.sink.issue, tracker.follow, tracker.device.issued
+        unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox
         redispatch = operator._handle.redispatch_boxed
-        hook = f"c10d::{spec.name}"
-        always, asynchronous = spec.blocking, FLAG_ASYNCHRONOUS
+        group_index, sign, blocking = spec.group_index, spec.signature, spec.blocking
+        async_index = _argument_index(operator, "async_op")
+        told = async_index is not None
+        if async_index is None:
+            async_index = _NO_INDEX
+        getframe, monotonic = sys._getframe, time.monotonic_ns
         below: dict[int, Any] = {}
+        known: dict[Any, Shapes] = {}
         works = True
 
-        def kernel(keyset: Any, *args: Any) -> Any:
+        # Flat, and its names bound above: what is looked up or called in here is paid by every collective, and several
+        # times over where the step between two of them has emptied the caches.
+        def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901
             nonlocal works
             key = keyset.raw_repr()
             rest = below.get(key)
@@ -101,29 +123,71 @@ class DispatcherRoute:
                 rest = below[key] = keyset & after
             if not (works and tracker.active):
                 return redispatch(rest, *args)
-            call = None
+            kind, call, asynchronous = ENGINE, None, False
             try:
-                call = begin(args)
+                process_group = unbox_group(args[group_index])
+                signature = sign(id(process_group), args)
+                shapes = known.get(signature)
+                if shapes is None or shapes.reference() is not process_group:
+                    group = group_of(process_group)
+                    shapes = make_shapes(spec, group, spec.measure(args, group.rank))
+                    remember(known, signature, shapes)
+                try:
+                    frame = getframe(1)
+                    code = frame.f_code
+                    kind = kinds.get(id(code), _NEW)
+                    if kind == _NEW:
+                        kind = table.kind(code)
+                except ValueError:
+                    # A thread of the autograd engine has no Python frame.
+                    frame = None
+                # Trailing arguments that have their default value are not passed: asynchronous is the default.
+                asynchronous = len(args) <= async_index or args[async_index]
+                shape, flags = shapes.plain, 0
+                if not (kind <= API and told and shapes.is_settled):
+                    if kind == FUNCTIONAL:
+                        frame, kind = table.above_modes(frame)
+                    if kind == API:
+                        if shapes.may_be_control or not told:
+                            kind = table.walk_api(frame)
+                            if kind == API_OBJECT:
+                                shape, flags = shapes.objects, FLAG_CONTROL
+                            if not told:
+                                asynchronous = kind != API_BLOCKING_P2P and says_asynchronous(frame)
+                    elif kind >= FUNCTIONAL:
+                        shape = shapes.functional
+                        if kind == COMPILED or table.is_compiled(frame):
+                            flags = FLAG_COMPILED
+                    if shapes.on_device is not False and (shapes.on_device or is_on_device(args)):
+                        flags |= FLAG_DEVICE_TIMED
+                # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
+                if asynchronous and not blocking:
+                    thread.blocking = None
+                    call = issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
+                else:
+                    asynchronous = False
+                    thread.blocking = call = issue(shape, flags, monotonic())
+                if flags & FLAG_DEVICE_TIMED:
+                    device_issued(call)
             except Exception as error:  # noqa: BLE001 - the one guard
                 works = False
                 guard.disable(hook, error)
             result = redispatch(rest, *args)
-            if call is not None and (call.flags & asynchronous or always):
-                try:
-                    finish(call, spec, args, result)
-                except Exception as error:  # noqa: BLE001 - the one guard
-                    works = False
-                    guard.disable(hook, error)
+            if call is None or not (asynchronous or blocking):
+                return result
+            try:
+                if blocking:
+                    tracker.end_inside(call)
+                else:
+                    work = result[-1] if type(result) is tuple else result
+                    follow(call, spec, kind, written_tensors(args), None if work is None else unbox_work(work))
+            except Exception as error:  # noqa: BLE001 - the one guard
+                works = False
+                guard.disable(hook, error)
             return result
 
+        hook = f"c10d::{spec.name}"
         return kernel
-
-    def _finish(self, call: Call, spec: OperationSpec, args: Any, result: Any) -> None:
-        if spec.blocking:
-            self._tracker.end_inside(call)
-        else:
-            work = result[-1] if type(result) is tuple else result
-            self._tracker.end(call, spec, written_tensors(args), work)
 
 
 class WaitTensorKernel:

@@ -2,8 +2,8 @@
 
 A group whose calls tell of their completion by a callback in Python must not go while one is under way: gloo's
 destructor joins the thread that runs callbacks, and C++ owners such as DDP's reducer destroy it while they hold the
-interpreter lock for which that thread waits. So groups of the host are kept until torch has forgotten them and their
-last callback is gone.
+interpreter lock for which that thread waits. So groups of the host are kept until torch has forgotten them, or nobody
+else holds one that torch never knew, and their last callback is gone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _UNNAMED_MESH_PREFIX: Final = "mesh_dim_"
 _LAST_CALLBACKS_S: Final = 0.2
 _UNLEASED: Final = 2
 """References to a lease that no callback holds: that of the list, and that of the question."""
+_UNHELD: Final = 3
+"""References to a process group that only we hold: that of its `Group`, and two of the question."""
 
 
 class Lease:
@@ -50,6 +52,7 @@ class Group:
         reference: Weak: a group that is destroyed must be free to go.
         kept: The process group itself until it may go (see the module); None for one of a device.
         on_device: Whether its calls run on a device's streams; None where that depends on their tensors.
+        registered: Whether torch.distributed has known it; one that a program made by itself has no name.
     """
 
     __slots__ = (
@@ -64,12 +67,13 @@ class Group:
         "rank",
         "ranks",
         "reference",
+        "registered",
     )
 
     def __init__(self, number: int, process_group: Any) -> None:
         self.number = number
         self.reference = weakref.ref(process_group)
-        self.name: str = process_group.group_name
+        self.name = _name_of(process_group)
         self.rank: int = process_group.rank()
         self.ranks = _global_ranks(process_group)
         self.backend = _backend(process_group)
@@ -77,8 +81,8 @@ class Group:
         self.description: str | None = getattr(process_group, "group_desc", None) or None
         self.mesh_axis = _axis_of_description(self.description)
         self.destroyed_ns: int | None = None
-        # torch knows nothing of the life of a group that it has not registered; its maker does.
-        self.kept: Any = None if self.on_device or not _is_registered(process_group) else process_group
+        self.registered = process_group in (_registered_groups() or ())
+        self.kept: Any = None if self.on_device else process_group
 
     def info(self) -> GroupInfo:
         """Return the record of the run directory."""
@@ -132,10 +136,8 @@ class GroupTable:
         """Note which groups are gone; call it about once a second."""
         registered = _registered_groups()
         for group in self._groups:
-            if group.destroyed_ns is None:
-                process_group = group.reference()
-                if process_group is None or (registered is not None and process_group not in registered):
-                    group.destroyed_ns = time.monotonic_ns() + self._wall_offset_ns
+            if group.destroyed_ns is None and _is_gone(group, registered or {}):
+                group.destroyed_ns = time.monotonic_ns() + self._wall_offset_ns
             if group.destroyed_ns is not None and not self._has_callbacks(group):
                 group.kept = None
 
@@ -155,7 +157,8 @@ class GroupTable:
     def _add(self, process_group: Any) -> Group:
         for known in self._groups:
             # The Python object of a group that torch made in C++ alone is a new one each time.
-            if known.reference() is None and known.destroyed_ns is None and known.name == process_group.group_name:
+            is_open = known.reference() is None and known.destroyed_ns is None
+            if is_open and known.name and known.name == _name_of(process_group):
                 known.reference = weakref.ref(process_group)
                 self.by_id[id(process_group)] = known
                 return known
@@ -261,8 +264,22 @@ def _knows_no_device() -> bool:
     return not any(built_for) and torch._C._get_privateuse1_backend_name() == "privateuseone"
 
 
-def _is_registered(process_group: Any) -> bool:
-    return process_group in (_registered_groups() or ())
+def _name_of(process_group: Any) -> str:
+    try:
+        return process_group.group_name
+    except RuntimeError:
+        return ""  # made by hand, and not named
+
+
+def _is_gone(group: Group, registered: dict[Any, Any]) -> bool:
+    """Return whether nobody can use a group any more, as far as can be told."""
+    process_group = group.reference()
+    if process_group is None:
+        return True
+    if process_group in registered:
+        group.registered = True
+        return False
+    return group.registered or (group.kept is not None and sys.getrefcount(process_group) <= _UNHELD)
 
 
 def _registered_groups() -> dict[Any, Any] | None:

@@ -33,9 +33,10 @@ class Shapes:
         functional: Called by an operator or a compiled graph.
         objects: Called by an object collective.
         may_be_control: The element type is one that object collectives send.
+        is_settled: On the host, and who of torch's API calls changes nothing.
     """
 
-    __slots__ = ("functional", "may_be_control", "objects", "on_device", "plain", "reference")
+    __slots__ = ("functional", "is_settled", "may_be_control", "objects", "on_device", "plain", "reference")
 
     def __init__(self, plain: CallShape, group: Group, *, may_be_control: bool) -> None:
         """Take what the arguments of a call on a group say."""
@@ -45,6 +46,7 @@ class Shapes:
         self.functional = plain.with_variant(FUNCTIONAL) if plain.variant == PLAIN else plain
         self.objects = plain.with_variant(OBJECT)
         self.may_be_control = may_be_control
+        self.is_settled = group.on_device is False and not may_be_control
 
 
 def dtype_codes() -> dict[Any, int]:

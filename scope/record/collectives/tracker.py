@@ -7,10 +7,12 @@ the same Python object only while it lives, and by it a later `wait` is known to
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,7 +27,6 @@ from scope.record.collectives.callers import (
     FUNCTIONAL,
 )
 from scope.record.collectives.device_times import DeviceTimes
-from scope.record.collectives.shapes import make_shapes, remember
 from scope.record.collectives.waits import BackwardWaits
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL, FLAG_DEVICE_TIMED
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 # pyright: reportPrivateUsage=false
 
 _MAX_REMEMBERED: Final = 4096
-_BY_STORAGE: Final = frozenset({FUNCTIONAL, COMPILED, ENGINE})
 _NO_BACKWARD: Final = -1
 _in_backward = torch._C._current_graph_task_id
 _monotonic = time.monotonic_ns
@@ -76,6 +76,8 @@ class CallTracker:
         works: By the id of a Work: a weak reference to it, and its call.
         thread: What the calling thread has open.
         device: Times of calls on a device's streams.
+        groups: Finds the group of a call.
+        callers: Knows who calls.
     """
 
     def __init__(
@@ -94,83 +96,14 @@ class CallTracker:
         self.works: dict[int, tuple[weakref.ref[Any], Call]] = {}
         self.thread = ThreadState()
         self.device = device or DeviceTimes(sink)
-        self._groups = groups
+        self.groups = groups
+        self.callers = callers.CallerTable()
         self._guard = guard
         self._issue = sink.issue
-        self._callers = callers.CallerTable()
         self._storages: dict[int, Call] = {}
         self._without_future: set[str] = set()
-        self._unbox_work = torch.distributed.Work.unbox
-        self._unbox_group = torch.distributed.ProcessGroup.unbox
+        self._completed = _make_completed(sink.complete, guard)
         self._backward = BackwardWaits(sink, guard, self.thread, self.device)
-
-    def starter(  # noqa: C901 - flat on purpose, see below
-        self, spec: OperationSpec, *, async_index: int | None
-    ) -> Callable[[Sequence[Any]], Call]:
-        """Return the function that takes a call of one operator of c10d just before it goes on to the backend.
-
-        The kernel itself must call it: the frame above the kernel is the caller.
-
-        Args:
-            spec: Which operator.
-            async_index: Place of `async_op` among its arguments; None where the operator does not say.
-        """
-        unbox, group_of = self._unbox_group, self._groups.of
-        group_index, sign, blocking = spec.group_index, spec.signature, spec.blocking
-        kinds, table, thread, issue = self._callers.kinds, self._callers, self.thread, self._issue
-        monotonic, getframe = time.monotonic_ns, sys._getframe
-        device_issued = self.device.issued
-        known: dict[Any, Shapes] = {}
-
-        # Flat, and its names bound above: what is looked up or called in here is paid by every collective.
-        def begin(args: Sequence[Any]) -> Call:  # noqa: C901
-            process_group = unbox(args[group_index])
-            signature = sign(id(process_group), args)
-            shapes = known.get(signature)
-            if shapes is None or shapes.reference() is not process_group:
-                group = group_of(process_group)
-                shapes = make_shapes(spec, group, spec.measure(args, group.rank))
-                remember(known, signature, shapes)
-            try:
-                frame = getframe(2)
-                kind = kinds.get(id(frame.f_code))
-                if kind is None:
-                    kind = table.kind(frame.f_code)
-            except ValueError:
-                # A thread of the autograd engine has no Python frame.
-                frame, kind = None, ENGINE
-            if kind == FUNCTIONAL:
-                frame, kind = table.above_modes(frame)
-            shape = shapes.plain
-            flags = 0
-            # Trailing arguments that have their default value are not passed: asynchronous is the default.
-            asynchronous = async_index is None or len(args) <= async_index or args[async_index]
-            if kind == API:
-                if shapes.may_be_control or async_index is None:
-                    kind = table.walk_api(frame)
-                    if kind == API_OBJECT:
-                        shape = shapes.objects
-                        flags = FLAG_CONTROL
-                    if async_index is None:
-                        asynchronous = kind != API_BLOCKING_P2P and _says_asynchronous(frame)
-            elif kind >= FUNCTIONAL:
-                shape = shapes.functional
-                if kind == COMPILED or table.is_compiled(frame):
-                    flags = FLAG_COMPILED
-            if shapes.on_device is not False and (shapes.on_device or is_on_device(args)):
-                flags |= FLAG_DEVICE_TIMED
-            # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
-            if asynchronous and not blocking:
-                thread.kind = kind
-                thread.blocking = None
-                call = issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
-            else:
-                thread.blocking = call = issue(shape, flags, monotonic())
-            if flags & FLAG_DEVICE_TIMED:
-                device_issued(call)
-            return call
-
-        return begin
 
     def begin_shaped(self, shapes: Shapes, tensors: Sequence[Any], *, asynchronous: bool | None, depth: int) -> Call:
         """Take a call that a hook describes by itself.
@@ -183,9 +116,9 @@ class CallTracker:
         """
         try:
             frame = sys._getframe(depth)
-            kind = self._callers.kinds.get(id(frame.f_code))
+            kind = self.callers.kinds.get(id(frame.f_code))
             if kind is None:
-                kind = self._callers.kind(frame.f_code)
+                kind = self.callers.kind(frame.f_code)
         except ValueError:
             # A thread of C++ has no Python frame.
             frame, kind = None, ENGINE
@@ -193,14 +126,14 @@ class CallTracker:
         if kind == API:
             # Hooks say of `send` and `recv`, which block, what they say of `isend` and `irecv`.
             if shapes.may_be_control or asynchronous is None or shape.word < 0:
-                kind = self._callers.walk_api(frame)
+                kind = self.callers.walk_api(frame)
                 if kind == API_OBJECT and shapes.may_be_control:
                     shape, flags = shapes.objects, FLAG_CONTROL
                 if asynchronous is None:
-                    asynchronous = kind != API_BLOCKING_P2P and _says_asynchronous(frame)
+                    asynchronous = kind != API_BLOCKING_P2P and says_asynchronous(frame)
         elif kind >= FUNCTIONAL:
             shape = shapes.functional
-            flags = FLAG_COMPILED if kind == COMPILED or self._callers.is_compiled(frame) else 0
+            flags = FLAG_COMPILED if kind == COMPILED or self.callers.is_compiled(frame) else 0
         if shapes.on_device is not False and (shapes.on_device or any(not tensor.is_cpu for tensor in tensors)):
             flags |= FLAG_DEVICE_TIMED
         thread = self.thread
@@ -214,19 +147,8 @@ class CallTracker:
             self.device.issued(call)
         return call
 
-    def end(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], boxed_work: Any) -> None:
-        """Take the boxed Work of an asynchronous call that the backend has accepted.
-
-        Args:
-            call: What `begin` returned.
-            spec: Which operator.
-            tensors: The tensors that it writes.
-            boxed_work: The script object, or None.
-        """
-        self.track(call, spec, tensors, None if boxed_work is None else self._unbox_work(boxed_work))
-
     def track(self, call: Call, spec: OperationSpec, tensors: Iterable[Any], work: Any) -> None:
-        """Follow an asynchronous call that the backend has accepted.
+        """Follow an asynchronous call of this thread, the last that it began, once the backend has accepted it.
 
         Args:
             call: What `begin_shaped` returned.
@@ -234,17 +156,28 @@ class CallTracker:
             tensors: The tensors that it writes.
             work: Its Work, or None.
         """
-        if not call.flags & FLAG_ASYNCHRONOUS:
-            return
-        kind = self.thread.kind
-        if kind in _BY_STORAGE:
+        if call.flags & FLAG_ASYNCHRONOUS:
+            self.follow(call, spec, self.thread.kind, tensors, work)
+
+    def follow(self, call: Call, spec: OperationSpec, kind: int, tensors: Iterable[Any], work: Any) -> None:
+        """Follow an asynchronous call that the backend has accepted.
+
+        Args:
+            call: The call.
+            spec: Which operation.
+            kind: Kind of its caller (`callers`).
+            tensors: The tensors that it writes.
+            work: Its Work, or None.
+        """
+        if kind >= ENGINE:
+            storages = self._storages
             for tensor in tensors:
-                self._storages[tensor.data_ptr()] = call
-            if len(self._storages) > _MAX_REMEMBERED:
+                storages[tensor.data_ptr()] = call
+            if len(storages) > _MAX_REMEMBERED:
                 self._forget_oldest_storages()
             if kind == ENGINE:
                 self._backward.watch(call)
-        elif _in_backward() != _NO_BACKWARD and self._callers.is_gradient_hook(_frame_above(1)):
+        elif _in_backward() != _NO_BACKWARD and self.callers.is_gradient_hook(_frame_above(1)):
             # The reducer waits for the future that the hook returns.
             self._backward.watch(call)
         if work is None:
@@ -252,12 +185,13 @@ class CallTracker:
         # A device's future calls back when the work is queued.
         if not call.flags & FLAG_DEVICE_TIMED and spec.name not in self._without_future:
             try:
-                lease = self._groups.leases[call.shape.group]
-                work.get_future().add_done_callback(Completion(self.sink, call, self._guard, lease))
+                work.get_future().add_done_callback(
+                    partial(self._completed, call, self.groups.leases[call.shape.group])
+                )
             except RuntimeError:
                 # gloo's sends, among others, have no future; they are complete when somebody has waited for them.
                 self._without_future.add(spec.name)
-        if kind not in _BY_STORAGE:
+        if kind < ENGINE:
             self.remember_work(work, call)
 
     def remember_work(self, work: Any, call: Call) -> None:
@@ -336,28 +270,40 @@ class CallTracker:
             self.works.clear()
 
 
-class Completion:
-    """Called by the backend's thread when a call is over. It holds what is known of the call, none of its tensors."""
+class _ThreadOfC(threading.local):
+    """Whether a thread of the backend keeps the state that the interpreter gave it."""
 
-    __slots__ = ("_call", "_guard", "_lease", "_sink")
+    keeps_state = False
 
-    def __init__(self, sink: CallSink, call: Call, guard: HookGuard, lease: Lease) -> None:
-        self._lease = lease
-        self._sink = sink
-        self._call = call
-        self._guard = guard
 
-    def __call__(self, future: Any) -> None:
-        """Note the completion, unless the call failed."""
-        now = _monotonic()
+def _make_completed(complete: Callable[[Call, int], None], guard: HookGuard) -> Callable[[Call, Lease, Any], None]:
+    """Return what a backend's thread runs when a call is over; it gets what is known of the call, none of its tensors.
+
+    Args:
+        complete: Takes the call and the instant.
+        guard: Told what it raised.
+    """
+    thread = _ThreadOfC()
+    keep_state = ctypes.pythonapi.PyGILState_Ensure
+    monotonic = _monotonic
+
+    def completed(call: Call, lease: Lease, future: Any) -> None:
+        now = monotonic()
+        if not thread.keeps_state:
+            # The interpreter makes a state for a thread of C++ at each callback and takes it away after, which takes
+            # longer than the callback does. One more reference keeps it until the interpreter ends.
+            thread.keeps_state = True
+            keep_state()
         try:
             future.value()
         except Exception:  # noqa: BLE001 - a call that failed has not completed; its waiter gets the error
             return
         try:
-            self._sink.complete(self._call, now)
+            complete(call, now)
         except Exception as error:  # noqa: BLE001 - the one guard
-            self._guard.disable("completion", error)
+            guard.disable("completion", error)
+
+    return completed
 
 
 def written_tensors(args: Sequence[Any]) -> Iterable[Any]:
@@ -384,7 +330,7 @@ def _frame_above(depth: int) -> FrameType | None:
         return None
 
 
-def _says_asynchronous(frame: Any) -> bool:
+def says_asynchronous(frame: Any) -> bool:
     """Return whether a function of torch.distributed was called with `async_op`, where the operator does not say."""
     if frame is None:
         return True
