@@ -14,7 +14,7 @@ from scope.report.findings import FINDING_KINDS
 from scope.report.rows import ABSENT_KEY, record_schema, to_records
 from scope.report.sections import breakdown, collectives, host, idle, kernels, memory, path, roofline, stragglers
 from scope.report.sections.breakdown import BREAKDOWN_COLUMNS, device_name
-from scope.report.sections.quality import QUALITY_COLUMNS, quality_record
+from scope.report.sections.quality import MISSING_RANKS, QUALITY_COLUMNS, format_ranks, quality_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def to_document(results: Results, findings: Sequence[Finding]) -> dict[str, Any]
         "scope_version": scope.__version__,
         "options": {each.name: getattr(analysis.options, each.name) for each in fields(analysis.options)},
         "world_size": analysis.world_size,
-        "missing_ranks": list(analysis.missing_ranks),
+        "missing_ranks": format_ranks(analysis.missing_ranks),
         "warnings": list(analysis.warnings),
         "ranks": [_rank(rank) for rank in analysis.ranks],
         "total": _breakdown(analysis.breakdown, analysis.absent.get("breakdown", _NO_EVENTS)),
@@ -85,7 +85,7 @@ def document_schema() -> dict[str, Any]:
             "additionalProperties": {"type": "boolean"},
         },
         "world_size": _nullable("integer", "Ranks of the job, as the traces say."),
-        "missing_ranks": _list({"type": "integer"}, "Ranks of the job of which no file was given."),
+        "missing_ranks": _typed("string", MISSING_RANKS),
         "warnings": _list({"type": "string"}, "Sentences: files skipped, ranks guessed, windows that barely overlap."),
         "ranks": _list(_rank_schema(), "One record a file, by rank; times are sums over its devices."),
         "total": _described(_breakdown_schema(), "Sum over all ranks and devices."),
@@ -236,7 +236,7 @@ def _breakdown_schema() -> dict[str, Any]:
 
 def _quality_schema() -> dict[str, Any]:
     schema = record_schema(QUALITY_COLUMNS[1:])
-    schema["properties"]["missing_ranks"] = _list({"type": "integer"}, "Ranks of the job of which no file was given.")
+    schema["properties"]["missing_ranks"] = _typed("string", MISSING_RANKS)
     return _described(schema, "How far to trust this rank's figures.")
 
 

@@ -29,6 +29,7 @@ UNKNOWN_SHARE: Final = 0.9
 WORTH_ASKING_SHARE: Final = 0.01
 """Share of a device's busy time that such a stream must hold to be worth a question."""
 _MOST_NAMED: Final = 4
+_LISTED_RANKS: Final = 1_024
 _TOTAL: Final = "total_ns"
 _UNKNOWN: Final = "unknown_ns"
 _OF_DEVICE: Final = "of_device_ns"
@@ -45,7 +46,8 @@ def trace_too_poor(results: Results, basis: Basis) -> Iterator[Finding]:
     yield Finding(
         kind="trace_too_poor",
         title=f"The traces cannot say everything; they lack: {missing}",
-        where=Where(ranks=results.job.missing_ranks),
+        # Many are told by the title, as ranges.
+        where=Where(ranks=results.job.missing_ranks if len(results.job.missing_ranks) <= _LISTED_RANKS else ()),
         evidence=(
             Evidence(column("events_lost", "records lost", "Records that could not be read.", unit="count"), lost),
             Evidence(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scope.analysis.job import Analysis, RankAnalysis
     from scope.report.table import Cell, ReportColumn, ReportTable
 
+MISSING_RANKS: Final = "Ranks of the job of which no file was given, as ranges (`1-3, 7`); empty when there is none."
 _MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "events_read": ("read", "Records that were read, the dropped ones apart."),
     "events_lost": ("lost", "Records that could not be read, or hold nonsense that no repair makes true."),
@@ -28,7 +29,7 @@ _MEANINGS: Final[dict[str, tuple[str, str]]] = {
         "Operators that are neither inside nor outside the one before them on their thread.",
     ),
     "steps_found": ("steps", "Profiler steps."),
-    "missing_ranks": ("missing ranks", "Ranks of the job of which no file was given."),
+    "missing_ranks": ("missing ranks", MISSING_RANKS),
     "clock_interval_ns": ("clock interval", "Width of the interval that the clock offset is known to."),
     "attributed_ratio": ("attributed", "Share of device time whose operator is known."),
     "roofline_coverage_ratio": ("on the roofline", "Share of compute time that the roofline places."),
@@ -60,7 +61,7 @@ def quality_table(analysis: Analysis) -> ReportTable:
 def quality_record(rank: RankAnalysis) -> dict[str, Any]:
     """Return the quality of one rank for JSON, with every key of `TraceQuality` and the reasons of its nulls."""
     values: dict[str, Any] = {each.name: getattr(rank.quality, each.name) for each in fields(TraceQuality)}
-    values["missing_ranks"] = list(rank.quality.missing_ranks)
+    values["missing_ranks"] = format_ranks(rank.quality.missing_ranks)
     absent = {name: _NOT_KNOWN[name] for name, value in values.items() if value is None}
     return {**values, "absent": absent}
 

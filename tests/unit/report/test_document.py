@@ -102,3 +102,15 @@ def assert_absent_has_reasons(value: Any, *, path: str) -> None:
     elif isinstance(value, list):
         for index, each in enumerate(value):
             assert_absent_has_reasons(each, path=f"{path}[{index}]")
+
+
+def test_a_world_of_a_million_ranks_is_a_short_document(tmp_path: Path) -> None:
+    """Whatever a trace claims: missing ranks are ranges, and the document stays small."""
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 5, "args": {"device": 0}}
+    trace = {"distributedInfo": {"rank": 3, "world_size": 2**20}, "traceEvents": [event]}
+    (tmp_path / "t.json").write_text(json.dumps(trace))
+    results = compute_results(load([str(tmp_path / "t.json")]))
+    made = document(results)
+    jsonschema.Draft202012Validator(document_schema()).validate(made)
+    assert made["missing_ranks"] == made["ranks"][0]["quality"]["missing_ranks"] == "0-2, 4-1048575"
+    assert len(encode_json(to_document(results, find_all(results)))) < 100_000
