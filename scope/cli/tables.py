@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -96,19 +97,36 @@ def check_writable(path: Path, *, force: bool) -> None:
 
 
 def write_file(path: Path, text: str, *, force: bool) -> None:
-    """Write a file and say so on stderr; one that is there is replaced only when the user says so.
+    """Write a file whole or not at all, and say so on stderr; one that is there is replaced only when the user says so.
 
     Raises:
         UsageError: The file is there and `force` is not given.
-        InputError: It cannot be written.
+        InputError: It cannot be written; what was there before is there still.
     """
+    content = text.encode("utf-8", errors="backslashreplace")
     try:
-        with path.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except FileExistsError as error:
-        message = f"{path} is there already; --force replaces it"
-        raise UsageError(message) from error
+        if path.exists() and not path.is_file():
+            # A pipe or a device is written to; a file must not take its place.
+            path.write_bytes(content)
+        else:
+            _replace_whole(path, content, force=force)
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror or error}"
         raise InputError(message) from error
     sys.stderr.write(f"wrote {path}\n")
+
+
+def _replace_whole(path: Path, content: bytes, *, force: bool) -> None:
+    """Write a new file beside the place, and give it the name when all of it is on the disk."""
+    target = path.resolve()
+    fresh = target.with_name(f".scope-{os.getpid()}.part")
+    try:
+        with fresh.open("xb") as file:
+            file.write(content)
+            file.flush()
+            # A network file system may tell only now that the disk is full.
+            os.fsync(file.fileno())
+        check_writable(path, force=force)
+        fresh.rename(target)
+    finally:
+        fresh.unlink(missing_ok=True)

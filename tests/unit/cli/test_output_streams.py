@@ -84,3 +84,37 @@ def test_a_summary_of_a_file_loads_no_more_than_it_needs(trace: Callable[..., Pa
     command = [sys.executable, "-c", code, "analyze", "--no-cache", str(trace())]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("before", [None, "an older page"])
+def test_a_page_that_finds_no_room_leaves_nothing(
+    trace: Callable[..., Path], tmp_path: Path, before: str | None
+) -> None:
+    """Neither half a page nor an empty one nor a helper file stays; a page that was there before is there still."""
+    page = tmp_path / "pages" / "report.html"
+    page.parent.mkdir()
+    if before is not None:
+        page.write_text(before)
+    code = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "from scope.cli.main import main\nmain()"
+    )
+    command = [sys.executable, "-c", code, "analyze", "--no-cache", str(trace()), "--html", str(page), "--force"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert done.stderr == f"scope: {page}: cannot be written: File too large\n"
+    assert [child.name for child in page.parent.iterdir()] == ([] if before is None else ["report.html"])
+    assert before is None or page.read_text() == before
+
+
+def test_a_page_takes_the_place_of_no_device(trace: Callable[..., Path], tmp_path: Path) -> None:
+    """What is no regular file is written to; a link keeps pointing to the file that is replaced."""
+    real, link = tmp_path / "real.html", tmp_path / "link.html"
+    link.symlink_to(real)
+    real.write_text("old")
+    for place in (link, Path(os.devnull)):
+        command = [sys.executable, "-m", "scope", "analyze", "--no-cache", str(trace()), "--html", str(place)]
+        subprocess.run([*command, "--force"], capture_output=True, timeout=60, check=True)
+    assert link.is_symlink()
+    assert "<html" in real.read_text()
+    assert Path(os.devnull).is_char_device()
