@@ -12,7 +12,7 @@ import streamlit as st
 from dashboards.findings import draw_alerts
 from dashboards.shell import say_error, settings, show_figure
 from dashboards.sources.prometheus import Prometheus, to_samples
-from dashboards.words import metric
+from dashboards.words import metric, say_dead_exporters
 from scope.errors import ScopeError
 from scope.report.figures import Samples, parts_by_time, samples_over_time
 from scope.report.inert import markdown_text
@@ -111,6 +111,7 @@ def draw_server(source: Source) -> None:
 
 def _draw(server: Prometheus) -> None:
     runs = ask_runs(server)
+    say_dead_exporters(server)
     draw_alerts()
     if not runs:
         st.info(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import streamlit as st
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
     from streamlit.delta_generator import DeltaGenerator
 
+    from dashboards.sources.prometheus import Prometheus
     from dashboards.sources.runs import LiveRun
 
 _Value = TypeVar("_Value")
+_SHOWN_EXPORTERS: Final = 8
+_DEAD_EXPORTERS: Final = "up == 0 and on (instance, job) last_over_time(scope_exporter_sample_age_seconds[1d])"
+"""Whoever was a node exporter of ours within a day and did not answer the last scrape."""
 
 
 def metric(
@@ -35,6 +39,23 @@ def metric(
         place.metric(label, "–", help=markdown_text(reason or "unknown"), width="content")
     else:
         place.metric(label, form(value), width="content")
+
+
+def say_dead_exporters(server: Prometheus) -> None:
+    """Say which node exporters do not answer the server, so that what the page shows of their nodes is old.
+
+    Raises:
+        InputError: The server does not answer.
+    """
+    dead = sorted(each.labels.get("instance", "?") for each in server.query(_DEAD_EXPORTERS))
+    if dead:
+        shown = ", ".join(markdown_text(each) for each in dead[:_SHOWN_EXPORTERS])
+        more = f" and {len(dead) - _SHOWN_EXPORTERS} more" if len(dead) > _SHOWN_EXPORTERS else ""
+        st.warning(
+            f"{count(len(dead), 'exporter')} did not answer when Prometheus asked last: {shown}{more}. What is shown "
+            "of there is from before; is `scope exporter` running there?",
+            icon=":material/cloud_off:",
+        )
 
 
 def say_problems(run: LiveRun) -> None:

@@ -27,7 +27,7 @@ class Alert:
         name: Its name in the rules.
         severity: As the rule says.
         where: Labels and values that say what it is about.
-        summary: The rule's sentence about it; empty where the server does not tell.
+        summary: What the rule says of it, its description included; empty where the server does not tell.
         run: Label of the run that it is about; None when it is about none.
         node: Host that it is about; None when it is about none.
     """
@@ -80,11 +80,15 @@ def _alert(told: ToldAlert) -> Alert:
         name=labels.get("alertname", "?"),
         severity=labels.get("severity", "unknown"),
         where=", ".join(f"{name}={labels[name]}" for name in sorted(labels) if name not in _NOT_WHERE),
-        summary=told.annotations.get("summary", ""),
+        summary=_sentences(told.annotations.get("summary", ""), told.annotations.get("description", "")),
         run=labels.get("run"),
         # The exporter that told it, `host:port`.
         node=labels.get("instance", "").rpartition(":")[0] or None,
     )
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(f"{part.strip().rstrip('.')}." for part in parts if part.strip())
 
 
 def alerts_of_run(alerts: Sequence[Alert], *, label: str, hosts: Collection[str]) -> tuple[list[Alert], int]:

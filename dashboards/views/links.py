@@ -20,6 +20,7 @@ from dashboards.shell import (
     show_table,
 )
 from dashboards.sources.prometheus import Prometheus, labels_table
+from dashboards.words import say_dead_exporters
 from scope.analysis.recorded import AxisTraffic
 from scope.errors import ScopeError
 from scope.report.figures import Samples, heat_map, link_use_over_time, parts_by_bytes
@@ -46,6 +47,7 @@ def busiest(samples: pl.DataFrame, *, count: int = MAX_LINES) -> pl.DataFrame:
 
 def draw_server(server: Prometheus, window_s: int) -> None:
     """Draw every kind of link that the server has series of."""
+    say_dead_exporters(server)
     now_ns = time.time_ns()
     uses = {kind: ask_use(server, kind, end_ns=now_ns, window_s=window_s) for kind in KINDS}
     present = [kind for kind, samples in uses.items() if not samples.is_empty()]

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system("prometheus")
 
-RANKS, STEPS = 3, 40
+RANKS, STEPS, BLAMED = 3, 40, 1
+RULES = APP.parent / "alerts" / "scope.rules.yml"
 CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
 scrape_configs:
 - job_name: scope
   static_configs: [{{targets: ['127.0.0.1:{port}']}}]
@@ -72,7 +74,7 @@ def wait_for(address: str, expression: str) -> list[dict[str, Any]]:
 
 
 def write_live_run(folder: Path) -> None:
-    """Write a run whose last step has just ended, and that has not ended."""
+    """Write a run whose last step has just ended, that has not ended, and whose diagnosis blames a rank."""
     SyntheticRun(layout=Layout(dp=RANKS), num_steps=STEPS, num_whole_steps=STEPS).write(folder)
     for place in folder.glob("attempt-*/ranks/*"):
         steps = [json.loads(line) for line in (place / "steps.jsonl").read_text().splitlines()]
@@ -82,15 +84,25 @@ def write_live_run(folder: Path) -> None:
         info = json.loads((place / "rank.json").read_text())
         here = {"started_ns": info["started_ns"] + later_ns, "host": socket.gethostname()}
         (place / "rank.json").write_text(json.dumps(info | here))
+    verdict = {"time_ns": time.time_ns(), "kind": "hang", "severity": "critical", "ranks": [BLAMED]}
+    summary = f"rank {BLAMED} has not arrived at all_reduce 7"
+    (folder / "verdicts.jsonl").write_text(json.dumps(verdict | {"summary": summary}) + "\n")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, find_port: Callable[[], int]) -> Iterator[str]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory that the server is told of."""
+    place = tmp_path_factory.mktemp("prometheus") / "run"
+    write_live_run(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(run: Path, find_port: Callable[[], int]) -> Iterator[str]:
     """The address of a Prometheus server that has scraped this machine and a run of three ranks for a while."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    write_live_run(folder / "run")
+    folder = run.parent
     exporter, port = find_port(), find_port()
-    (folder / "prometheus.yml").write_text(CONFIG.format(port=exporter))
+    (folder / "prometheus.yml").write_text(CONFIG.format(port=exporter, rules=json.dumps(str(RULES))))
     address = f"http://127.0.0.1:{port}"
     exporting = [sys.executable, "-m", "exporters", "--port", str(exporter), "--runs", str(folder / "run")]
     scraping = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
@@ -100,17 +112,18 @@ def server(tmp_path_factory: pytest.TempPathFactory, find_port: Callable[[], int
     ):
         wait_for(address, "scope_train_step_median_seconds")
         wait_for(address, "count_over_time(scope_net_transmit_bytes_total[1m]) > 5")
+        wait_for(address, 'ALERTS{alertname="ScopeVerdict", alertstate="firing"}')
         yield address
 
 
 @pytest.fixture
-def draw(server: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AppTest]:
-    """Return the function that draws a page on the server."""
-    monkeypatch.setenv(VARIABLE, json.dumps({"places": [server], "refresh_s": 60.0}))
+def draw(server: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
+    """Return the function that draws a page on the server, or on a run that lies beside it."""
 
-    def open_page(name: str) -> AppTest:
+    def open_page(name: str, *first: str) -> AppTest:
         from dashboards import findings, shell
 
+        monkeypatch.setenv(VARIABLE, json.dumps({"places": [*first, server], "refresh_s": 60.0}))
         for kept in (shell.settings, shell.source_list, findings._firing):
             kept.clear()
         app = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run()
@@ -147,7 +160,23 @@ def test_links_are_drawn_as_prometheus_knows_them(draw: Callable[[str], AppTest]
     assert all(value is None or value >= 0 for trace in lines for value in trace["y"])
 
 
-def test_without_alert_rules_no_alert_is_said_to_fire(draw: Callable[[str], AppTest]) -> None:
-    """The server is known, so "not known" would be wrong."""
-    captions = " ".join(each.value for each in draw("overview").caption)
-    assert "Alerts: not known" not in captions
+def test_the_overview_of_a_run_shows_the_alert_that_fires_and_names_the_rank(
+    draw: Callable[..., AppTest], run: Path
+) -> None:
+    """The rules that come with the dashboard fire on the verdict of the run: critical, and rank 1 is blamed."""
+    app = draw("overview", str(run))
+    assert not app.exception
+    assert {each.label: each.value for each in app.metric}["Ranks recorded"] == f"{RANKS} of {RANKS}"
+    told = [each.value.replace("\\", "") for each in app.error]
+    (alert,) = [each for each in told if "ScopeVerdict" in each]
+    assert ": hang." in alert
+    assert f"rank {BLAMED}." in alert
+    assert not any("No alert fires" in each.value for each in app.caption)
+
+
+def test_alerts_of_no_run_are_counted_apart(draw: Callable[..., AppTest], tmp_path: Path) -> None:
+    """Another run beside the same server says that no alert fires for it, and how many fire elsewhere."""
+    SyntheticRun(layout=Layout(dp=2), num_steps=5, num_whole_steps=5).write(tmp_path / "quiet")
+    captions = " ".join(each.value for each in draw("overview", str(tmp_path / "quiet")).caption)
+    assert "No alert fires for this run." in captions
+    assert "of other runs and nodes" in captions

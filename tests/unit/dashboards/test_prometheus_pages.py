@@ -122,5 +122,5 @@ def test_alerts_of_other_runs_are_counted_and_not_shown() -> None:
     found = firing_of(Prometheus(address="http://p", fetch=lambda _: body))
     assert len(found) == 4
     own, num_others = alerts_of_run(found, label=short_hash("mine"), hosts={"n1"})
-    assert [(each.name, each.summary) for each in own] == [("A0", "s0"), ("A2", "s2")]
+    assert [(each.name, each.summary) for each in own] == [("A0", "s0."), ("A2", "s2.")]
     assert num_others == 2
