@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scope.frames import open_run
     from scope.record import Recorder
     from scope.report.build import compute_results as analyze
-    from scope.trace import load
+    from scope.report.loading import load
 
 __all__ = ["Recorder", "__version__", "analyze", "load", "open_run"]
 
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Recorder": ("scope.record", "Recorder"),
     "analyze": ("scope.report.build", "compute_results"),
-    "load": ("scope.trace", "load"),
+    "load": ("scope.report.loading", "load"),
     "open_run": ("scope.frames", "open_run"),
 }
 """By public name: the module that it comes from, and what it is called there."""

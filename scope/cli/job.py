@@ -66,7 +66,7 @@ def _choose_traces(paths: Sequence[str], step: int | None) -> Sequence[str]:
     if step is None and not any(Path(path).is_dir() for path in paths):
         return paths
     # A path that is no folder is no run, and what reads runs takes as long to import as a tenth of polars.
-    from scope.cli.windows import choose_traces
+    from scope.report.windows import choose_traces
 
     chosen, sentences = choose_traces(paths, step=step)
     for sentence in sentences:

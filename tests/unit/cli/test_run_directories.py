@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from scope import load
+from scope.errors import UsageError
 from scope.run import paths
 from scope.run.schema import CaptureInfo
+from scope.trace import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +108,20 @@ def test_a_run_without_a_window_says_how_to_get_one(scope: Callable[..., Done], 
         assert "without a profiler window" in done.err
         assert "capture.request" in done.err
         shutil.rmtree(run / "attempt-000", ignore_errors=True)
+
+
+def test_python_loads_what_the_commands_read(run: Path) -> None:
+    """`scope.load` takes a run too, other windows of it by their step, and the job says which it is."""
+    options = ReadOptions(use_cache=False)
+    job = load(run, options=options)
+    assert [rank.device_events["name"][0] for rank in job.ranks] == ["kernel_0_1", "kernel_1_2"]
+    assert job.warnings[0].endswith(
+        "window of step 1 (ranks 0-1); 1 other: step 9 (rank 0), --window STEP reads another"
+    )
+    other = load([run], window=9, options=options)
+    assert [rank.device_events["name"][0] for rank in other.ranks] == ["kernel_0_9"]
+    with pytest.raises(UsageError, match="no path is that of a recorded run"):
+        load(other.ranks[0].path, window=9, options=options)
 
 
 def test_a_window_of_plain_traces_is_refused(scope: Callable[..., Done], trace: Callable[..., Path]) -> None:

@@ -13,10 +13,10 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from scope.cli.windows import choose_traces
 from scope.errors import InputError, RunError
 from scope.frames import open_run
 from scope.frames.schema import Calls, Ranks, RankSteps
+from scope.report.windows import choose_traces
 from scope.run import layout, paths, schema
 from scope.run.calls import CallLog, CallShape, pack_segment_header
 from scope.run.lines import MAX_LINE_BYTES
