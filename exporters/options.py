@@ -19,8 +19,8 @@ _DESCRIPTION: Final = (
     """Serve this node's GPUs, links, NICs, storage, and the training runs of its ranks to Prometheus."""
 )
 _EPILOG: Final = """
-A node with 8 GPUs of 18 links, 8 NICs and 8 ranks makes about 3,000 series; --compat dcgm adds about 300 and
---compat node-exporter about 350. Per collector: gpu 75 a GPU, 25 of them XID counters that exist before the first
+A node with 8 GPUs of 18 links, 8 NICs and 8 ranks makes about 2,850 series; --compat dcgm adds about 300 and
+--compat node-exporter about 310. Per collector: gpu 75 a GPU, 25 of them XID counters that exist before the first
 event; gpm 8 a GPU or MIG instance; nvlink 7 a link, 8 a GPU for its place behind switches, and one a kind of error that
 a link ever had; NVLink 5 adds 1 a link and 16 a GPU, and one a bin of error correction that a link ever used (at most
 15); 6 a link between GPU and CPU (Grace); rdma 21 a port and at most 64 of its driver; affinity one a pair of GPU and
