@@ -90,7 +90,15 @@ class Roofline(Result, frozen=True, kw_only=True):
     saving_ns: int
     """Sum of the savings of all points: at most this much shorter with every kernel at its ceiling."""
 
+    def unplaced_ns(self) -> dict[str, int]:
+        """Return the time of the kernels that have no place, by the reason, the largest first."""
+        unplaced = self.points.filter(self.points[RooflinePoints.reason].is_not_null())
+        sums = unplaced.group_by(RooflinePoints.reason).agg(pl.col(RooflinePoints.duration_ns).sum())
+        ordered = sums.sort(-pl.col(RooflinePoints.duration_ns), RooflinePoints.reason)
+        return dict(ordered.select(RooflinePoints.reason, RooflinePoints.duration_ns).iter_rows())
+
     def _check_sums(self) -> None:
+        assert sum(self.unplaced_ns().values()) == self.compute_ns - self.placed_ns
         placed = self.points.filter(pl.col(RooflinePoints.reason).is_null())[RooflinePoints.duration_ns].sum()
         assert self.compute_ns == self.points[RooflinePoints.duration_ns].sum()
         assert self.placed_ns == placed

@@ -11,7 +11,7 @@ from scope.report.table import Absent
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from scope.analysis.roofline import Roofline
     from scope.report.table import Cell, ReportColumn, ReportTable, Unit
@@ -55,6 +55,7 @@ COVERAGE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("saving_ns", "saving", "Sum of the savings: at most this much shorter with every kernel at its ceiling."),
     column("compute_ns", "compute", "Sum of the lengths of all compute kernels."),
     column("placed_ns", "placed time", "Sum of the lengths of those that have a place."),
+    column("unplaced", "without a place", "Why the rest has none, each reason with its share of the compute time."),
 )
 
 
@@ -78,7 +79,8 @@ def coverage_table(rooflines: Mapping[str, Roofline]) -> ReportTable:
         coverage = roofline.coverage_ratio
         cell = Absent(roofline.absent.get("coverage_ratio", "not known")) if coverage is None else coverage
         gpus = "; ".join(dict.fromkeys(match.reason for match in roofline.devices)) or Absent("no device")
-        rows.append((label, gpus, cell, roofline.saving_ns, roofline.compute_ns, roofline.placed_ns))
+        why = "; ".join(_unplaced([roofline])) or Absent("every kernel has a place")
+        rows.append((label, gpus, cell, roofline.saving_ns, roofline.compute_ns, roofline.placed_ns, why))
     return whole_table("roofline", "What the roofline places", COVERAGE_COLUMNS, rows, () if rows else (_NO_DEVICES,))
 
 
@@ -98,6 +100,17 @@ def _duration(row: tuple[Cell, ...]) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _unplaced(rooflines: Sequence[Roofline]) -> Iterator[str]:
+    """Yield why kernels have no place, with their share of all compute time, the largest first."""
+    lengths: dict[str, int] = {}
+    for each in rooflines:
+        for reason, length_ns in each.unplaced_ns().items():
+            lengths[reason] = lengths.get(reason, 0) + length_ns
+    compute = sum(each.compute_ns for each in rooflines)
+    for reason, length_ns in sorted(lengths.items(), key=lambda item: (-item[1], item[0])):
+        yield f"{format_ratio(length_ns / compute) if compute else format_duration(length_ns)}, {reason}"
+
+
 def _notes(rooflines: Mapping[str, Roofline]) -> Iterator[str]:
     if not rooflines:
         yield _NO_DEVICES
@@ -107,5 +120,6 @@ def _notes(rooflines: Mapping[str, Roofline]) -> Iterator[str]:
         yield "No kernel computes: there is nothing to place under the roofline."
     if compute:
         yield f"{format_ratio(placed / compute)} of {format_duration(compute)} of compute is placed under the roofline."
+        yield from (f"Not placed: {reason}." for reason in _unplaced(list(rooflines.values())))
     for reason in dict.fromkeys(match.reason for each in rooflines.values() for match in each.devices):
         yield f"GPU: {reason}."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scope.analysis.roofline import Roofline, compute_roofline
+from scope.report.sections.roofline import coverage_table
 from scope.trace import ReadOptions, load
 
 if TYPE_CHECKING:
@@ -25,16 +26,18 @@ MI300X = {
 }  # fmt: skip
 
 
-def operator(name: str, arguments: list[tuple[list[int], str, str]], kernel: str, length_us: float) -> list[Record]:
-    """Return an operator that launches one kernel, at a time of its own."""
+def operator(
+    name: str, arguments: list[tuple[list[int], str, str]], kernel: str, length_us: float, *, number: int = 1
+) -> list[Record]:
+    """Return an operator that launches one kernel; each number has ids and a millisecond of its own."""
     dims, types, values = (list(column) for column in zip(*arguments, strict=True))
-    shapes = {"External id": 1, "Input Dims": dims, "Input type": types, "Concrete Inputs": values}
+    shapes = {"External id": number, "Input Dims": dims, "Input type": types, "Concrete Inputs": values}
     host, device = {"pid": 10, "tid": 10}, {"pid": 0, "tid": 7}
-    link = {"External id": 1, "correlation": 1}
+    link, origin = {"External id": number, "correlation": number}, 1000 * number
     return [
-        {"ph": "X", "cat": "cpu_op", "name": name, **host, "ts": 0, "dur": 20, "args": shapes},
-        {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernelEx", **host, "ts": 5, "dur": 5, "args": link},
-        {"ph": "X", "cat": "kernel", "name": kernel, **device, "ts": 30, "dur": length_us,
+        {"ph": "X", "cat": "cpu_op", "name": name, **host, "ts": origin, "dur": 20, "args": shapes},
+        {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernelEx", **host, "ts": origin + 5, "dur": 5, "args": link},
+        {"ph": "X", "cat": "kernel", "name": kernel, **device, "ts": origin + 30, "dur": length_us,
          "args": {"device": 0, "stream": 7, **link}},
     ]  # fmt: skip
 
@@ -162,7 +165,25 @@ def test_kernels_of_a_replayed_graph_have_no_place(measure: Measure) -> None:
     roofline = measure(MI300X, records)
     assert (roofline.placed_ns, roofline.compute_ns) == (0, 24_000)
     assert roofline.coverage_ratio == 0.0
-    assert set(roofline.points["reason"]) == {"launched by the replay of a graph, without an operator"}
+    replayed = "launched by the replay of a graph, without an operator"
+    assert set(roofline.points["reason"]) == {replayed}
+    assert roofline.unplaced_ns() == {replayed: 24_000}
+
+
+def test_what_is_not_placed_is_told_by_reason(measure: Measure) -> None:
+    """Coverage says why the rest has no place, the largest share first: 35 and 10 us beside 55 us with a place."""
+    product = operator("aten::mm", PLAIN, "nvjet_hsh_128x256_64x4_1x2_h_bz_coopB_TNT", 55)
+    packed = operator("_LinearBackward", [([4096, 4096], BF16, "")], "void some_kernel()", 10, number=2)
+    unknown = [
+        operator("aten::mm", PLAIN, "void splitKreduce_kernel<32, 16, int, float>(int)", 30, number=3),
+        operator("aten::mm", PLAIN, "void splitKreduce_kernel<32, 16, int, half>(int)", 5, number=4),
+    ]
+    roofline = measure(H800, [*product, *packed, *(record for records in unknown for record in records)]).check()
+    shares = list(roofline.unplaced_ns().items())
+    assert [length_ns for _, length_ns in shares] == [35_000, 10_000]
+    assert "a helper of the matrix kernels of aten::mm" in shares[0][0]
+    row = coverage_table({"rank 0": roofline}).rows[0]
+    assert str(row[-1]).startswith(f"35.0 %, {shares[0][0]}; 10.0 %, ")
 
 
 def test_a_device_that_the_catalogue_does_not_know(measure: Measure) -> None:
