@@ -33,7 +33,7 @@ RANKS, STEPS, BLAMED = 3, 40, 1
 RULES = APP.parent / "alerts" / "scope.rules.yml"
 CONFIG = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
-rule_files: [{rules}]
+rule_files: [rules.yml]
 scrape_configs:
 - job_name: scope
   static_configs: [{{targets: ['127.0.0.1:{port}']}}]
@@ -102,7 +102,9 @@ def server(run: Path, find_port: Callable[[], int]) -> Iterator[str]:
     """The address of a Prometheus server that has scraped this machine and a run of three ranks for a while."""
     folder = run.parent
     exporter, port = find_port(), find_port()
-    (folder / "prometheus.yml").write_text(CONFIG.format(port=exporter, rules=json.dumps(str(RULES))))
+    # The rules as they are, but looked at each second.
+    (folder / "rules.yml").write_text(RULES.read_text().replace("interval: 30s", "interval: 1s"))
+    (folder / "prometheus.yml").write_text(CONFIG.format(port=exporter))
     address = f"http://127.0.0.1:{port}"
     exporting = [sys.executable, "-m", "exporters", "--port", str(exporter), "--runs", str(folder / "run")]
     scraping = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
