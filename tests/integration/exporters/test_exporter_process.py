@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -172,6 +174,50 @@ def test_a_driver_that_is_reloaded(start_exporter: Callable[..., Any], tmp_path:
     assert exporter.value("scope_gpu_up", gpu="2") is None
     assert exporter.value("scope_collector_up", collector="gpu") == 1
     assert exporter.value("scope_exporter_sampler_restarts_total", reason="hang") == 0
+
+
+def test_a_gpu_that_is_split_and_joined_while_it_runs(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """Its instances come and go as series without a restart; the other GPU and what belongs to the parent stay."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=2)
+    whole = dict(script.answers)
+    exporter = start_exporter(script, *FAST)
+    assert exporter.value("scope_gpu_mig_enabled", gpu="0") == 0
+    script.set("g0.nvmlDeviceGetMigMode", 1)
+    script.set("g0.nvmlDeviceGetMaxMigDeviceCount", 7)
+    for slot in range(7):
+        for call, value in (("UUID", f"MIG-{slot}"), ("GpuInstanceId", slot + 1), ("ComputeInstanceId", 0)):
+            script.set(f"g0.m{slot}.nvmlDeviceGet{call}", value, code=0 if slot < 2 else 6)
+        script.set(f"g0.m{slot}.nvmlDeviceGetMemoryInfo", 40 << 30, 30 << 30, 10 << 30)
+    script.write()
+    until(lambda: exporter.value("scope_mig_memory_used_bytes", gpu="0", mig="2/0") == 10 << 30)
+    assert exporter.value("scope_mig_info", gpu="0", mig="1/0", mig_uuid="MIG-0") == 1
+    assert exporter.value("scope_mig_info", gpu="0", mig="3/0") is None
+    assert exporter.value("scope_gpu_power_watts", gpu="0") is not None
+    assert exporter.value("scope_mig_info", gpu="1") is None
+    script.answers = whole
+    script.write()
+    until(lambda: "scope_mig_info{" not in exporter.text())
+    assert exporter.value("scope_gpu_mig_enabled", gpu="0") == 0
+    assert exporter.value("scope_exporter_sampler_restarts_total", reason="driver") == 0
+
+
+def test_a_thousand_connections_that_say_nothing(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """They cost a scrape nothing that Prometheus would notice, no thread each, and end when their clients go."""
+    exporter = start_exporter(make_node(tmp_path / "nvml.txt", num_gpus=1), *FAST)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4_096)), hard))
+    idle = [socket.create_connection(("127.0.0.1", exporter.port), timeout=10) for _ in range(1_000)]
+    try:
+        for _ in range(10):
+            began = time.monotonic()
+            assert "scope_gpu_up" in exporter.text()
+            assert time.monotonic() - began < 5
+        threads = len(list(Path(f"/proc/{exporter.process.pid}/task").iterdir()))
+        assert threads < 40
+    finally:
+        for connection in idle:
+            connection.close()
+    until(lambda: len(list(Path(f"/proc/{exporter.process.pid}/fd").iterdir())) < 64)
 
 
 @pytest.mark.parametrize(
