@@ -244,6 +244,10 @@ def _backend(process_group: Any) -> str | None:
     try:
         return str(dist.get_backend(process_group))
     except (KeyError, ValueError, RuntimeError, AssertionError):
+        pass
+    try:
+        return str(process_group.name())
+    except (AttributeError, RuntimeError):
         return None
 
 

@@ -64,7 +64,10 @@ class NativeRoute:
     """The hooks of all groups, from `attach` to `detach`."""
 
     name = "hooks"
-    blind_to = ("split sizes of a functional all_to_all whose totals are equal",)
+    blind_to = (
+        "split sizes of a functional all_to_all whose totals are equal",
+        "process groups that a program makes without torch.distributed",
+    )
     cost_factor = 6.0
 
     def __init__(self, tracker: CallTracker, groups: GroupTable, guard: HookGuard) -> None:

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +154,41 @@ def subgroup() -> Iterator[None]:
         dist.broadcast(torch.ones(4), src=3, group=pair)
     dist.all_reduce(torch.ones(10), group=mesh.get_group("tp"))
     dist.all_reduce(torch.ones(11), group=mesh.get_group("dp"))
+
+
+def _own_group(name: str) -> Any:
+    """Return a group that torch.distributed knows nothing of."""
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.ProcessGroup(dist.PrefixStore(f"{name}/group", store), rank(), WORLD)
+    backend = dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/gloo", store), rank(), WORLD, timedelta(seconds=60))
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
+@workload
+def own_group() -> Iterator[None]:
+    """A group that the program made itself, called without torch.distributed."""
+    group = _own_group("direct")
+    yield
+    group.allreduce([torch.ones(6)]).wait()
+    group.allgather([[torch.zeros(3) for _ in range(WORLD)]], [torch.ones(3)]).wait()
+    if rank() == 1:
+        group.send([torch.ones(5)], 3, 9).wait()
+    if rank() == 3:
+        group.recv([torch.zeros(5)], 1, 9).wait()
+    group.barrier().wait()
+
+
+@workload
+def own_groups_come_and_go() -> Iterator[None]:
+    """Ten groups of the program's own, each of which goes with the DDP that used it while calls may be on their way."""
+    yield
+    for number in range(10):
+        model = DistributedDataParallel(linear(300, 300), process_group=_own_group(str(number)))
+        for _ in range(2):
+            model(torch.ones(2, 300)).sum().backward()
+        del model
 
 
 def _ddp() -> DistributedDataParallel:

@@ -143,6 +143,13 @@ def subgroup(rank: int) -> list[Seen]:
     return calls
 
 
+def own_group(rank: int) -> list[Seen]:
+    """Six floats; three floats from each; five floats from rank 1 to rank 3; and a barrier."""
+    sent = {1: [Seen("send", 20, 0)], 3: [Seen("recv", 0, 20)]}.get(rank, [])
+    calls = [Seen("all_reduce", 24, 24), Seen("all_gather", 12, 48), *sent, Seen("barrier", 0, 0, "unknown")]
+    return [call._replace(asynchronous=True) for call in calls]
+
+
 BUCKET = Seen("all_reduce", 100 * 100 * FLOAT_BYTES, 100 * 100 * FLOAT_BYTES, asynchronous=True)
 HALVED = BUCKET._replace(in_bytes=20_000, out_bytes=20_000, dtype="float16")
 FUNCTIONAL = {"variant": "functional", "asynchronous": True}
@@ -199,6 +206,7 @@ EXPECTED: dict[str, Callable[[int], list[Seen]]] = {
     "point_to_point": point_to_point,
     "objects": objects,
     "subgroup": subgroup,
+    "own_group": own_group,
     # Two updates of two buckets, each one weight of 100 x 100.
     "ddp": lambda rank: [BUCKET] * 4,
     "ddp_accumulation": lambda rank: [BUCKET] * 2,
@@ -233,7 +241,14 @@ EXPECTED: dict[str, Callable[[int], list[Seen]]] = {
     "reinitialised": alike(Seen("all_reduce", 16, 16)),
 }
 UNORDERED = {"pipeline_gpipe", "pipeline_1f1b", "pipeline_interleaved"}
-OTHERS = ["checkpoint", "late_rank", "late_rank_asynchronous", "late_rank_functional", "late_rank_ddp"]
+OTHERS = [
+    "own_groups_come_and_go",
+    "checkpoint",
+    "late_rank",
+    "late_rank_asynchronous",
+    "late_rank_functional",
+    "late_rank_ddp",
+]
 
 
 @pytest.fixture(scope="module")
@@ -347,6 +362,16 @@ def test_a_new_default_group_is_another_group(ranks: list[dict[str, Any]]) -> No
         (after,) = calls_of(rank, "reinitialised")
         assert after["group"] != calls_of(rank, "blocking")[0]["group"]
         assert after["sequence"] == 1
+
+
+def test_groups_of_the_programs_own_go_without_a_hang(ranks: list[dict[str, Any]]) -> None:
+    """Two buckets were reduced on each of ten groups that torch does not know, and all of them were let go."""
+    for rank in ranks:
+        calls = [call for call in calls_of(rank, "own_groups_come_and_go") if call["in_bytes"] == 300 * 300 * 4]
+        reduced = [call for call in calls if call["operation"] == "all_reduce"]
+        assert Counter(call["group"] for call in reduced) == dict.fromkeys({call["group"] for call in reduced}, 2)
+        assert len(reduced) == 20
+        assert all(call["ranks"] == list(ALL) and call["completed"] for call in reduced)
 
 
 def test_coverage_is_whole_where_the_flight_recorder_counts(ranks: list[dict[str, Any]]) -> None:

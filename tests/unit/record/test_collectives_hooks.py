@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,27 @@ def test_groups_are_released_and_numbered_anew(recorder: CollectiveRecorder) -> 
     assert (first.ranks, second.ranks) == ((0, 1), (0, 2))
     assert first.destroyed_ns is not None
     assert second.destroyed_ns is None
+
+
+def test_a_group_of_the_programs_own_is_kept_no_longer_than_by_the_program(recorder: CollectiveRecorder) -> None:
+    """A group that torch does not know stands as long as the program holds it, without a name; then it is let go."""
+    store, gloo = dist.HashStore(), dist.ProcessGroup.BackendType.GLOO  # type: ignore[attr-defined]
+    group = dist.ProcessGroup(store, 0, 1)
+    group._set_default_backend(gloo)
+    group._register_backend(torch.device("cpu"), gloo, dist.ProcessGroupGloo(store, 0, 1))  # type: ignore[attr-defined]
+    group.allreduce([torch.ones(2)]).wait()
+    reference = weakref.ref(group)
+    (info,) = recorder.groups.infos()
+    assert (info.name, info.ranks, info.backend, info.destroyed_ns) == ("", (0,), "gloo", None)
+    del group
+    assert reference() is not None
+    for _ in range(100):  # the last completion may be on its way
+        (info,) = recorder.groups.infos()
+        if reference() is None:
+            break
+        time.sleep(0.05)
+    assert info.destroyed_ns is not None
+    assert reference() is None
 
 
 def test_a_group_that_is_destroyed_leaves_its_calls_open(log: CallLog, recorder: CollectiveRecorder) -> None:
