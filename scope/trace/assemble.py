@@ -144,7 +144,7 @@ def _quality(
         zero_length=int((lengths == 0).sum()) - negative,
         negative_length=negative,
         device_events_without_launch=events[DeviceEvents.launch_id].null_count(),
-        launches_without_device_event=idle_launches.height if events.height else 0,
+        launches_without_device_event=idle_launches.height,
         slices_overrun=int((events[DeviceEvents.clipped_end_ns] < events[DeviceEvents.end_ns]).sum()),
         steps_found=num_steps,
         host_overlaps=None if ops is None else ops.overlaps,

@@ -22,6 +22,7 @@ import polars as pl
 
 from scope.trace.classes import RULES_VERSION
 from scope.trace.schema import SCHEMA_VERSION
+from scope.trace.sources import MOST_BLANK_BYTES, may_hold_trace
 from scope.trace.store import read_rank, write_rank
 from scope.units import parse_size
 
@@ -34,7 +35,7 @@ _SIZE_VARIABLE: Final = "SCOPE_CACHE_MAX_BYTES"
 _DEFAULT_MAX_BYTES: Final = 4 * 10**9
 SMALLEST_BYTES: Final = 128 << 10
 """Smaller files are read as fast as their entry would be."""
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = MOST_BLANK_BYTES
 _PRIVATE: Final = 0o700
 _UNREADABLE: Final = (OSError, ValueError, msgspec.MsgspecError, pl.exceptions.PolarsError)
 
@@ -63,7 +64,7 @@ class Cache:
         return Cache(Path(place) / "traces", max_bytes=parse_size(size) if size else _DEFAULT_MAX_BYTES)
 
     def key(self, path: Path, *, python_calls: bool, patterns: tuple[Pattern, ...]) -> str | None:
-        """Return the name of a file's entry, or None when the file is small or cannot be read."""
+        """Return the name of a file's entry, or None when the file is small, cannot be read, or can be no trace."""
         rules = f"{SCHEMA_VERSION}/{RULES_VERSION}/{python_calls}/{pl.__version__}"
         digest = hashlib.blake2b(rules.encode(), digest_size=20)
         for pattern in patterns:
@@ -72,8 +73,12 @@ class Cache:
             if path.stat().st_size < SMALLEST_BYTES:
                 return None
             with path.open("rb") as file:
-                while block := file.read(_READ_BYTES):
+                block = file.read(_READ_BYTES)
+                if not may_hold_trace(block):
+                    return None
+                while block:
                     digest.update(block)
+                    block = file.read(_READ_BYTES)
         except OSError:
             return None
         return digest.hexdigest()

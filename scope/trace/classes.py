@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 16384
 """How many names' classes are remembered: the ranks of a job run the same kernels, and searching is dear."""
 
-RULES_VERSION: Final = 2
+RULES_VERSION: Final = 3
 """Part of the key of the cache: raise it with every change of the rules."""
 
 

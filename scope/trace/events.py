@@ -154,13 +154,13 @@ class OpArgs(msgspec.Struct, gc=False):
 
     external_id: int | None = _named("External id")
     old_external_id: int | None = _named("external id")
-    sequence_number: int | None = _named("Sequence number")
-    forward_thread: int | None = _named("Fwd thread id")
     concrete_inputs: msgspec.Raw = _raw("Concrete Inputs")
     input_types: msgspec.Raw = _raw("Input type")
     input_strides: msgspec.Raw = _raw("Input Strides")
     input_dims: msgspec.Raw = _raw("Input Dims")
     old_input_dims: msgspec.Raw = _raw("Input dims")
+    forward_thread: int | None = _named("Fwd thread id")
+    sequence_number: int | None = _named("Sequence number")
     kernel_file: str | None = None
     collective: str | None = _named("Collective name")
 

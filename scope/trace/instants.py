@@ -124,11 +124,12 @@ class Instants:
         starts = [event.ts for events in groups for event in events]
         durations = [event.dur for events in groups for event in events]
         size = len(starts)
-        if size and starts[0].__class__ is float is durations[0].__class__:
+        try:
             # What arithmetic of series costs is their number, not their length.
             both = instants_of(starts + durations, exact=exact)
             known = both.slice(0, size), both.slice(size)
-        else:
+        except InexactError:
+            # Whole instants may be large, beside lengths with a fraction.
             known = instants_of(starts, exact=exact), instants_of(durations, exact=exact)
         num_nulls = known[0].null_count() + known[1].null_count()
         earliest: Any = known[0].min()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from scope.trace.columns import Column
 
 ENOUGH_ROWS: Final = 4096
+_WORTH_SERIES_ROWS: Final = 128
+"""A series of fewer costs more than its values."""
 _NUMBER_IN_TEXT: Final = re.compile(r"-?\d+")
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -36,25 +38,31 @@ class Pending:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._lists: dict[Column, list[Any]] = {}
-        self._pieces: dict[Column, list[pl.Series]] = {}
+        self._pieces: dict[Column, list[Values]] = {}
 
     def add(self, rows: int, values: Mapping[Column, Values]) -> None:
-        """Take the rows of a chunk; each call brings the same columns in the same form."""
+        """Take the rows of a chunk; each call brings the same columns."""
         self.rows += rows
+        is_worth_series = rows >= _WORTH_SERIES_ROWS
         for column, added in values.items():
+            pieces = self._pieces.setdefault(column, [])
             if isinstance(added, pl.Series):
-                self._pieces.setdefault(column, []).append(added)
-            elif column in self._lists:
-                self._lists[column] += added
+                pieces.append(added)
+            elif is_worth_series:
+                # At once, while its objects are in a core's own cache.
+                pieces.append(_series(column, added))
+            elif pieces and isinstance(last := pieces[-1], list):
+                last += added
             else:
-                self._lists[column] = added
+                pieces.append(added)
 
     def take(self) -> pl.DataFrame:
         """Return the rows as a frame, and forget them."""
-        columns = [pl.concat(pieces).alias(column) for column, pieces in self._pieces.items()]
-        columns += [_series(column, values) for column, values in self._lists.items()]
-        self.rows, self._lists, self._pieces = 0, {}, {}
+        columns = [
+            pl.concat([_series(column, piece) if isinstance(piece, list) else piece for piece in pieces]).alias(column)
+            for column, pieces in self._pieces.items()
+        ]
+        self.rows, self._pieces = 0, {}
         return pl.DataFrame(columns)
 
 

@@ -21,7 +21,7 @@ from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
 from scope.trace.salvage import SEPARATOR, Salvaged, array_end, read_values, salvage, split_list
 from scope.trace.schema import Ops
-from scope.trace.sources import Source, prefetch
+from scope.trace.sources import MOST_BLANK_BYTES, UTF8_MARK, WHITE, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,13 +42,11 @@ _MOST_LIST_KEYS: Final = 32
 _LIST_END: Final = re.compile(rb'\}\s*\](?=\s*(?:,\s*"|\}))')
 _LIST_END_BYTES: Final = 16 << 10
 _MOST_LIST_ENDS: Final = 4
-_UTF8_MARK: Final = b"\xef\xbb\xbf"
-_WHITE: Final = b" \t\r\n"
 _EVENTS_KEY: Final = "traceEvents"
 
 
 class NotATraceError(TraceError):
-    """The file is JSON, or text, but no profiler trace; a folder may hold such files."""
+    """The file holds something else than a profiler trace, or nothing; a folder may hold such files."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +63,7 @@ class _Reader:
         self.source = source
         self.collector = Collector(loaded=loaded, arrows=arrows)
         # Arrows are only read in full beside exact instants.
-        self.blocks: Iterator[bytes] = prefetch(source.blocks())
+        self.blocks: Iterator[bytes] = source.blocks()
         self.is_exact = arrows
         self.num_untyped = 0
         """Chunks since the last one that was decoded the quick way."""
@@ -86,15 +84,15 @@ class _Reader:
             buffer = bytes(text[following:])
             del text[end + 1 :]
             buffer = self._take_chunk(text, is_last=is_last) + buffer
-        tail = (self.tail or b"") + buffer
+        tail = bytearray(self.tail or b"") + buffer
         is_truncated = self.tail is None or self.source.is_cut
         if self.tail is not None:
             for block in self.blocks:
                 tail += block
                 self._check_metadata(tail)
         if head is not None:
-            is_truncated = is_truncated or not tail.rstrip(_WHITE + b"\0").endswith(b"}")
-        metadata = _metadata(head or b"", tail)
+            is_truncated = is_truncated or not tail.rstrip(WHITE + b"\0").endswith(b"}")
+        metadata = _metadata(head or b"", bytes(tail))
         is_truncated = is_truncated or self.source.is_cut
         collected = self.collector.collected
         return ReadTrace(collected=collected, metadata=metadata, is_truncated=is_truncated)
@@ -104,12 +102,14 @@ class _Reader:
         buffer = b""
         searched = 0
         for block in self.blocks:
-            buffer = (buffer + block).removeprefix(_UTF8_MARK) if not buffer else buffer + block
-            start = buffer.lstrip(_WHITE)
+            buffer = (buffer + block).removeprefix(UTF8_MARK) if not buffer else buffer + block
+            start = buffer.lstrip(WHITE)
             if start[:1] == b"[":
                 return None, start[1:]
             if start and start[:1] != b"{":
-                self._refuse(start)
+                self._refuse(f"is not JSON (it begins with {_kind_of_content(start)})")
+            if not start and len(buffer) > MOST_BLANK_BYTES:
+                self._refuse(f"holds nothing but blanks in its first {MOST_BLANK_BYTES >> 20} MiB")
             for match in islice(_LIST_KEY.finditer(buffer, searched), _MOST_LIST_KEYS):
                 if not _is_top_level(buffer[: match.start()]):
                     continue
@@ -121,22 +121,21 @@ class _Reader:
                     raise NotATraceError(message)
             searched = max(0, len(buffer) - 4096)
             self._check_metadata(buffer)
-        if not buffer.strip(_WHITE):
+        if not buffer.strip(WHITE):
             what = "is empty" if not self.source.is_cut else "holds nothing that can be unpacked"
             message = f"{self.source.path}: {what}; record the trace again"
-            raise TraceError(message)
+            raise NotATraceError(message)
         loose = _LIST_KEY.search(buffer)
         if loose is not None and buffer[loose.end() : loose.end() + 1] == b"[":
             return buffer[: loose.start()], buffer[loose.end() + 1 :]
         message = f"{self.source.path}: holds no traceEvents, so this is no profiler trace"
         raise NotATraceError(message)
 
-    def _refuse(self, start: bytes) -> None:
-        shown = start[:20].decode("utf-8", errors="replace")
-        message = f"{self.source.path}: is not JSON (it begins with {shown!r}), so this is no profiler trace"
+    def _refuse(self, what: str) -> None:
+        message = f"{self.source.path}: {what}, so this is no profiler trace"
         raise NotATraceError(message)
 
-    def _check_metadata(self, buffer: bytes) -> None:
+    def _check_metadata(self, buffer: bytes | bytearray) -> None:
         if len(buffer) > _MOST_METADATA_BYTES:
             message = (
                 f"{self.source.path}: more than {_MOST_METADATA_BYTES >> 20} MiB beside the events; "
@@ -284,12 +283,20 @@ def _end_of_events(text: bytearray) -> int | None:
     for match in islice(_LIST_END.finditer(text, max(0, len(text) - _LIST_END_BYTES)), _MOST_LIST_ENDS):
         try:
             msgspec.json.decode(
-                b'{"":0' + bytes(text[match.end() : -1]).strip(_WHITE + b"\0"), type=dict[str, msgspec.Raw]
+                b'{"":0' + bytes(text[match.end() : -1]).strip(WHITE + b"\0"), type=dict[str, msgspec.Raw]
             )
         except DECODE_ERRORS:
             continue
         return match.end() - 1
     return None
+
+
+def _kind_of_content(start: bytes) -> str:
+    """Return what a file seems to hold, but nothing of it: a link may lead to what no message must show."""
+    sample = start[:64]
+    if not sample.strip(b"\0"):
+        return "zero bytes"
+    return "text" if all(0x20 <= byte != 0x7F or byte in WHITE for byte in sample) else "binary data"
 
 
 def _is_top_level(head: bytes) -> bool:
@@ -303,7 +310,7 @@ def _is_top_level(head: bytes) -> bool:
 def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
     """Return the top-level keys beside the events, those that can be read."""
     known: dict[str, Any] = {}
-    for text in (head.strip(_WHITE) + b'"":0}', b'{"":0' + tail.strip(_WHITE)):
+    for text in (head.strip(WHITE) + b'"":0}', b'{"":0' + tail.strip(WHITE)):
         for candidate in (text, text + b"}", text.decode("utf-8", errors="replace").encode()):
             try:
                 known.update(msgspec.json.decode(candidate, strict=False))

@@ -6,6 +6,7 @@ import os
 import queue
 import stat
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -15,12 +16,16 @@ from scope.errors import LimitError, TraceError
 from scope.units import format_bytes, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 BLOCK_BYTES: Final = 512 << 10
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+UTF8_MARK: Final = b"\xef\xbb\xbf"
+WHITE: Final = b" \t\r\n"
+MOST_BLANK_BYTES: Final = 1 << 20
+"""What may stand before the first byte of JSON: a file of blanks or zeros alone is refused at once, however long."""
 _GZIP_WINDOW: Final = 31
 _RATIO_FREE_BYTES: Final = 32 << 20
 _QUEUED_BLOCKS: Final = 2
@@ -65,6 +70,14 @@ def _decompressor() -> Any:
     return _isal.decompressobj(wbits=_GZIP_WINDOW)
 
 
+def may_hold_trace(head: bytes) -> bool:
+    """Say whether a file that begins so may be a trace: something compressed, or JSON of an object or a list."""
+    if head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC)):
+        return True
+    start = head.removeprefix(UTF8_MARK).lstrip(WHITE)
+    return start.startswith((b"{", b"[")) if start else len(head) < MOST_BLANK_BYTES
+
+
 class Source:
     """One trace file as an iterator of uncompressed blocks.
 
@@ -95,22 +108,27 @@ class Source:
             with self.path.open("rb") as file:
                 magic = file.read(4)
                 file.seek(0)
-                for block in self._decompressed(file, magic):
-                    self.uncompressed_bytes += len(block)
-                    self._check_limits()
-                    yield block
+                with closing(self._decompressed(file, magic)) as blocks:
+                    for block in blocks:
+                        self.uncompressed_bytes += len(block)
+                        self._check_limits()
+                        yield block
         except OSError as error:
             message = f"{self.path}: cannot be read: {error.strerror or error}"
             raise TraceError(message) from error
 
-    def _decompressed(self, file: BinaryIO, magic: bytes) -> Iterator[bytes]:
+    def _decompressed(self, file: BinaryIO, magic: bytes) -> Generator[bytes]:
         if magic.startswith(_GZIP_MAGIC):
-            return self._gunzip(file)
+            return prefetch(self._gunzip(file))
         if magic == _ZSTD_MAGIC:
-            return self._unzstd(file)
-        return iter(lambda: file.read(BLOCK_BYTES), b"")
+            return prefetch(self._unzstd(file))
+        return self._plain(file)
 
-    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+    def _plain(self, file: BinaryIO) -> Generator[bytes]:
+        while block := file.read(BLOCK_BYTES):
+            yield block
+
+    def _gunzip(self, file: BinaryIO) -> Generator[bytes]:
         decompressor: Any = _decompressor()
         pending = b""
         while True:
@@ -134,7 +152,7 @@ class Source:
                     return
                 decompressor = _decompressor()
 
-    def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
+    def _unzstd(self, file: BinaryIO) -> Generator[bytes]:
         import zstandard
 
         reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
@@ -164,7 +182,7 @@ class Source:
             raise LimitError(message)
 
 
-def prefetch(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def prefetch(blocks: Iterator[bytes]) -> Generator[bytes]:
     """Run an iterator of blocks in a thread, a few blocks ahead; decompression releases the interpreter's lock."""
     ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=_QUEUED_BLOCKS)
     stop = threading.Event()
