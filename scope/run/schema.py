@@ -601,7 +601,7 @@ class Verdict(_Record, frozen=True):
         group: Name of the process group, where one is meant.
         step: First step that it speaks of.
         action: What to do.
-        evidence: Figures by name.
+        evidence: Figures by name; `imposed_wait_ns` is that of one step, on average.
         resolved_ns: When it no longer held.
     """
 

@@ -171,7 +171,8 @@ class SyntheticRun:
         if self.straggler is None or not len(self.slow_steps):
             return []
         first = min(self.slow_steps.start, self.num_steps - 1)
-        imposed = sum(self.compute_extra_ns(self.straggler, step) for step in range(self.num_steps))
+        slow = [step for step in self.slow_steps if step < self.num_steps]
+        imposed = sum(self.compute_extra_ns(self.straggler, step) for step in slow)
         return [
             Verdict(
                 time_ns=starts_ns[first + 1],
@@ -181,7 +182,7 @@ class SyntheticRun:
                 ranks=(self.straggler,),
                 step=first,
                 action="Look at the clocks, temperature and neighbours of its GPU.",
-                evidence={"imposed_wait_ns": imposed},
+                evidence={"imposed_wait_ns": imposed // max(1, len(slow)), "num_steps": len(slow)},
             )
         ]
 

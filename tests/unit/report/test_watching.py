@@ -13,6 +13,8 @@ from scope.run import layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.reader import RunReader
 from scope.run.schema import SCHEMA_VERSION, GroupInfo, RankInfo, RunInfo, StepRecord, Verdict
+from scope.testing.layout import Layout
+from scope.testing.runs import SyntheticRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +147,22 @@ def test_a_run_without_ranks_has_nothing_to_say(tmp_path: Path) -> None:
     World.write(tmp_path / paths.RUN_FILE, RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN))
     change = Watcher(open_run(tmp_path)).look(now_ns=BEGAN)
     assert (change.watched.state.standing, change.begun, change.over) == ("not begun", (), ())
+
+
+def test_a_planted_straggler_is_found_with_what_it_imposes(tmp_path: Path) -> None:
+    """Rank 3 of four data-parallel ranks in two stages computes 40 ms longer in each of the last 50 steps."""
+    planted = SyntheticRun(
+        layout=Layout(dp=4, pp=2), num_steps=120, straggler=3, slow_steps=range(70, 120), straggler_extra_ns=40_000_000
+    )
+    planted.write(tmp_path)
+    (tmp_path / paths.VERDICTS_FILE).unlink()
+    opened = open_run(tmp_path)
+    last_ns = opened.steps()["end_ns"].max()
+    assert isinstance(last_ns, int)
+    watcher = Watcher(opened)
+    (found,) = watcher.look(now_ns=last_ns + S).begun
+    assert (found.kind, found.ranks, found.severity) == ("straggler", (3,), "warning")
+    assert found.evidence["imposed_wait_ns"] == 40_000_000
+    whole_ns = sum(planted.length_ns(step) for step in range(70, 120))
+    assert found.evidence["imposed_wait_ratio"] == pytest.approx(50 * 40_000_000 / whole_ns, rel=1e-9)
+    watcher.close()
