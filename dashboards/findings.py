@@ -10,10 +10,10 @@ import streamlit as st
 
 from dashboards.shell import sources
 from dashboards.sources.alerts import alerts_of_run, firing_alerts
-from scope.analysis.recorded import RankExcess
+from scope.analysis.recorded import RankExcess, compute_group_progress, find_missed_calls
 from scope.frames.schema import Ranks
 from scope.report.inert import markdown_text
-from scope.report.standing import count
+from scope.report.standing import count, missed_words
 from scope.run.naming import label_run
 from scope.units import format_duration, format_ratio
 
@@ -57,6 +57,21 @@ def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
             show = st.error if verdict.severity == "critical" else st.warning
             action = f" {verdict.action}" if verdict.action else ""
             show(markdown_text(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}"), icon=":material/gavel:")
+
+
+def draw_missed_at_end(run: LiveRun) -> bool:
+    """Say which rank had not arrived where its peers waited when a run ended without a goodbye.
+
+    Returns:
+        Whether there was such a rank.
+    """
+    if run.state().standing != "ended without a goodbye":
+        return False
+    infos = [info for info in run.run.rank_infos if info.attempt == run.attempt]
+    missed = find_missed_calls(compute_group_progress(infos, run.black_boxes()))
+    if missed:
+        st.warning(f"At its end: {markdown_text(missed_words(missed))}; see Post-mortem.", icon=":material/person_off:")
+    return bool(missed)
 
 
 def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:

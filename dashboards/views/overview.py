@@ -8,7 +8,7 @@ import polars as pl
 import streamlit as st
 from msgspec.structs import replace
 
-from dashboards.findings import draw_alerts, draw_findings, draw_slow_ranks, draw_verdicts
+from dashboards.findings import draw_alerts, draw_findings, draw_missed_at_end, draw_slow_ranks, draw_verdicts
 from dashboards.server_overview import draw_server
 from dashboards.shell import (
     fold,
@@ -184,8 +184,9 @@ def draw_blame(run: LiveRun) -> None:
     if stands_still:
         # The red sentence stands on top of the page.
         st.markdown(f":material/person_off: {markdown_text(missed_words(run.state().missed))}; see Post-mortem.")
+    has_missed = draw_missed_at_end(run)
     draw_input(run)
-    draw_slow_ranks(run, stands_still=stands_still)
+    draw_slow_ranks(run, stands_still=stands_still or has_missed)
     excess = run.excess()
     if not excess.is_empty():
         fold("All ranks", lambda: show_table(excess, key="excess of ranks"), key="excess of ranks")

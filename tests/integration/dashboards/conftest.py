@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -161,6 +162,10 @@ class Visitor:
     def wait_until_drawn(self, title: str | None = None) -> None:
         """Wait until the page of this title, or any page, is drawn whole."""
         self.page.wait_for_function(DRAWN, arg=title, timeout=DRAWN_MS)
+
+    def wait_for(self, words: str) -> None:
+        """Wait until the page shows these words, whatever their case."""
+        self.page.get_by_text(re.compile(re.escape(words), re.IGNORECASE)).first.wait_for(timeout=DRAWN_MS)
 
     def open_every_page(self, address: str) -> Iterator[str]:
         """Open an address, then every page by its link in the sidebar; yield the name of each page that is drawn."""

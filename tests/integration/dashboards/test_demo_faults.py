@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +15,13 @@ import psutil
 import pytest
 
 from dashboards.settings import VARIABLE
+from dashboards.sources.catalogue import find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from conftest import Visitor
 
 pytest.importorskip("torch")
 
@@ -68,6 +73,16 @@ class Demo:
         (pid,) = [pid for pid, command in processes_of(self.folder).items() if part in command]
         psutil.Process(pid).kill()
 
+    def kill_rank(self, rank: int) -> None:
+        """Kill a training process by the number that `rank.json` has."""
+        (info,) = self.folder.glob(f"runs/demo/attempt-000/ranks/{rank:05d}/rank.json")
+        psutil.Process(json.loads(info.read_text())["pid"]).kill()
+
+    def address_of(self, what: str) -> str:
+        """Return the address that it has printed of one of its servers."""
+        (found,) = re.findall(rf"^{what}: (http://[0-9.]+:[0-9]+)", self.output.read_text(), re.MULTILINE)
+        return found
+
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
@@ -108,6 +123,38 @@ def test_the_demo_without_one_process_after_the_other(demo: Demo) -> None:
     assert demo.says("the dashboard was ended by SIGKILL")
     assert not demo.says("Traceback")
     until(lambda: not processes_of(demo.folder), f"left over: {processes_of(demo.folder)}")
+
+
+@pytest.mark.system("chromium", "prometheus")
+def test_pages_say_what_was_killed_under_them(demo: Demo, visitor: Visitor) -> None:
+    """A killed exporter, Prometheus and rank: the pages that show them say so, and none fails.
+
+    One demo serves for all, since each takes seconds to start.
+    """
+    address = demo.address_of("Dashboard")
+    places = (str(demo.folder / "runs" / "demo"), demo.address_of("Prometheus"))
+    run, server = (find_sources([place])[0].source_id for place in places)
+    # Prometheus must have seen the exporter before it can miss it.
+    visitor.open(f"{address}/quality?source={server}", "Data quality")
+    visitor.wait_for("seconds since the last sample")
+    demo.kill_child("-m exporters")
+    for page, title in (("links", "Links"), ("overview", "Overview")):
+        visitor.open(f"{address}/{page}?source={server}", title)
+        visitor.wait_for("1 exporter did not answer when Prometheus asked last")
+    demo.kill_child("prometheus --config")
+    demo.wait_until_it_says("The prometheus was ended by SIGKILL")
+    for page, title in (("links", "Links"), ("overview", "Overview"), ("quality", "Data quality")):
+        visitor.open(f"{address}/{page}?source={server}", title)
+        visitor.wait_for("does not answer")
+    visitor.open(f"{address}/overview?source={run}", "Overview")
+    visitor.wait_for("is Prometheus running there?")
+    visitor.wait_for("live, running")
+    demo.kill_rank(1)
+    demo.wait_until_it_says("The training has ended with code 1")
+    # The page that is open tells of it by itself.
+    visitor.wait_for("ended without a goodbye")
+    visitor.wait_for("rank 1 has not arrived at all_reduce")
+    assert not visitor.num_exceptions()
 
 
 def test_a_demo_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
