@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _TEXTS: Final = ("title", "vendor", "architecture", "form")
 _BANDWIDTHS: Final = {"memory_tb_per_s": TERA, "link_gb_per_s": GIGA, "pcie_generation": 1}
+_SECOND_HAND: Final = "; not the vendor's own document"
+"""Follows every source that a catalogue which lists its primary ones does not list."""
 _KEYS: Final = frozenset(
     {
         *_TEXTS,
@@ -111,12 +113,16 @@ class _Reader:
         self.known = known
         self.problems: list[str] = []
         self.sources = self._table(document, "sources", "$")
+        self.primary = self._texts(dict(document), "primary", "$")
 
     def read(self) -> dict[str, Gpu]:
         """Return all entries that have no mistake."""
         for key in self.document:
-            if key not in {"sources", "gpu"}:
-                self.problems.append(f"$.{key}: unknown table; expected gpu and sources")
+            if key not in {"primary", "sources", "gpu"}:
+                self.problems.append(f"$.{key}: unknown table; expected gpu, sources and the list primary")
+        for name in self.primary:
+            if name not in self.sources:
+                self.problems.append(f"$.primary: no source is called {name!r}")
         entries = self._table(self.document, "gpu", "$")
         if not entries and not self.problems:
             self.problems.append("$.gpu: no [gpu.ID] table")
@@ -193,6 +199,8 @@ class _Reader:
                 self.problems.append(f"{where}: expected a number, or [number, source]")
                 return None
             number, source = pair[0], str(self.sources.get(pair[1], pair[1]))
+            if self.primary and pair[1] not in self.primary:
+                source += _SECOND_HAND
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
             self.problems.append(f"{where}: expected a number above 0, not {number!r}")
             return None

@@ -108,6 +108,37 @@ def test_every_source_is_used() -> None:
     assert [name for name in sources if f'"{name}"]' not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("gpu_id", "is_primary"),
+    [("a100-sxm4-80gb", True), ("a100-pcie-40gb", True), ("gb200", True)]
+    + [(gpu_id, False) for gpu_id in ("gh200-96gb", "h800-sxm", "a800-sxm4-80gb", "h100-nvl", "h200-nvl")]
+    + [(gpu_id, False) for gpu_id in ("mi325x", "mi350x", "mi355x", "b300-hgx", "h100-sxm")],
+)
+def test_a_figure_says_whether_it_is_the_vendors_own(gpu_id: str, is_primary: bool) -> None:
+    """Peaks of vendors' documents stand as they are, those copied or derived by somebody else say so."""
+    peak = choose_gpu(gpu_id).matrix_peak("float16")
+    assert peak is not None
+    assert peak.source.endswith("; not the vendor's own document") != is_primary
+
+
+def test_gh200_says_that_it_stands_on_the_h100() -> None:
+    """No figure of the GH200's compute is given as if a document of the GH200 stated it."""
+    for gpu_id in ("gh200-96gb", "gh200-144gb"):
+        gpu = choose_gpu(gpu_id)
+        for figure in (*gpu.matrix_flop_per_s.values(), *gpu.vector_flop_per_s.values()):
+            assert figure.source.startswith("taken from the H100 SXM, for it is the same GH100 chip")
+
+
+def test_a_file_without_primary_sources_marks_none_and_a_wrong_name_is_told() -> None:
+    """Users' sources stand as they wrote them; a primary source that is none is a mistake with its path."""
+    text = '[gpu.mine]\nnames = ["MINE"]\n[gpu.mine.matrix_tflops]\nbfloat16 = [10, "measured"]\n'
+    peak = parse_catalogue(text, origin="mine.toml")["mine"].matrix_peak("bfloat16")
+    assert peak is not None
+    assert peak.source == "measured"
+    with pytest.raises(ConfigError, match=r"\$\.primary: no source is called 'other'"):
+        parse_catalogue('primary = ["other"]\n' + text, origin="mine.toml")
+
+
 def test_float32_runs_on_vector_units_where_matrix_units_do_not_take_it() -> None:
     """Full float32 products of an H100 run at 66.9 TFLOP/s, those of an MI250X die on its matrix units at 47.85."""
     h100, mi250x = choose_gpu("h100-sxm").matrix_peak("float32"), choose_gpu("mi250x").matrix_peak("float32")
