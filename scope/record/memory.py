@@ -20,7 +20,7 @@ from scope.run.schema import MemoryPeak, MemoryRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FRESH_NS: Final = 200_000
+_FRESH_NS: Final = 2_000_000
 _READERS: Final = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS: Final = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
@@ -44,7 +44,7 @@ class MemoryMeter(Protocol):
 class ResidentMemory:
     """The resident set of the process, read at changes of phase: the peak is the largest of these readings.
 
-    A reading costs more than all else of a change. One that is younger than 0.2 ms stands for a phase that has had a
+    A reading costs more than all else of a change. One that is younger than 2 ms stands for a phase that has had a
     reading of its own in this step, so that many short spans share a few readings.
 
     Args:

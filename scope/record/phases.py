@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections import deque
@@ -124,7 +123,7 @@ class PhaseClock:
     def estimate_cost(self) -> int:
         """Return what all changes so far took, in ns: each at the median, when asked, of those that were timed."""
         if self._costs:
-            self._cost_ns += (self.num_changes - self._num_counted) * round(statistics.median(self._costs))
+            self._cost_ns += (self.num_changes - self._num_counted) * sorted(self._costs)[len(self._costs) // 2]
             self._num_counted = self.num_changes
         return self._cost_ns
 

@@ -209,8 +209,12 @@ class BlackBox:
         self._write(body + CRC.pack(crc32(body)), layout.IDENTITY_OFFSET)
 
     def write_state(self, body: bytes) -> None:
-        """Write the state block, `STATE.pack(...)`."""
-        self._write(CRC.pack(crc32(body)) + body, layout.STATE_OFFSET)
+        """Write the state block, `STATE.pack(...)`; at each change of phase."""
+        if self.descriptor >= 0:
+            try:
+                _pwrite(self.descriptor, _pack_crc(crc32(body)) + body, layout.STATE_OFFSET)
+            except OSError:
+                self.num_failed += 1
 
     def write_pulse(self, body: bytes) -> None:
         """Write the pulse block, `PULSE.pack(...)`."""

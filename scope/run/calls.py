@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -425,7 +424,7 @@ class CallLog:
         if self._costs:
             num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
             new_calls, self._num_counted = num_calls - self._num_counted, num_calls
-            self._cost_ns += round(new_calls * statistics.median(self._costs) * self.cost_factor)
+            self._cost_ns += round(new_calls * sorted(self._costs)[len(self._costs) // 2] * self.cost_factor)
         return self._cost_ns
 
     def num_calls(self, group: int) -> tuple[int, int]:
