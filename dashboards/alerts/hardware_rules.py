@@ -44,14 +44,17 @@ GPU_ALERTS: Final = (
     Alert(
         "ScopeGpuMissing",
         "scope-gpu",
-        "(count by (instance) (scope_gpu_info) < max_over_time((count by (instance) (scope_gpu_info))[6h:5m])) "
-        'and on (instance) (scope_collector_up{collector="gpu"} == 1)',
+        # Without any GPU there is no series to count: an exporter that answers and shows none shows 0.
+        "(count by (instance) (scope_gpu_info) or 0 * max by (instance) (scope_exporter_sample_age_seconds)) "
+        "< on (instance) max_over_time(scope:gpus:count[${remember}s:5m])",
         "10m",
         "critical",
         "{{ $labels.instance }} shows only {{ $value }} GPUs",
-        "Fewer GPUs are visible than within the last six hours, and the exporter itself is well.",
-        "A GPU fell off the bus, or the driver was restarted without it.",
-        "nvidia-smi -L and lspci on the node; reboot if the GPU is not on the bus.",
+        "It showed more within the time of setting remember, and the exporter itself answers.",
+        "A GPU fell off the bus, or the driver was restarted without it; at 0, the driver itself is gone. The alert "
+        "stays until as many GPUs are there again, at most for the time of setting remember (7 days by default).",
+        "nvidia-smi -L and lspci on the node; reboot if the GPU is not on the bus. Where GPUs were taken out, or the "
+        "collector switched off, on purpose: silence it for that node, or lower remember.",
     ),
     Alert(
         "ScopeGpuLost",
@@ -111,12 +114,17 @@ GPU_ALERTS: Final = (
     Alert(
         "ScopeHardwareThrottle",
         "scope-gpu",
-        'rate(scope_gpu_throttle_seconds_total{reason=~"hw_.*"}[5m]) > $throttle',
+        # GPUs before Hopper do not count these seconds; there the reasons that are active at each scrape are counted,
+        # hw_slowdown, which stands for both, where neither is told.
+        '(rate(scope_gpu_throttle_seconds_total{reason=~"hw_.*"}[5m]) > $throttle) or on (instance, uuid) '
+        '(avg_over_time(scope_gpu_throttle_active{reason=~"hw_thermal|hw_power_brake"}[5m]) > $throttle) '
+        'or on (instance, uuid) (avg_over_time(scope_gpu_throttle_active{reason="hw_slowdown"}[5m]) > $throttle)',
         "5m",
         "warning",
         "GPU {{ $labels.gpu }} of {{ $labels.instance }} is slowed by {{ $labels.reason }}",
         "Hardware lowered the clocks {{ $value | humanizePercentage }} of the time.",
-        "Heat (hw_thermal) or the power supply (hw_power_brake) slows the GPU, and with it every rank of its job.",
+        "Heat (hw_thermal) or the power supply (hw_power_brake) slows the GPU, and with it every rank of its job. The "
+        "share is of time where the GPU counts it (Hopper and later), and of scrapes where it does not.",
         "hw_thermal: fans, inlet temperature, thermal paste. hw_power_brake: power supplies and rack power.",
     ),
     Alert(
@@ -160,13 +168,15 @@ LINK_ALERTS: Final = (
     Alert(
         "ScopeNvlinkDown",
         "scope-links",
-        "scope_nvlink_up == 0 and max_over_time(scope_nvlink_up[6h]) == 1",
+        "scope_nvlink_up == 0 and scope:nvlink_up:last_timestamp",
         "2m",
         "critical",
         "NVLink {{ $labels.link }} of GPU {{ $labels.gpu }} of {{ $labels.instance }} is down",
-        "The link was up within the last six hours.",
-        "Collectives in the node run at the pace of the GPU with the fewest links.",
-        "Look for NVLink XIDs; reset the GPUs of the node, then reseat.",
+        "The link was up within the time of setting remember.",
+        "Collectives in the node run at the pace of the GPU with the fewest links. The alert stays as long as the link "
+        "is down, at most for the time of setting remember (7 days by default). Prometheus itself remembers when each "
+        "link was up, and forgets it when it is stopped for more than an hour.",
+        "Look for NVLink XIDs; reset the GPUs of the node, then reseat. Links that never were up are not meant.",
     ),
     Alert(
         "ScopeNvlinkErrors",
@@ -271,13 +281,15 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeRdmaPortDown",
         "scope-network",
-        "scope_rdma_port_state != 4 and max_over_time(scope_rdma_port_state[6h]) == 4",
+        "scope_rdma_port_state != 4 and scope:rdma_port_active:last_timestamp",
         "1m",
         "critical",
         "Port {{ $labels.port }} of {{ $labels.device }} of {{ $labels.instance }} is down",
-        "Its state is {{ $value }} (4 is active); it was active within the last six hours.",
-        "Collectives across nodes lose a rail, or the whole job.",
-        "Cable, transceiver, switch port, in this order.",
+        "Its state is {{ $value }} (4 is active); it was active within the time of setting remember.",
+        "Collectives across nodes lose a rail, or the whole job. The alert stays as long as the port is not active, at "
+        "most for the time of setting remember (7 days by default). Prometheus itself remembers when each port was "
+        "active, and forgets it when it is stopped for more than an hour.",
+        "Cable, transceiver, switch port, in this order. Ports that never were active are not meant.",
     ),
     Alert(
         "ScopeRdmaPortFlaps",
@@ -362,15 +374,21 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeTrainingOnSockets",
         "scope-network",
-        "sum by (instance) (rate(scope_net_transmit_bytes_total[5m])) > $socket_bytes and "
-        "sum by (instance) (rate(scope_rdma_transmit_bytes_total[5m])) < 1e6 and "
-        "count by (instance) (scope_train_active == 1) > 0",
+        # RDMA may be idle, or its devices gone. The run must span nodes, and one of them must have, or have had, RDMA.
+        "(sum by (instance) (rate(scope_net_transmit_bytes_total[5m])) > $socket_bytes "
+        "unless sum by (instance) (rate(scope_rdma_transmit_bytes_total[5m])) >= 1e6) "
+        "and on (instance) (count by (run, instance) (scope_train_active == 1) "
+        "and on (run) (count by (run) (count by (run, instance) (scope_train_active == 1)) > 1) "
+        "and on (run) (count by (run, instance) (scope_train_active == 1) "
+        "and on (instance) scope:rdma_port_active:last_timestamp))",
         "5m",
         "warning",
-        "Training on {{ $labels.instance }} uses Ethernet while RDMA is idle",
-        "{{ $value | humanize }}B/s leave by Ethernet.",
-        "NCCL did not find its RDMA transport and fell back to sockets.",
-        "scope doctor on the node; NCCL_DEBUG=INFO says which NET was chosen and why.",
+        "Training on {{ $labels.instance }} uses Ethernet while RDMA is idle or gone",
+        "{{ $value | humanize }}B/s leave by Ethernet, and less than 1 MB/s by RDMA.",
+        "NCCL did not find its RDMA transport and fell back to sockets. Only runs with ranks on several nodes are "
+        "meant, of which at least one had an active RDMA port within the time of setting remember.",
+        "scope doctor on the node; NCCL_DEBUG=INFO says which NET was chosen and why. Without any RDMA series the "
+        "device or its driver is gone: lspci, and mlx5_ib in lsmod.",
     ),
     Alert(
         "ScopeNfsQueue",

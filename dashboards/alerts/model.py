@@ -12,7 +12,8 @@ from scope.errors import UsageError
 Severity = Literal["critical", "warning", "info"]
 
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
-_IN_BRACKETS: Final = re.compile(r"\[[^\]]*\]")
+_RANGES: Final = re.compile(r"\[[^\]]*\]|\boffset \w+")
+_SECONDS_IN_BRACKETS: Final = re.compile(r"\[([\d.e+]+)s(?=[\]:])")
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -85,8 +86,10 @@ class Values:
 
     def expression(self, text: str) -> str:
         """Return an expression with its settings filled in and its ranges shrunk."""
-        filled = Template(text).substitute({name: format_number(value) for name, value in self.settings.items()})
-        return _IN_BRACKETS.sub(lambda match: self._shrink(match[0]), filled) if self.scale != 1 else filled
+        # A range that is a setting is shrunk with it.
+        shrunk = _RANGES.sub(lambda match: self._shrink(match[0]), text) if self.scale != 1 else text
+        filled = Template(shrunk).substitute({name: format_number(value) for name, value in self.settings.items()})
+        return _SECONDS_IN_BRACKETS.sub(lambda match: f"[{_write_seconds(float(match[1]))}", filled)
 
     def duration(self, text: str) -> str:
         """Return a length of time, shrunk."""
@@ -98,6 +101,11 @@ class Values:
     def _one(self, match: re.Match[str]) -> str:
         milliseconds = int(match[1]) * _SECONDS[match[2]] * 1_000 / self.scale
         return f"{max(1, round(milliseconds))}ms" if milliseconds else "0s"
+
+
+def _write_seconds(seconds: float) -> str:
+    """Return a length of time as PromQL takes it in a range, which knows no fractions."""
+    return f"{seconds:.0f}s" if seconds % 1 == 0 else f"{max(1, round(seconds * 1_000))}ms"
 
 
 def format_number(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from dashboards.alerts.model import Setting
 
 SETTINGS: Final = (
+    Setting("remember", 604_800, "seconds", "How long it is remembered what a node had: GPUs, NVLinks, active ports."),
     Setting("xid_window", 600, "seconds", "How long after a critical XID the alert fires."),
     Setting("stale_after", 60, "seconds", "Age of the last sample from which a node counts as blind."),
     Setting("slow_sample", 5, "seconds", "How long one sample may take; a healthy node needs milliseconds."),
@@ -36,7 +37,11 @@ SETTINGS: Final = (
     Setting("nfs_backlog", 1, "requests", "Mean backlog of an NFS mount that is too long."),
     Setting("stall_factor", 10, "steps", "Median steps without a step that mean a stall."),
     Setting("stall_seconds", 300, "seconds", "The least time without a step that means a stall."),
-    Setting("regression", 1.2, "ratio", "Step time over that of the last hour."),
+    Setting(
+        "startup_seconds", 1_800, "seconds", "How long the main thread may stand still before the first step has ended."
+    ),
+    Setting("regression", 1.2, "ratio", "Step time over that of the run's fastest hour."),
+    Setting("regression_window", 86_400, "seconds", "Within how long a time the fastest hour is looked for."),
     Setting("straggler", 1.15, "ratio", "A rank's own time over the median of its peers."),
     Setting("imposed_wait", 0.05, "ratio", "Share of the step that one rank makes all others wait."),
     Setting("wait_power", 0.4, "ratio", "Power over its limit below which a busy GPU only waits."),

@@ -69,6 +69,23 @@ TRAINING_ALERTS: Final = (
         "scope watch RUN says which collective hangs and which rank never came. NCCL's own watchdog waits ten minutes.",
     ),
     Alert(
+        "ScopeFirstStepLate",
+        "scope-training",
+        'scope_train_heartbeat_age_seconds{thread="training"} > $startup_seconds '
+        "and on (instance, run, rank) scope_train_steps_total == 0 "
+        "and on (instance, run, rank) scope_train_active == 1",
+        "1m",
+        "critical",
+        "Rank {{ $labels.rank }} of run {{ $labels.run }} has not made its first step",
+        "Its main thread gave its last sign of life {{ $value | humanizeDuration }} ago, and no step of this attempt "
+        "has ended.",
+        "The attempt hangs in its start-up (a rendezvous, the loading of a checkpoint, a first collective that a rank "
+        "never joins) or within its first step. Start-up may be long, with compilation or a large checkpoint: setting "
+        "startup_seconds is how long it may stand still.",
+        "scope watch RUN says in which phase and collective it stands. Where start-up really takes longer, raise "
+        "startup_seconds.",
+    ),
+    Alert(
         "ScopeRankSilent",
         "scope-training",
         'scope_train_heartbeat_age_seconds{thread="recorder"} > $heartbeat '
@@ -100,13 +117,17 @@ TRAINING_ALERTS: Final = (
         "ScopeStepRegression",
         "scope-training",
         "max by (run) (scope_train_step_median_seconds) > "
-        "$regression * max by (run) (avg_over_time(scope_train_step_median_seconds[1h]))",
+        "$regression * min_over_time(scope:train_step_median:hour[${regression_window}s])",
         "10m",
         "warning",
         "Steps of run {{ $labels.run }} became slower",
-        "A step takes {{ $value | humanizeDuration }} now.",
-        "Something changed within the hour: a throttled GPU, a slow link or mount, or the input.",
-        "scope compare the last captures; look at throttling and links of the slowest rank.",
+        "A step takes {{ $value | humanizeDuration }} now, more than setting regression allows over the fastest hour.",
+        "Something changed: a throttled GPU, a slow link or mount, or the input. The median is compared with the "
+        "fastest hour within the time of setting regression_window (a day by default), so the alert stays as long as "
+        "steps are slow, at most that long after the last fast hour. A run is judged once it has made steps for a "
+        "quarter of an hour.",
+        "scope compare the last captures; look at throttling and links of the slowest rank. A new attempt on fewer "
+        "ranks, or with longer sequences, is slower for good reason: silence it for that run.",
     ),
     Alert(
         "ScopeStragglerRank",
@@ -124,7 +145,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeImposedWait",
         "scope-training",
-        "scope_train_imposed_wait_ratio > $imposed_wait",
+        # Every node of the run tells the same findings.
+        "max by (run, rank) (scope_train_imposed_wait_ratio) > $imposed_wait",
         "10m",
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} makes the others wait",
@@ -135,7 +157,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeVerdict",
         "scope-training",
-        'scope_train_verdict{severity="critical"} == 1',
+        # Every node of the run tells the same findings.
+        'max by (run, rank, kind, severity) (scope_train_verdict{severity="critical"}) == 1',
         "0s",
         "critical",
         "Run {{ $labels.run }}: {{ $labels.kind }}",
@@ -192,6 +215,26 @@ TRAINING_ALERTS: Final = (
 )
 
 RECORDINGS: Final = (
+    Recording("scope:gpus:count", "count by (instance) (scope_gpu_info)", "GPUs that a node shows, also lost ones."),
+    Recording(
+        "scope:nvlink_up:last_timestamp",
+        # It reads itself: a range over raw samples of so many links and days would cost far more.
+        "time() + 0 * (scope_nvlink_up == 1) "
+        "or last_over_time(scope:nvlink_up:last_timestamp[1h]) > time() - $remember",
+        "When a link was last up, for as long as that is remembered.",
+    ),
+    Recording(
+        "scope:rdma_port_active:last_timestamp",
+        "time() + 0 * (scope_rdma_port_state == 4) "
+        "or last_over_time(scope:rdma_port_active:last_timestamp[1h]) > time() - $remember",
+        "When a port was last active, for as long as that is remembered.",
+    ),
+    Recording(
+        "scope:train_step_median:hour",
+        "max by (run) (avg_over_time(scope_train_step_median_seconds[1h]) "
+        "and scope_train_step_median_seconds offset 15m)",
+        "Mean of the step's median over the last hour, of the slowest rank, once there is a quarter of an hour.",
+    ),
     Recording(
         "scope:train_own_time:ratio",
         "(rate(scope_train_step_seconds_total[5m]) - rate(scope_train_communication_wait_seconds_total[5m])) "

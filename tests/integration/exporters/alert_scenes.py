@@ -53,7 +53,7 @@ _OTHER_GPUS: Final = "the node's other seven GPUs, and those of four other nodes
 _WELL: Final = "the GPU is well again"
 _OTHER_PORTS: Final = "the node's other three ports, whose counters stand or rise slowly"
 _FASTER: Final = "the run is as fast as before"
-_FASTER_RUNS: Final = "three runs beside it on the same node"
+_FASTER_RUNS: Final = "five runs beside it on the same node"
 
 PLANTED: Final = (
     _row("ScopeXidCritical", "gpus 0", "GPU 1 with an XID of another kind, and six without", "the window is over"),
@@ -87,7 +87,8 @@ PLANTED: Final = (
     _row("ScopeRdmaTimeouts", "main mlx5_3 1", _OTHER_PORTS, "no further timeout comes"),
     _row("ScopePfcStorm", "paused eth1", "eth0, which is paused one twentieth of the time", "eth1 is paused as little"),
     _row("ScopeNicUnderspeed", "main mlx5_3 1", _OTHER_PORTS, "the port has its rate again"),
-    _row("ScopeTrainingOnSockets", "main", "five nodes without training", "RDMA carries traffic again"),
+    _row("ScopeTrainingOnSockets", "main", "another node of the same run, and four without training",
+         "RDMA carries traffic again"),
     _row("ScopeNfsQueue", "main /data", "/home, whose operations wait 1 ms", "operations wait 1 ms"),
     _row("ScopeNfsBacklog", "main /data", "/home, whose backlog is empty", "the backlog is empty"),
     _row("ScopeMemoryPressure", "main", "five other nodes", "nothing stalls"),
@@ -98,19 +99,21 @@ PLANTED: Final = (
          "the folder can be listed again"),
     _row("ScopeSampleSlow", "weak", "five nodes that answer at once", "the driver answers at once"),
     _row("ScopeStepStalled", "main stuck 0, main stuck 1, main stuck 2, main stuck 3", _FASTER_RUNS, "steps go on"),
-    _row("ScopeRankSilent", "main calm 1", "14 ranks that beat, four of which make no steps, and one that is gone",
+    _row("ScopeFirstStepLate", "main unborn 0, main unborn 1, main unborn 2, main unborn 3",
+         "a run that stands still after many steps, and four that step on", "the first step ends"),
+    _row("ScopeRankSilent", "main calm 1", "22 ranks that beat, eight of which make no steps, and one that is gone",
          "the rank beats again"),
     _row("ScopeRankLost", "main wasteful 3", "its three peers, and a rank of another run that is silent but there",
          "the run ends"),
     _row("ScopeStepRegression", "faulty", _FASTER_RUNS, _FASTER),
-    _row("ScopeStragglerRank", "main faulty 2", "three ranks of the same run, and three runs", _FASTER),
-    _row("ScopeImposedWait", "main faulty 1, main faulty 2", "runs of which no verdict speaks", "the verdict is over"),
-    _row("ScopeVerdict", "main faulty 1", "rank 2, of which a verdict speaks that is not critical",
+    _row("ScopeStragglerRank", "main faulty 2", "three ranks of the same run, and five runs", _FASTER),
+    _row("ScopeImposedWait", "faulty 1, faulty 2", "runs of which no verdict speaks", "the verdict is over"),
+    _row("ScopeVerdict", "faulty 1", "rank 2, of which a verdict speaks that is not critical",
          "the verdict is over"),
     _row("ScopeCommunicationBusyWait", "gpus 6", _OTHER_GPUS, _WELL),
     _row("ScopeIdleAllocated", "main 1", "GPU 0, which a job uses", "the job uses it"),
     _row("ScopeDataloaderBound", "faulty", _FASTER_RUNS, _FASTER),
-    _row("ScopeGoodputLow", "wasteful", "two runs that do nothing but steps", "the run ends"),
+    _row("ScopeGoodputLow", "wasteful", "three runs that do nothing but steps", "the run ends"),
 )  # fmt: skip
 """Every alert, in the order of the rules."""
 
@@ -260,13 +263,22 @@ class Run:
         folder: Its run directory.
         gap_ns: Time between two steps, in which it does nothing that counts.
         last_process: Process of rank 3, which can be killed; the ranks are this process without.
+        starting: It has not made its first step yet; its main threads beat until it is stopped.
     """
 
-    def __init__(self, folder: Path, *, gap_ns: int = 0, last_process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        gap_ns: int = 0,
+        last_process: subprocess.Popen[bytes] | None = None,
+        starting: bool = False,
+    ) -> None:
         self.folder = folder
         self.step_ns = S // 20
         self.gap_ns = gap_ns
         self.stopped = False
+        self.starting = starting
         self.silent: int | None = None
         self._last_process = last_process
         self._killed = False
@@ -298,6 +310,7 @@ class Run:
             box = BlackBox(own / paths.BLACK_BOX_FILE, identity)
             box.write_state(layout.STATE.pack(0, 0, began_ns, began_ns, began_ns, 0, 0, b"forward"))
             self._boxes.append(box)
+        self._began_ns = began_ns
 
     def update(self) -> None:
         """Beat, and write the steps that are due."""
@@ -305,7 +318,10 @@ class Run:
         for rank, box in enumerate(self._boxes):
             if rank != self.silent and rank not in self._gone:
                 box.write_pulse(layout.PULSE.pack(now_ns, 1, 0, 0, 0, -1))
-        if self.stopped:
+        if self.starting and not self.stopped:
+            for box in self._boxes:
+                box.write_state(layout.STATE.pack(0, 0, self._began_ns, self._began_ns, now_ns, 0, 0, b"forward"))
+        if self.stopped or self.starting:
             # What stood still is no step; the next one begins when it goes on.
             self._end_ns = now_ns
             return

@@ -198,15 +198,23 @@ def scrape_config(port: int, *, interval: str = "500ms", extra: str = "") -> str
 
 
 class Webhook:
-    """Takes Alertmanager's messages."""
+    """Takes Alertmanager's messages.
+
+    Attributes:
+        received: All alerts that were told.
+        messages: (path, alerts) of each message.
+    """
 
     def __init__(self) -> None:
         received: list[dict[str, Any]] = []
+        messages: list[tuple[str, list[dict[str, Any]]]] = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
-                received.extend(json.loads(self.rfile.read(length))["alerts"])
+                alerts = json.loads(self.rfile.read(length))["alerts"]
+                received.extend(alerts)
+                messages.append((self.path, alerts))
                 self.send_response(200)
                 self.end_headers()
 
@@ -214,6 +222,7 @@ class Webhook:
                 del format, args
 
         self.received = received
+        self.messages = messages
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -237,14 +246,15 @@ def webhook() -> Iterator[Webhook]:
 
 
 @pytest.fixture
-def start_alertmanager(tmp_path: Path, webhook: Webhook) -> Iterator[Callable[[int], None]]:
-    """Starts Alertmanager at a port, telling everything to the webhook."""
+def start_alertmanager(tmp_path: Path, webhook: Webhook) -> Iterator[Callable[..., None]]:
+    """Starts Alertmanager at a port, telling everything to the webhook unless its configuration is given."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def start(port: int) -> None:
+    def start(port: int, configuration: str | None = None) -> None:
         config = tmp_path / "alertmanager.yml"
         config.write_text(
-            "route: {receiver: hook, group_by: [alertname], group_wait: 100ms, group_interval: 500ms}\n"
+            configuration
+            or "route: {receiver: hook, group_by: [alertname], group_wait: 100ms, group_interval: 500ms}\n"
             f"receivers: [{{name: hook, webhook_configs: [{{url: 'http://127.0.0.1:{webhook.port}/'}}]}}]\n"
         )
         command = ["prometheus-alertmanager", f"--config.file={config}", f"--storage.path={tmp_path}/am"]

@@ -54,7 +54,7 @@ EXPECTED: dict[str, frozenset[str]] = {row.alert: row.objects for row in scenes.
 
 
 class Cluster:
-    """Six nodes and four runs, and the exporters of the nodes.
+    """Six nodes and six runs, and the exporters of the nodes.
 
     Args:
         folder: Where their files lie.
@@ -65,10 +65,15 @@ class Cluster:
     def __init__(self, folder: Path, start: Callable[..., Any], ethtool: Path) -> None:
         self.start = start
         self.node = scenes.Node(folder / "root")
-        names = {"calm": 0, "faulty": 0, "stuck": 0, "wasteful": scenes.S // 20}
+        names = {"calm": 0, "faulty": 0, "stuck": 0, "wasteful": scenes.S // 20, "unborn": 0, "wide": 0}
         sleeper = subprocess.Popen(["sleep", "600"])
         self.runs = {
-            name: scenes.Run(folder / "runs" / name, gap_ns=gap_ns, last_process=sleeper if gap_ns else None)
+            name: scenes.Run(
+                folder / "runs" / name,
+                gap_ns=gap_ns,
+                last_process=sleeper if gap_ns else None,
+                starting=name == "unborn",
+            )
             for name, gap_ns in names.items()
         }
         self.weak_folder = folder / "weak/sys/class/infiniband"
@@ -88,7 +93,8 @@ class Cluster:
         paused = ("--root", f"{folder}/paused", "--collectors", "net", "--interval", "100ms")
         preload = {"LD_PRELOAD": str(ethtool), "SCOPE_FAKE_ETHTOOL": str(self.pauses)}
         self.exporters = {
-            "gpus": self._start("gpus", "--disable", "rdma,net,nfs,training,jobs"),
+            # Run wide has ranks on two nodes.
+            "gpus": self._start("gpus", "--disable", "rdma,net,nfs,jobs", "--runs", f"{folder}/runs/wide"),
             "main": self._start("main", *main),
             "blind": self._start("blind", "--deadline", "20s", *GPUS_ALONE),
             "ending": self._start("ending", *GPUS_ALONE),
@@ -123,6 +129,7 @@ class Cluster:
         scenes.pause(self.pauses, {"eth0": 0.05, "eth1": 0.5})
         self.runs["calm"].silent = 1
         self.runs["stuck"].stopped = True
+        self.runs["unborn"].stopped = True
         self.runs["wasteful"].kill_last()
         self.runs["faulty"].slow_down()
         self.runs["faulty"].judge(resolved=False)
@@ -147,6 +154,7 @@ class Cluster:
         scenes.pause(self.pauses, {"eth0": 0.05, "eth1": 0.05})
         self.runs["calm"].silent = None
         self.runs["stuck"].stopped = False
+        self.runs["unborn"].stopped = self.runs["unborn"].starting = False
         self.runs["faulty"].speed_up()
         self.runs["faulty"].judge(resolved=True)
         self.runs["wasteful"].finish()

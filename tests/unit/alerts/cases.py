@@ -121,7 +121,10 @@ HARDWARE = [
         {
             f"scope_gpu_info{{{GPU}}}": hold(1),
             f"scope_gpu_info{{{GPU1}}}": f"1x100 stale _x{LENGTH}",
-            f'scope_collector_up{{{N},collector="gpu"}}': hold(1),
+            f"scope_exporter_sample_age_seconds{{{N}}}": hold(1),
+            # The driver of another node is gone, and its last GPU with it.
+            'scope_gpu_info{instance="n2",gpu="0",uuid="J"}': f"1x100 stale _x{LENGTH}",
+            'scope_exporter_sample_age_seconds{instance="n2"}': hold(1),
         },
         45,
         [
@@ -129,15 +132,24 @@ HARDWARE = [
             {
                 f"scope_gpu_info{{{GPU}}}": f"1x100 stale _x{LENGTH}",
                 f"scope_gpu_info{{{GPU1}}}": f"1x100 stale _x{LENGTH}",
-                f'scope_collector_up{{{N},collector="gpu"}}': f"1x100 stale _x{LENGTH}",
+                f"scope_exporter_sample_age_seconds{{{N}}}": f"1x100 stale _x{LENGTH}",
             },
             # GPUs were added.
             {
                 f"scope_gpu_info{{{GPU}}}": hold(1),
                 f"scope_gpu_info{{{GPU1}}}": f"_x100 1x{LENGTH}",
-                f'scope_collector_up{{{N},collector="gpu"}}': hold(1),
+                f"scope_exporter_sample_age_seconds{{{N}}}": hold(1),
             },
+            # A board was replaced within minutes.
+            {
+                f"scope_gpu_info{{{GPU}}}": f"1x100 stale _x{LENGTH}",
+                f"scope_gpu_info{{{GPU1}}}": f"_x120 1x{LENGTH}",
+                f"scope_exporter_sample_age_seconds{{{N}}}": hold(1),
+            },
+            # A node without GPUs.
+            {f"scope_exporter_sample_age_seconds{{{N}}}": hold(1)},
         ],
+        count=2,
     ),
     Case(
         "ScopeGpuLost",
@@ -183,13 +195,31 @@ HARDWARE = [
     ),
     Case(
         "ScopeHardwareThrottle",
-        {f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}': grow(0.2)},
+        {
+            # Hopper counts the seconds and tells the bits; an Ampere tells the bits alone, of the reason and what it
+            # stands under; the third one tells only that.
+            f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}': grow(0.2),
+            f'scope_gpu_throttle_active{{{GPU},reason="hw_thermal"}}': hold(1),
+            f'scope_gpu_throttle_active{{{GPU},reason="hw_slowdown"}}': hold(1),
+            f'scope_gpu_throttle_active{{{GPU1},reason="hw_thermal"}}': hold(1),
+            f'scope_gpu_throttle_active{{{GPU1},reason="hw_slowdown"}}': hold(1),
+            f'scope_gpu_throttle_seconds_total{{{GPU1},reason="thermal"}}': grow(0.2),
+            f'scope_gpu_throttle_active{{{N},gpu="2",uuid="I",reason="hw_slowdown"}}': hold(1),
+        },
         15,
         [
             {f'scope_gpu_throttle_seconds_total{{{GPU},reason="sw_power_cap"}}': grow(0.9)},
             {f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}': grow(0.01)},
+            {
+                f'scope_gpu_throttle_active{{{GPU},reason="sw_power_cap"}}': hold(1),
+                f'scope_gpu_throttle_active{{{GPU},reason="hw_thermal"}}': hold(0),
+                f'scope_gpu_throttle_active{{{GPU},reason="hw_slowdown"}}': hold(0),
+            },
+            # One scrape in five minutes.
+            {f'scope_gpu_throttle_active{{{GPU},reason="hw_thermal"}}': "0x30 1 0x800"},
         ],
         counter_reset(f'scope_gpu_throttle_seconds_total{{{GPU},reason="hw_thermal"}}'),
+        count=3,
     ),
     Case(
         "ScopeGpuHot",
@@ -341,6 +371,19 @@ HARDWARE = [
 ]
 
 
+def on_sockets(
+    node: str, *, run: str = "r", active: int = 1, sent: str = "", rdma: str | None = None, state: str | None = None
+) -> Series:
+    """A node with a rank, 1 GB/s of Ethernet unless told otherwise, and an RDMA port where its counter is given."""
+    port = f'{{instance="{node}",device="mlx5_0",port="1"}}'
+    return {
+        f'scope_net_transmit_bytes_total{{instance="{node}",device="eth0"}}': sent or grow(1e9),
+        f'scope_train_active{{instance="{node}",run="{run}",rank="{node[1:]}"}}': hold(active),
+        **({f"scope_rdma_transmit_bytes_total{port}": rdma} if rdma else {}),
+        **({f"scope_rdma_port_state{port}": state} if state else {}),
+    }
+
+
 def events(kind: str, counter: str) -> str:
     """Name of an RDMA event counter."""
     return f'scope_rdma_{kind}_events_total{{{PORT},counter="{counter}"}}'
@@ -349,9 +392,14 @@ def events(kind: str, counter: str) -> str:
 NETWORK = [
     Case(
         "ScopeRdmaPortDown",
-        {f"scope_rdma_port_state{{{PORT}}}": change(4, 1, after=40)},
+        {
+            f"scope_rdma_port_state{{{PORT}}}": change(4, 1, after=40),
+            # The other one was active, for a moment deferred, active again, and went down.
+            f'scope_rdma_port_state{{{N},device="mlx5_1",port="1"}}': f"4x10 5 4x25 1x{LENGTH}",
+        },
         13,
         [{f"scope_rdma_port_state{{{PORT}}}": hold(1)}, {f"scope_rdma_port_state{{{PORT}}}": hold(4)}],
+        count=2,
     ),
     Case(
         "ScopeRdmaPortFlaps",
@@ -428,28 +476,29 @@ NETWORK = [
     Case(
         "ScopeTrainingOnSockets",
         {
-            f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': grow(1e9),
-            f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(0),
-            f"scope_train_active{{{RANK}}}": hold(1),
+            # RDMA stands idle on one node, and its device is gone from another; a third one was made without.
+            **on_sockets("n1", rdma=grow(0), state=hold(4)),
+            **on_sockets("n2", rdma=f"0x30 stale _x{LENGTH}", state=f"4x30 stale _x{LENGTH}"),
+            **on_sockets("n3"),
         },
-        15,
+        25,
         [
-            {
-                f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': grow(1e9),
-                f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(1e9),
-                f"scope_train_active{{{RANK}}}": hold(1),
-            },
-            {
-                f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': grow(1e9),
-                f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(0),
-                f"scope_train_active{{{RANK}}}": hold(0),
-            },
+            # RDMA carries the traffic.
+            {**on_sockets("n1", rdma=grow(1e9), state=hold(4)), **on_sockets("n2", rdma=grow(1e9), state=hold(4))},
+            # The run has ended.
+            {**on_sockets("n1", active=0, rdma=grow(0), state=hold(4)), **on_sockets("n2", active=0)},
+            # One node alone: its Ethernet carries data or checkpoints.
+            on_sockets("n1", rdma=grow(0), state=hold(4)),
+            # Two runs of one node each.
+            {**on_sockets("n1", rdma=grow(0), state=hold(4)), **on_sockets("n2", run="s", rdma=grow(0), state=hold(4))},
+            # A cluster without RDMA.
+            {**on_sockets("n1"), **on_sockets("n2")},
         ],
         {
-            f'scope_net_transmit_bytes_total{{{N},device="eth0"}}': f"1000x100 0x{LENGTH}",
-            f"scope_rdma_transmit_bytes_total{{{PORT}}}": grow(0),
-            f"scope_train_active{{{RANK}}}": hold(1),
+            **on_sockets("n1", sent=f"1000x100 0x{LENGTH}", rdma=grow(0), state=hold(4)),
+            **on_sockets("n2", sent=hold(0)),
         },
+        count=3,
     ),
     Case(
         "ScopeNfsQueue",
@@ -569,6 +618,16 @@ def attempts(*numbers: str) -> Series:
     }
 
 
+def first_step(age: str, *, steps: str = "", active: int = 1) -> Series:
+    """A rank with the age of its main thread's heartbeat; the recorder's own is fresh."""
+    return {
+        f'scope_train_heartbeat_age_seconds{{{RANK},thread="training"}}': age,
+        f'scope_train_heartbeat_age_seconds{{{RANK},thread="recorder"}}': hold(1),
+        f"scope_train_steps_total{{{RANK}}}": steps or hold(0),
+        f"scope_train_active{{{RANK}}}": hold(active),
+    }
+
+
 TRAINING = [
     Case(
         "ScopeStepStalled",
@@ -597,6 +656,21 @@ TRAINING = [
             f"scope_train_step_median_seconds{{{RANK}}}": hold(2),
             f"scope_train_active{{{RANK}}}": hold(1),
         },
+    ),
+    Case(
+        "ScopeFirstStepLate",
+        first_step(f"0+{STEP_S}x{LENGTH}"),
+        33,
+        [
+            # Start-up is slow, and goes on.
+            first_step("0+15x100 0+15x100 0+15x100 0+15x600"),
+            # It makes steps; that the last one is long ago is another alert's business.
+            first_step(f"0+{STEP_S}x{LENGTH}", steps="0x40 1x800"),
+            # It has ended without a step.
+            first_step(f"0+{STEP_S}x{LENGTH}", active=0),
+        ],
+        # The attempt is started anew.
+        first_step(f"0+{STEP_S}x110 _x20 0+{STEP_S}x100 0+{STEP_S}x{LENGTH}", steps="0x110 _x20 0x50 1x800"),
     ),
     Case(
         "ScopeRankSilent",
@@ -663,9 +737,21 @@ TRAINING = [
     ),
     Case(
         "ScopeStepRegression",
-        {f"scope_train_step_median_seconds{{{RANK}}}": change(1, 2, after=240)},
+        {
+            f"scope_train_step_median_seconds{{{RANK}}}": change(1, 1.24, after=240),
+            # Two nodes of another run: their ranks share the steps.
+            'scope_train_step_median_seconds{instance="n1",run="s",rank="0"}': change(1, 2, after=240),
+            'scope_train_step_median_seconds{instance="n2",run="s",rank="8"}': change(1, 2, after=240),
+        },
         80,
-        [{f"scope_train_step_median_seconds{{{RANK}}}": change(1, 1.1, after=240)}],
+        [
+            {f"scope_train_step_median_seconds{{{RANK}}}": change(1, 1.1, after=240)},
+            # It was slow and is fast.
+            {f"scope_train_step_median_seconds{{{RANK}}}": change(2, 1, after=240)},
+            # Its first minutes do not count.
+            {f"scope_train_step_median_seconds{{{RANK}}}": change(1, 1.24, after=20)},
+        ],
+        count=2,
     ),
     Case(
         "ScopeStragglerRank",
@@ -696,13 +782,20 @@ TRAINING = [
     ),
     Case(
         "ScopeImposedWait",
-        {f"scope_train_imposed_wait_ratio{{{RANK}}}": hold(0.2)},
+        {
+            f"scope_train_imposed_wait_ratio{{{RANK}}}": hold(0.2),
+            'scope_train_imposed_wait_ratio{instance="n2",run="r",rank="0"}': hold(0.2),
+        },
         15,
         [{f"scope_train_imposed_wait_ratio{{{RANK}}}": hold(0.02)}],
     ),
     Case(
         "ScopeVerdict",
-        {f'scope_train_verdict{{{N},run="r",rank="3",kind="hang",severity="critical"}}': hold(1)},
+        # Two nodes tell of one finding.
+        {
+            f'scope_train_verdict{{{N},run="r",rank="3",kind="hang",severity="critical"}}': hold(1),
+            'scope_train_verdict{instance="n2",run="r",rank="3",kind="hang",severity="critical"}': hold(1),
+        },
         2,
         [{f'scope_train_verdict{{{N},run="r",rank="3",kind="straggler",severity="warning"}}': hold(1)}],
     ),

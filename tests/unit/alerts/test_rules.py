@@ -24,6 +24,7 @@ from dashboards.alerts.generate import (
 from dashboards.alerts.grafana import ROWS, render_dashboard
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
+from dashboards.alerts.training_rules import RECORDINGS
 from exporters import metrics, training_series
 from exporters.series import Metric
 from scope.errors import UsageError
@@ -164,7 +165,8 @@ def test_every_alert_says_what_it_is() -> None:
 
 def test_every_setting_is_used_and_every_use_is_a_setting() -> None:
     """No dead threshold, no unknown one."""
-    assert find_setting_names(alert.expression for alert in ALERTS) == {setting.name for setting in SETTINGS}
+    used = find_setting_names(rule.expression for rule in (*ALERTS, *RECORDINGS))
+    assert used == {setting.name for setting in SETTINGS}
 
 
 def test_rules_speak_of_metrics_that_exist() -> None:
