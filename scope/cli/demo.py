@@ -29,6 +29,7 @@ _SCRIPT: Final = "scope.record.examples.tiny_transformer"
 _READY_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
 _MARKER: Final = "scope-demo.json"
+_LEAST_FREE_BYTES: Final = 1 << 16
 _REST: Final = {
     "training": "the dashboard goes on",
     "exporter": "the rest goes on without new metrics of this node",
@@ -141,8 +142,18 @@ def _run(plan: Plan, *, once: bool) -> None:
         _play(plan, children, once=once)
     except KeyboardInterrupt:
         print("\nThe demo ends; its files stay in", plan.folder, flush=True)
+    except ScopeError as error:
+        if _is_full(plan.folder):
+            # What failed for want of room could not write why, either.
+            message = f"the disk of {plan.folder} is full: make room there, or name another --folder ({error})"
+            raise InputError(message) from error
+        raise
     finally:
         children.stop()
+
+
+def _is_full(folder: Path) -> bool:
+    return shutil.disk_usage(folder).free < _LEAST_FREE_BYTES
 
 
 def _stop_on_signal(number: int, frame: object) -> None:
@@ -161,13 +172,17 @@ def _play(plan: Plan, children: Children, *, once: bool) -> None:
     if once:
         _check(plan, children, training)
         return
-    _watch(children)
+    _watch(plan, children)
 
 
-def _watch(children: Children) -> None:
-    """Say which processes end, until there is nothing more to look at."""
+def _watch(plan: Plan, children: Children) -> None:
+    """Say which processes end, and that the disk is full, until there is nothing more to look at."""
     said: set[str] = set()
+    has_room = True
     while True:
+        if has_room and _is_full(plan.folder):
+            has_room = False
+            print(f"The disk of {plan.folder} is full: nothing more is recorded until there is room.", flush=True)
         for name in children.ended() - said:
             said.add(name)
             if name == "dashboard":
