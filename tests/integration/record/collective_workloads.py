@@ -560,18 +560,19 @@ def describe(call: Call, recorder: CollectiveRecorder) -> dict[str, Any]:
     }
 
 
-def main(output: str, names: list[str]) -> None:
-    """Run workloads in this process, one of the ranks."""
-    store = dist.FileStore(os.environ["SCOPE_TEST_STORE"], WORLD)
+def watch(names: list[str], *, route: str | None, begin: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Run workloads under a recorder of a route, the best one for None, and return what it saw.
+
+    Args:
+        names: The workloads.
+        route: The recorder's route.
+        begin: Called once the recorder is attached.
+    """
     sink = ListSink()
     disabled: list[tuple[str, str]] = []
-    recorder = CollectiveRecorder(
-        sink,
-        hook_disabled=lambda hook, reason: disabled.append((hook, reason)),
-        route=os.environ.get("SCOPE_TEST_ROUTE"),
-    )
+    recorder = CollectiveRecorder(sink, hook_disabled=lambda hook, reason: disabled.append((hook, reason)), route=route)
     recorder.attach()
-    dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=WORLD, store=store)
+    begin()
     seen: dict[str, Any] = {}
     for name in names:
         started = time.monotonic()
@@ -594,8 +595,19 @@ def main(output: str, names: list[str]) -> None:
     coverage = [{**vars(item), "ratio": item.ratio} for item in recorder.flight_recorder.coverage(sink)]
     attached = recorder.route
     recorder.close()
-    result = {"seen": seen, "disabled": disabled, "attached": attached, "left": kernels_left(), "coverage": coverage}
-    Path(output).write_text(json.dumps(result))
+    return {"seen": seen, "disabled": disabled, "attached": attached, "left": kernels_left(), "coverage": coverage}
+
+
+def main(output: str, names: list[str]) -> None:
+    """Run workloads in this process, one of the ranks; those after `methods` by that route."""
+    store = dist.FileStore(os.environ["SCOPE_TEST_STORE"], WORLD)
+
+    def begin() -> None:
+        dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=WORLD, store=store)
+
+    at = names.index("methods")
+    results = [watch(names[:at], route=None, begin=begin), watch(names[at + 1 :], route="methods")]
+    Path(output).write_text(json.dumps(results))
     dist.destroy_process_group()
 
 

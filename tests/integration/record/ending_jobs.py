@@ -15,6 +15,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -138,6 +139,36 @@ def ends_at_once() -> None:
     os._exit(9)
 
 
+class Grudging(dict[str, torch.Tensor]):
+    """A batch that shows its tensors to nobody who does not know their names."""
+
+    def values(self) -> Any:
+        """Raise."""
+        message = "ask for a name"
+        raise LookupError(message)
+
+
+class Secretive(Model):
+    """A model that raises when somebody looks at its parts."""
+
+    def modules(self) -> Any:
+        """Raise."""
+        message = "no parts to see"
+        raise PermissionError(message)
+
+
+def makes_hooks_raise() -> None:
+    """Train with batches and a model that raise when anybody but this program looks at them."""
+    torch.manual_seed(0)
+    model = Secretive()
+    optimizer = torch.optim.SGD(model.layer.parameters(), lr=0.01)
+    samples = [torch.full((8,), float(number)) for number in range(STEPS)]
+    for batch in DataLoader(samples, batch_size=1, collate_fn=lambda rows: Grudging(x=torch.stack(rows))):  # pyright: ignore
+        model(batch["x"]).sum().backward()
+        optimizer.step()
+    sys.stdout.write(f"{sum(each.sum().item() for each in model.layer.parameters()):.12f}\n")
+
+
 def tears_everything_away() -> None:
     """Close all descriptors, clear the environment, and change directory, umask and session; then write a file."""
     train()
@@ -160,5 +191,6 @@ def tears_everything_away() -> None:
 
 
 if __name__ == "__main__":
-    jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, tears_everything_away)
+    jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, makes_hooks_raise)
+    jobs += (tears_everything_away,)
     {job.__name__: job for job in jobs}[sys.argv[1]]()

@@ -24,6 +24,7 @@ WORLD = 4
 ALL = tuple(range(WORLD))
 LIMIT_S = 240
 FLOAT_BYTES = 4
+HAS_COMPILER = shutil.which("g++") is not None
 
 
 class Seen(NamedTuple):
@@ -39,8 +40,8 @@ class Seen(NamedTuple):
     control: bool = False
 
 
-def run_world(folder: Path, names: list[str], *, route: str | None = None) -> list[dict[str, Any]]:
-    """Run workloads on four ranks, by the best route unless one is given, and return what each rank saw."""
+def run_world(folder: Path, names: list[str]) -> list[list[dict[str, Any]]]:
+    """Run workloads on four ranks and return what each rank saw by the best route, and by patched methods."""
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
@@ -49,8 +50,6 @@ def run_world(folder: Path, names: list[str], *, route: str | None = None) -> li
         "WORLD_SIZE": str(WORLD),
         "OMP_NUM_THREADS": "1",
     }
-    if route is not None:
-        environment["SCOPE_TEST_ROUTE"] = route
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), str(folder / f"{rank}.json"), *names],
@@ -252,10 +251,19 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What four ranks saw of all workloads, run one after the other in the same processes."""
-    names = [name for name in EXPECTED if name != "reinitialised"] + OTHERS + ["reinitialised"]
-    return run_world(tmp_path_factory.mktemp("collectives"), names)
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+    """What four ranks saw of all workloads, run one after the other in the same processes; the last by methods."""
+    compiled = ["compiled_inductor"] if HAS_COMPILER else []
+    names = [name for name in EXPECTED if name != "reinitialised"] + OTHERS + compiled
+    return run_world(
+        tmp_path_factory.mktemp("collectives"), [*names, "reinitialised", "methods", "asynchronous", "ddp"]
+    )
+
+
+@pytest.fixture
+def ranks(worlds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What each rank saw by the best route."""
+    return [best for best, _ in worlds]
 
 
 def calls_of(rank: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -385,9 +393,9 @@ def test_coverage_is_whole_where_the_flight_recorder_counts(ranks: list[dict[str
         assert {(item["kind"], item["at_least"]) for item in rank["coverage"]} == {("all", True)}
 
 
-def test_coverage_shows_what_patched_methods_miss(tmp_path: Path) -> None:
+def test_coverage_shows_what_patched_methods_miss(worlds: list[list[dict[str, Any]]]) -> None:
     """Patched methods see calls of the Python API alone, and the coverage tells that eight buckets are missing."""
-    for rank in run_world(tmp_path, ["asynchronous", "ddp"], route="methods"):
+    for _, rank in worlds:
         assert rank["attached"] == "methods"
         assert calls_of(rank, "ddp") == []
         (item,) = rank["coverage"]
@@ -395,11 +403,10 @@ def test_coverage_shows_what_patched_methods_miss(tmp_path: Path) -> None:
         assert item["ratio"] < 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_code_made_by_inductor_is_seen(tmp_path: Path) -> None:
+@pytest.mark.skipif(not HAS_COMPILER, reason="needs a C++ compiler")
+def test_code_made_by_inductor_is_seen(ranks: list[dict[str, Any]]) -> None:
     """A collective in a graph that inductor compiled is seen like any other."""
-    for rank in run_world(tmp_path, ["compiled_inductor"]):
+    for rank in ranks:
         (call,) = calls_of(rank, "compiled_inductor")
         assert facts_of(call) == Seen("all_reduce", 16, 16, **FUNCTIONAL)
         assert call["compiled"]
