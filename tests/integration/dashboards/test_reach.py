@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -38,6 +39,32 @@ def test_the_keyboard_unfolds_the_table(visitor: Visitor, address: str, places: 
     visitor.page.keyboard.press("Enter")
     visitor.page.wait_for_selector("[data-testid=stDataFrame]")
     visitor.page.wait_for_selector("text=Download CSV")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("_stcore/health", 200),
+        ("_stcore/host-config", 200),
+        ("_stcore/metrics", 404),
+        ("_stcore/metrics/", 404),
+        ("/_stcore/metrics", 404),
+        ("%5Fstcore/metrics", 404),
+        ("steps/_stcore/metrics", 404),
+        ("_stcore/upload_file/a/b", 404),
+        ("_stcore/agent", 404),
+    ],
+)
+def test_streamlit_serves_nothing_beside_the_pages(address: str, path: str, status: int) -> None:
+    """What the server tells of itself would lie beside the sign-in, so it is not there, however it is spelled."""
+    place = urlsplit(address)
+    connection = HTTPConnection(place.netloc, timeout=10)
+    connection.request("GET", f"/{path}")
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    assert answer.status == status
+    assert b"cache_memory_bytes" not in body
 
 
 @pytest.mark.parametrize(("origin", "is_welcome"), [("http://evil.example", False), (None, True)])
