@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +25,7 @@ from scope.trace.schema import Ops
 from scope.trace.sources import MOST_BLANK_BYTES, UTF8_MARK, WHITE, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from scope.trace.collected import Collected
 
@@ -63,7 +64,7 @@ class _Reader:
         self.source = source
         self.collector = Collector(loaded=loaded, arrows=arrows)
         # Arrows are only read in full beside exact instants.
-        self.blocks: Iterator[bytes] = source.blocks()
+        self.blocks: Generator[bytes] = source.blocks()
         self.is_exact = arrows
         self.num_untyped = 0
         """Chunks since the last one that was decoded the quick way."""
@@ -71,6 +72,11 @@ class _Reader:
         """What stands behind the list of events; None while the list goes on."""
 
     def read(self) -> ReadTrace:
+        # An error leaves the file half read; it is closed here, not when the error is forgotten.
+        with closing(self.blocks):
+            return self._read()
+
+    def _read(self) -> ReadTrace:
         head, buffer = self._find_list()
         is_last = False
         while self.tail is None and not is_last:

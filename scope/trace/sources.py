@@ -94,7 +94,7 @@ class Source:
         self.uncompressed_bytes = 0
         self.compressed_bytes = 0
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self) -> Generator[bytes]:
         """Yield the uncompressed bytes.
 
         Raises:
