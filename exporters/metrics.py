@@ -256,7 +256,9 @@ NFS_BACKLOG: Final = _counter(
 )
 NFS_SENT: Final = _counter("nfs_rpc_requests", "RPC requests sent, all connections.", "mount")
 NFS_BAD_XIDS: Final = _counter("nfs_bad_replies", "Replies that fitted no request.", "mount")
-NFS_MAX_SLOTS: Final = _gauge("nfs_max_slots", "Largest number of slots used at once, all connections.", "mount")
+NFS_MAX_SLOTS: Final = _gauge(
+    "nfs_max_slots", "Largest number of slots used at once, all connections; absent over RDMA.", "mount"
+)
 NFS_TRANSPORTS: Final = _gauge("nfs_connections", "Connections of the mount.", "mount")
 NFS_INFO: Final = _info("nfs_mount", "What is mounted.", "mount", "export")
 
@@ -264,7 +266,7 @@ NFS_INFO: Final = _info("nfs_mount", "What is mounted.", "mount", "export")
 CPU_SECONDS: Final = _counter("cpu_seconds", "CPU time of the node by mode, all CPUs together.", "mode")
 CPU_COUNT: Final = _gauge("cpus", "CPUs of the node.")
 LOAD1: Final = _gauge("load1", "Load average over one minute.")
-MEMORY: Final = _gauge("memory_bytes", "Memory of the node by the names of /proc/meminfo.", "type")
+MEMORY: Final = _gauge("memory_bytes", "Memory of the node by the names of /proc/meminfo; huge pages in bytes.", "type")
 OOM_KILLS: Final = _counter("oom_kills", "Processes that the kernel killed for lack of memory.")
 PRESSURE: Final = _counter(
     "pressure_stalled_seconds", "Time that some tasks, or all (full), stalled on a resource.", "resource", "extent"

@@ -18,7 +18,8 @@ COLLECTORS_OF_PARTS: Final = {
 }  # fmt: skip
 """Collector of each part of a sample that holds figures."""
 _DROPPED: Final = object()
-_LARGEST: Final = 2**63 - 1
+_SMALLEST: Final = -(2**63)
+_LARGEST: Final = 2**64 - 1
 
 
 def repair(sample: Sample) -> Sample:
@@ -49,7 +50,7 @@ def _collector(place: str) -> str:
 
 def _mend(value: Any, place: str, refuse: Callable[[str], None]) -> Any:
     if isinstance(value, int):
-        if -_LARGEST <= value <= _LARGEST:
+        if _SMALLEST <= value <= _LARGEST:
             return value
         refuse(place)
         return _DROPPED

@@ -54,6 +54,16 @@ class ThisNode(NamedTuple):
     start_ticks: Callable[[int], int | None]
 
 
+def report_bad_lines(reader: RankReader | RunReader, error: str, report: Report) -> None:
+    """Report what was wrong with a run's files since the last time: once a line, and once for what is no line."""
+    problems = reader.take_problems()
+    for problem in problems:
+        report(error, problem)
+    for _ in range(reader.take_num_unnamed()):
+        # A sentence names several lines.
+        report(error, problems[0])
+
+
 class _Rank:
     """One rank of one attempt, read incrementally."""
 
@@ -85,8 +95,7 @@ class _Rank:
                 self._add(lines, report)
         except (RunError, OSError) as error:
             report("steps", str(error))
-        for problem in self.reader.take_problems():
-            report("steps", problem)
+        report_bad_lines(self.reader, "steps", report)
         try:
             self.state = self.reader.state(with_ring=False)
         except (RunError, OSError) as error:
@@ -107,8 +116,7 @@ class _Rank:
                 # Steps that were not yet read were folded with others: all is added anew.
                 self._counted = 0
                 self.totals.clear()
-                for problem in self.reader.take_problems():
-                    report("steps", problem)
+                report_bad_lines(self.reader, "steps", report)
                 self.reader = RankReader(self.reader.folder)
                 self._restarts = self.reader.restarts
                 return
@@ -169,8 +177,7 @@ class _Run:
             self.verdicts = [*self.verdicts, *self.reader.new_verdicts()][-1_000:]
         except (RunError, OSError) as error:
             report("run", str(error))
-        for problem in self.reader.take_problems():
-            report("run", problem)
+        report_bad_lines(self.reader, "run", report)
         attempts = self.reader.attempts()
         if attempts and attempts[-1] != self.attempt:
             self._begin_attempt(attempts)
@@ -227,8 +234,7 @@ class _Run:
                 reader = RankReader(folder)
                 while lines := reader.new_steps(max_bytes=_READ_BYTES):
                     totals.add(lines, attempt=attempt)
-                for problem in reader.take_problems():
-                    report("steps", problem)
+                report_bad_lines(reader, "steps", report)
             except (RunError, OSError) as error:
                 report("steps", str(error))
         return totals

@@ -14,8 +14,10 @@ _MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "
 _TICK_NS: Final = NS_PER_S // 100
 _MEMORY: Final = frozenset(
     {"MemTotal", "MemFree", "MemAvailable", "Buffers", "Cached", "SwapTotal", "SwapFree", "Shmem", "Dirty", "Writeback"}
-    | {"HugePages_Total", "HugePages_Free", "Mlocked", "Unevictable"}
+    | {"Mlocked", "Unevictable"}
 )
+_HUGE_PAGES: Final = ("HugePages_Total", "HugePages_Free")
+_HUGE_PAGE_SIZE: Final = "Hugepagesize"
 _BYTES_PER_KB: Final = 1_024
 
 
@@ -57,11 +59,20 @@ def _take_stat(reading: HostReading, text: str) -> None:
 
 
 def _take_memory(reading: HostReading, text: str) -> None:
+    pages: dict[str, int] = {}
+    page_bytes: int | None = None
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
-        if name in _MEMORY and len(words) == 2 and words[1] == "kB":
+        if name in _HUGE_PAGES and len(words) == 1:
+            pages[name] = int(words[0])
+        elif name in _MEMORY and len(words) == 2 and words[1] == "kB":
             reading.memory_bytes[name] = int(words[0]) * _BYTES_PER_KB
+        elif name == _HUGE_PAGE_SIZE and len(words) == 2 and words[1] == "kB":
+            page_bytes = int(words[0]) * _BYTES_PER_KB
+    if page_bytes is not None:
+        # These two alone are counts, of pages of the default size.
+        reading.memory_bytes.update({name: count * page_bytes for name, count in pages.items()})
 
 
 def _take_load(reading: HostReading, text: str) -> None:

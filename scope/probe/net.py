@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from scope.probe.ethtool import Ethtool
+from scope.probe.plausible import is_plausible
 from scope.probe.records import NetDevice
 from scope.probe.tree import CounterFiles, Problems, Tree, error_kind
 from scope.units import BITS_PER_BYTE, NS_PER_US
@@ -135,13 +136,15 @@ class NetProbe:
             elif error_kind(error) != "no_device":
                 problems.add_os_error(error, where=f"ethtool {reading.name}")
             return
-        take_driver_counters(reading, counters)
+        take_driver_counters(reading, counters, problems)
 
     def _number(self, path: str, problems: Problems) -> int | None:
         text = self._text(path, problems)
         if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
-            return int(text)
-        if text:
+            if is_plausible(int(text), "counter"):
+                return int(text)
+            problems.add("implausible", where=path, message=f"{text} is not possible")
+        elif text:
             problems.add("invalid", where=path, message=f"no number: {text[:40]!r}")
         return None
 
@@ -153,21 +156,22 @@ class NetProbe:
             return ""
 
 
-def take_driver_counters(reading: NetDevice, counters: dict[str, int]) -> None:
+def take_driver_counters(reading: NetDevice, counters: dict[str, int], problems: Problems) -> None:
     """Keep of a driver's counters the pause frames and those that tell of faults.
 
     Args:
         reading: Where they are put; pause durations, microseconds in mlx5, become nanoseconds.
         counters: All counters by the driver's names.
+        problems: Told of those that cannot be.
     """
     for name, value in counters.items():
-        if name in DRIVER_COUNTERS:
-            reading.driver_counters[name] = value
+        match = None if name in DRIVER_COUNTERS else _PAUSE.fullmatch(name)
+        if name not in DRIVER_COUNTERS and match is None:
             continue
-        match = _PAUSE.fullmatch(name)
-        if match is not None:
-            key = f"{match[2]}/{match[1]}"
-            if match[3]:
-                reading.pause_ns[key] = value * NS_PER_US
-            else:
-                reading.pause_frames[key] = value
+        size = value * NS_PER_US if match is not None and match[3] else value
+        if not (is_plausible(value, "counter") and is_plausible(size, "counter")):
+            problems.add("implausible", where=f"ethtool {reading.name} {name}", message=f"{value} is not possible")
+        elif match is None:
+            reading.driver_counters[name] = size
+        else:
+            (reading.pause_ns if match[3] else reading.pause_frames)[f"{match[2]}/{match[1]}"] = size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from scope.probe.plausible import is_plausible
 from scope.probe.records import NfsMount, NfsOperation
 from scope.probe.tree import LARGE_FILE_BYTES, Problems, Tree
 from scope.units import NS_PER_MS
@@ -88,29 +89,47 @@ def _unescape(text: str) -> str:
 def _take_line(mount: NfsMount, words: list[str]) -> None:
     name = words[0]
     if name == "age:":
-        mount.age_s = int(words[1])
+        mount.age_s = _count(words[1])
     elif name == "bytes:":
-        mount.read_bytes = int(words[1 + _READ_BYTES])
-        mount.write_bytes = int(words[1 + _WRITE_BYTES])
+        mount.read_bytes, mount.write_bytes = _count(words[1 + _READ_BYTES]), _count(words[1 + _WRITE_BYTES])
     elif name == "xprt:":
-        _take_transport(mount, words[1], [int(word) for word in words[2:]])
+        _take_transport(mount, words[1], [_count(word) for word in words[2:]])
     elif name.endswith(":") and name[:-1] in OPERATIONS and len(words) > _OPERATION_FIELDS:
-        mount.operations.append(_operation(name[:-1], [int(word) for word in words[1:]]))
+        mount.operations.append(_operation(name[:-1], [_count(word) for word in words[1:]]))
+
+
+def _count(word: str) -> int:
+    """Return a counter.
+
+    Raises:
+        ValueError: It is none, or cannot be.
+    """
+    count = int(word)
+    if not is_plausible(count, "counter"):
+        message = f"{count} is not possible"
+        raise ValueError(message)
+    return count
 
 
 def _take_transport(mount: NfsMount, kind: str, numbers: list[int]) -> None:
     """Add one connection.
 
     TCP and RDMA have port, binds, connects, connect time, idle time, then sends, receives, bad xids, request
-    utilisation, backlog utilisation, largest slot (TCP), ...; UDP lacks the three of the connection.
+    utilisation, backlog utilisation, largest slot (TCP and UDP of newer kernels), ...; UDP lacks the three of the
+    connection, and RDMA has other figures where the others have the slots.
     """
     first = 2 if kind == "udp" else 5
+    tells_slots = kind != "rdma" and len(numbers) > first + 5
+    if not tells_slots:
+        mount.max_slots = None
+    elif not mount.transports:
+        mount.max_slots = numbers[first + 5]
+    elif mount.max_slots is not None:
+        mount.max_slots += numbers[first + 5]
     mount.transports += 1
     mount.requests_sent += numbers[first]
     mount.bad_xids += numbers[first + 2]
     mount.backlog_cumulative += numbers[first + 4]
-    if kind == "tcp" and len(numbers) > first + 5:
-        mount.max_slots += numbers[first + 5]
 
 
 def _operation(name: str, numbers: list[int]) -> NfsOperation:

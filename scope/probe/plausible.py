@@ -1,4 +1,8 @@
-"""What cannot be: values beyond every physical limit, and the blanks that drivers write instead of "unknown"."""
+"""What cannot be: values beyond every physical limit, and the blanks that drivers write instead of "unknown".
+
+One rule for every counter, whether NVML, sysfs, a network driver or mountstats tells it: 64 bits that are all ones, and
+the other blanks, are no reading; so is what does not fit into 64 bits. Such a figure is absent, and counted.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ BLANKS: Final = frozenset({2**64 - 1, 2**63 - 1, 2**63, 2**32 - 1, 9223372036854
 """All-ones of 64 and 32 bits, and DCGM's blank values that found their way into drivers' answers."""
 
 _COUNTER_BLANKS: Final = frozenset({2**64 - 1, 2**63 - 1, 2**63, 9223372036854775792})
+_COUNTER_END: Final = 2**64
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
     "utilization_percent": (0, 100),
@@ -36,6 +41,6 @@ def is_plausible(value: float, kind: str) -> bool:
         kind: A key of `LIMITS`, or `counter`.
     """
     if kind == "counter":
-        return value >= 0 and value not in _COUNTER_BLANKS
+        return 0 <= value < _COUNTER_END and value not in _COUNTER_BLANKS
     low, high = LIMITS[kind]
     return low <= value <= high and value not in BLANKS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from scope.probe.plausible import is_plausible
 from scope.probe.records import RdmaPort
 from scope.probe.tree import CounterFiles, Problems, Tree, error_kind
 from scope.units import BITS_PER_BYTE
@@ -115,27 +116,29 @@ class RdmaProbe:
             numa_node=known.numa_node,
         )
         for name, path in counters:
-            value = self._counter(path, problems)
-            if value is None:
-                continue
-            if name in _WORD_COUNTERS:
-                reading.counters[_WORD_COUNTERS[name]] = value * WORD_BYTES
-            else:
-                reading.counters[name] = value
+            own_name = _WORD_COUNTERS.get(name)
+            value = self._counter(path, problems, unit=1 if own_name is None else WORD_BYTES)
+            if value is not None:
+                reading.counters[own_name or name] = value
         for name, path in hardware:
             value = self._counter(path, problems)
             if value is not None:
                 reading.hw_counters[name] = value
         return reading
 
-    def _counter(self, path: str, problems: Problems) -> int | None:
+    def _counter(self, path: str, problems: Problems, *, unit: int = 1) -> int | None:
+        """Return a counter times its unit."""
         try:
             content = self._files.read(path).strip()
         except OSError as error:
             problems.add(error_kind(error), where=path, message=str(error))
             return None
         if content.isdigit() and len(content) <= 20:
-            return int(content)
+            count = int(content)
+            if is_plausible(count, "counter") and is_plausible(count * unit, "counter"):
+                return count * unit
+            problems.add("implausible", where=path, message=f"{count} is not possible")
+            return None
         # "N/A (no PMA)" is how a driver says that it has none.
         if not content.startswith(b"N/A"):
             problems.add("invalid", where=path, message=f"no number: {content[:40]!r}")

@@ -333,7 +333,7 @@ class NfsMount(msgspec.Struct, array_like=True):
         backlog_cumulative: Sum over requests of the queue's length when each was sent (all transports).
         requests_sent: RPC requests sent, all transports.
         bad_xids: Replies that fitted no request.
-        max_slots: Largest number of slots used so far, all transports.
+        max_slots: Largest number of slots used so far, all transports; None where one does not tell it (RDMA, old UDP).
         operations: The operations that matter.
     """
 
@@ -346,7 +346,7 @@ class NfsMount(msgspec.Struct, array_like=True):
     backlog_cumulative: int = 0
     requests_sent: int = 0
     bad_xids: int = 0
-    max_slots: int = 0
+    max_slots: int | None = None
     operations: list[NfsOperation] = []
 
 
@@ -365,7 +365,7 @@ class HostReading(msgspec.Struct, array_like=True):
         cpu_ns: CPU time by mode, all CPUs summed.
         num_cpus: CPUs online.
         load1_ratio: One-minute load average.
-        memory_bytes: `/proc/meminfo` entries by their names, in bytes.
+        memory_bytes: `/proc/meminfo` entries by their names, in bytes; huge pages times their size.
         oom_kills: Processes that the kernel killed for memory.
         pressure: PSI.
         boot_time_ns: Boot time since the epoch.

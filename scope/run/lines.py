@@ -47,7 +47,8 @@ class LineTail(Generic[_Record]):
     A last line without its newline is left for the next time: it is being written. A file that was replaced (old steps
     folded) or that shrank is read again from its start; `restarts` counts that, and the caller forgets what it had.
 
-    A line that is no record, or is longer than 16 MiB, costs itself alone; `take_problems` names it.
+    A line that is no record, or is longer than 16 MiB, costs itself alone; `take_problems` names it, or
+    names others of the same piece, and `take_num_unnamed` counts it.
 
     Attributes:
         path: The file.
@@ -66,6 +67,7 @@ class LineTail(Generic[_Record]):
         self._decoder = decoder
         self._find_fault = find_fault
         self._problems: list[str] = []
+        self._num_unnamed = 0
         self._offset = 0
         self._line = 0
         self._inode = -1
@@ -94,6 +96,11 @@ class LineTail(Generic[_Record]):
     def take_problems(self) -> list[str]:
         """Return what was wrong with lines since the last call, one sentence a piece of the file that was read."""
         taken, self._problems = self._problems, []
+        return taken
+
+    def take_num_unnamed(self) -> int:
+        """Return how many lines were no records since the last call, beyond one a sentence of `take_problems`."""
+        taken, self._num_unnamed = self._num_unnamed, 0
         return taken
 
     @property
@@ -209,10 +216,12 @@ class LineTail(Generic[_Record]):
         self._line += len(lines)
         more = len(problems) - _MAX_NAMED_PROBLEMS
         named = "; ".join(problems[:_MAX_NAMED_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
-        self._note(named)
+        self._note(named, num_lines=len(problems))
         return records
 
-    def _note(self, named: str) -> None:
+    def _note(self, named: str, *, num_lines: int = 1) -> None:
         # Of a file that is not ours at all, the first words suffice.
+        self._num_unnamed += num_lines
         if len(self._problems) < _MAX_NAMED_PROBLEMS:
+            self._num_unnamed -= 1
             self._problems.append(f"{self.path}: is torn or foreign: {named}; the other lines are read")

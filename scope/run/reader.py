@@ -184,6 +184,10 @@ class RankReader:
         self._call_problems, self._trace_problems = [], []
         return [*self._steps.take_problems(), *self._events.take_problems(), *others]
 
+    def take_num_unnamed(self) -> int:
+        """Return how many bad lines of steps and events there were beyond one a sentence of `take_problems`."""
+        return self._steps.take_num_unnamed() + self._events.take_num_unnamed()
+
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
         """Return the steps and summaries written since the last call, oldest first.
 
@@ -324,6 +328,10 @@ class RunReader:
         )
         self._links.update(links)
         return [*self._verdicts.take_problems(), *(f"{link}: is a link, which is not followed" for link in links)]
+
+    def take_num_unnamed(self) -> int:
+        """Return how many bad lines of verdicts there were beyond one a sentence of `take_problems`."""
+        return self._verdicts.take_num_unnamed()
 
     def _find_links(self, attempt: int | None) -> list[Path]:
         """Return the links among attempts or ranks; none when nothing came or went since they were looked for."""

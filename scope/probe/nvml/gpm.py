@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scope.probe.nvml.library import GpuHandle, NvmlFailure
 from scope.probe.nvml.tables import GPM_ACTIVITIES
 from scope.probe.plausible import is_plausible
 from scope.units import NS_PER_MS, NS_PER_S
 
+if TYPE_CHECKING:
+    from scope.probe.nvml.fields import Report
+
 _METRIC: Final = struct.Struct("=IId")
 MIN_WINDOW_NS: Final = 100 * NS_PER_MS
 MAX_WINDOW_NS: Final = 120 * NS_PER_S
+OVERSHOOT_RATIO: Final = 0.05
+"""How far a ratio may lie above 1: its two counters are sampled one after the other, so a full unit can read 100.4 %."""
 
 
 class GpmReader:
@@ -45,15 +50,16 @@ class GpmReader:
                 return False
             raise
 
-    def read(self, now_ns: int) -> dict[str, float]:
+    def read(self, now_ns: int, report: Report) -> dict[str, float]:
         """Take a sample and return the activities since the one before, 0 to 1.
 
         The first reading, and one whose window is too long, gives nothing. One whose window is too short (a sample came
-        late and the next one in time) repeats the reading before. A metric that the GPU refuses, or answers with NaN or
-        beyond 100 %, is left out.
+        late and the next one in time) repeats the reading before. A metric that the GPU refuses or answers with NaN is left
+        out. Up to 105 % is shown as 1; what lies beyond, or below 0, is left out and reported.
 
         Args:
             now_ns: A monotonic clock.
+            report: Told of each value that cannot be.
 
         Raises:
             NvmlFailure: The sample failed.
@@ -67,7 +73,7 @@ class GpmReader:
         self._spare = previous
         self._last = {}
         if previous is not None and window_ns <= MAX_WINDOW_NS:
-            self._last = self._compare(previous, sample)
+            self._last = self._compare(previous, sample, report)
         return self._last
 
     def close(self) -> None:
@@ -91,7 +97,7 @@ class GpmReader:
             self._gpu.ask("nvmlGpmMigSampleGet", self._gpu_instance, sample)
         return sample
 
-    def _compare(self, earlier: Any, later: Any) -> dict[str, float]:
+    def _compare(self, earlier: Any, later: Any, report: Report) -> dict[str, float]:
         request = self._request
         if request is None:
             request = self._gpu.library.bindings.c_nvmlGpmMetricsGet_t()
@@ -106,6 +112,11 @@ class GpmReader:
         activities: dict[str, float] = {}
         for slot in range(len(GPM_ACTIVITIES)):
             metric, code, percent = _METRIC.unpack_from(memoryview(request.metrics[slot]).cast("B"))
-            if code == 0 and not math.isnan(percent) and is_plausible(percent / 100, "ratio"):
-                activities[GPM_ACTIVITIES[metric]] = percent / 100
+            if code != 0 or math.isnan(percent):
+                continue
+            ratio = min(percent / 100, 1.0) if percent / 100 <= 1 + OVERSHOOT_RATIO else percent / 100
+            if is_plausible(ratio, "ratio"):
+                activities[GPM_ACTIVITIES[metric]] = ratio
+            else:
+                report("implausible", f"gpm {GPM_ACTIVITIES[metric]}")
         return activities

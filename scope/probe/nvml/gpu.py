@@ -130,7 +130,8 @@ class GpuReader:
             links = self._guarded("nvlink", lambda: self._nvlink.read(self._reporter(problems), slow=slow), problems)
             reading.nvlinks = links or []
         if reading.mig_enabled:
-            mig = self._guarded("mig", lambda: self._mig.read(now_ns, with_gpm=self._with_gpm), problems)
+            report = self._reporter(problems)
+            mig = self._guarded("mig", lambda: self._mig.read(now_ns, report, with_gpm=self._with_gpm), problems)
             reading.mig = mig or []
         return reading
 
@@ -260,7 +261,7 @@ class GpuReader:
                 return {}
             self._gpm = gpm
         reader = self._gpm
-        return self._guarded("gpm", lambda: reader.read(now_ns), problems) or {}
+        return self._guarded("gpm", lambda: reader.read(now_ns, self._reporter(problems)), problems) or {}
 
     def _number(self, call: str, kind: str, problems: Problems, *arguments: Any) -> int | None:
         value = self._ask(call, problems, *arguments, tag=f"[{arguments[0]}]" if arguments else "")

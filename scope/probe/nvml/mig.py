@@ -6,12 +6,15 @@ stand in its first compute instance only, so that sums over instances are right.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scope.probe.nvml.gpm import GpmReader
 from scope.probe.nvml.library import GpuHandle, NvmlFailure, text
 from scope.probe.plausible import is_plausible
 from scope.probe.records import MigReading
+
+if TYPE_CHECKING:
+    from scope.probe.nvml.fields import Report
 
 
 class MigReader:
@@ -25,11 +28,12 @@ class MigReader:
         self._gpu = gpu
         self._gpm: dict[tuple[int, str], GpmReader] = {}
 
-    def read(self, now_ns: int, *, with_gpm: bool) -> list[MigReading]:
+    def read(self, now_ns: int, report: Report, *, with_gpm: bool) -> list[MigReading]:
         """Return the instances that exist now.
 
         Args:
             now_ns: A monotonic clock, for GPM's windows.
+            report: Told of each activity that cannot be.
             with_gpm: Read the activity of each GPU instance.
 
         Raises:
@@ -48,7 +52,9 @@ class MigReader:
                 raise
             if reading.gpu_instance not in seen:
                 seen.add(reading.gpu_instance)
-                self._read_shared(reading, device, now_ns, with_gpm=with_gpm)
+                self._read_memory(reading, device)
+                if with_gpm:
+                    reading.activity_ratio = self._read_activity(reading, now_ns, report)
             readings.append(reading)
         self._forget({(reading.gpu_instance, reading.profile) for reading in readings})
         return readings
@@ -67,24 +73,25 @@ class MigReader:
             reading.num_slices = int(attributes.gpuInstanceSliceCount)
         return reading
 
-    def _read_shared(self, reading: MigReading, device: Any, now_ns: int, *, with_gpm: bool) -> None:
+    def _read_memory(self, reading: MigReading, device: Any) -> None:
         memory = self._optional("nvmlDeviceGetMemoryInfo", device)
         if memory is not None and is_plausible(memory.total, "memory_bytes"):
             reading.memory_total_bytes = int(memory.total)
             if is_plausible(memory.used, "memory_bytes"):
                 reading.memory_used_bytes = int(memory.used)
-        if not with_gpm:
-            return
+
+    def _read_activity(self, reading: MigReading, now_ns: int, report: Report) -> dict[str, float]:
         key = (reading.gpu_instance, reading.profile)
         reader = self._gpm.get(key)
         if reader is None:
             reader = GpmReader(self._gpu, gpu_instance=reading.gpu_instance)
             self._gpm[key] = reader
         try:
-            reading.activity_ratio = reader.read(now_ns)
+            return reader.read(now_ns, lambda error, where: report(error, f"mig {reading.gpu_instance} {where}"))
         except NvmlFailure as failure:
             if failure.lost or failure.driver_gone:
                 raise
+            return {}
 
     def _forget(self, alive: set[tuple[int, str]]) -> None:
         for key in self._gpm.keys() - alive:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Take = Callable[[dict[str, str]], tuple[Sample, SeriesSet]]
 
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
+LARGE = 2**63 + 5
 NET = "sys/class/net/eth0"
 GOOD = {
     f"{PORT}/state": "4: ACTIVE\n",
@@ -221,3 +222,14 @@ def test_gpus_that_are_not_there_are_absent_and_those_that_fail_are_down(
     lines = [] if values == [0, 0, 0] else ["no NVIDIA driver: GPU collectors idle, looked for again every minute"]
     assert caplog.messages == lines
     assert node.notes() == lines
+
+
+def test_what_is_mended_costs_no_other_device_its_large_figures() -> None:
+    """Counters of 64 bits without a sign go through the pipe, beside one that is too large as without it."""
+    gone = GpuReading(GpuIdentity(0, "GPU-0"), energy_mj=2**64)
+    device = NetDevice("eth8", up=True, statistics={"rx_bytes": LARGE, "tx_bytes": 2**64})
+    sample = Sample(1, 2, 3, gpus=[gone], nets=[device])
+    received = msgspec.msgpack.decode(encode(sample)[LENGTH.size :], type=Sample)
+    assert received.nets[0].statistics == {"rx_bytes": LARGE}
+    assert received.gpus[0].energy_mj is None
+    assert len(received.problems) == 2

@@ -93,11 +93,17 @@ def test_who_a_rank_cannot_be_is_counted_and_no_label(spoilt: Spoilt, changes: d
 
 
 def test_a_torn_line_costs_no_other_step(spoilt: Spoilt) -> None:
-    """The steps before and behind a torn line count."""
-    spoilt.rank(1, "{torn\n" * 3)
+    """The steps before and behind torn lines count, and so does each torn line, once."""
+    folder = spoilt.rank(1, "{torn\n" * 3)
     series = spoilt.read()
     assert series.get(t.STEPS, (short_hash("job"), "1")) == 2
-    assert [error for error, _ in spoilt.problems] == ["steps"]
+    assert [error for error, _ in spoilt.problems] == ["steps"] * 3
+    spoilt.read()
+    assert len(spoilt.problems) == 3
+    with (folder / paths.STEPS_FILE).open("a") as stream:
+        stream.write("[]\n" * 400)
+    spoilt.read()
+    assert [error for error, _ in spoilt.problems] == ["steps"] * 403
 
 
 def test_a_run_that_may_not_be_looked_into_ends_no_other(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,26 @@ def test_gpm_percent_becomes_a_ratio_over_the_window(open_node: Open) -> None:
     activity = probe.read(problems)[0].activity_ratio
     assert activity["dram"] == pytest.approx(0.20)
     assert not {"tensor", "sm", "sm_occupancy"} & activity.keys()
+    # NaN and a refusal are what the GPU does not tell; 250 % is what cannot be.
+    assert [(problem.error, problem.where) for problem in problems.found] == [("implausible", "gpu 0 gpm sm")]
+
+
+def test_a_ratio_that_overshoots_a_little_is_1(open_node: Open) -> None:
+    """Two samples of two counters can read 100.4 %: that is a full unit; beyond 105 % it is nonsense."""
+    script, probe = open_node("hopper")
+    for metric, percent in ((2, 100.4), (3, 105), (5, 105.1), (10, -0.1), (11, 100)):
+        script.set(f"g0.gpm.{metric}", percent)
+    change(script)
+    problems = Problems("gpu")
+    probe.read(problems)
+    time.sleep(0.12)
+    activity = probe.read(problems)[0].activity_ratio
+    assert (activity["sm"], activity["sm_occupancy"]) == (1, 1)
+    assert not {"tensor", "dram"} & activity.keys()
+    assert [(problem.error, problem.where) for problem in problems.found] == [
+        ("implausible", "gpu 0 gpm tensor"),
+        ("implausible", "gpu 0 gpm dram"),
+    ]
 
 
 def test_a_sample_right_after_another_repeats_the_activity(open_node: Open) -> None:

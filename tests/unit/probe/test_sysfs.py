@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from exporters.metrics import NFS_MAX_SLOTS
+from exporters.node_series import add_nfs
+from exporters.series import SeriesSet
 from scope.probe.affinity import classify, read_affinities
 from scope.probe.host import read_host
 from scope.probe.net import NetProbe, take_driver_counters
@@ -152,10 +155,34 @@ def test_pause_durations_are_microseconds() -> None:
     take_driver_counters(
         device,
         {"rx_prio3_pause": 5, "rx_prio3_pause_duration": 2_000, "tx_prio0_pause": 1, "rx_discards_phy": 4, "ch0_x": 9},
+        Problems("net"),
     )
     assert device.pause_frames == {"3/rx": 5, "0/tx": 1}
     assert device.pause_ns == {"3/rx": 2_000_000}
     assert device.driver_counters == {"rx_discards_phy": 4}
+
+
+ALL_ONES = 2**64 - 1
+
+
+def test_counters_that_are_all_ones_are_no_reading(tmp_path: Path) -> None:
+    """One rule for every source: the blank is absent and counted, and so is what 64 bits cannot hold; others stay."""
+    port = make_port(tmp_path, port_xmit_data=str(2**62), port_rcv_data=str(ALL_ONES), port_rcv_packets=str(2**63 + 5))
+    problems = Problems("rdma")
+    assert RdmaProbe(port).read(problems)[0].counters == {"port_rcv_packets": 2**63 + 5}
+    assert [problem.error for problem in problems.found] == ["implausible", "implausible"]
+    base = "/sys/class/net/eth8/statistics"
+    values = {"rx_bytes": ALL_ONES, "tx_bytes": 2**63 + 5, "rx_packets": 2**65, "tx_packets": 0}
+    put(tmp_path, {f"{base}/{name}": f"{value}\n" for name, value in values.items()})
+    problems = Problems("net")
+    (device,) = NetProbe(Tree(tmp_path)).read(problems)
+    assert device.statistics == {"tx_bytes": 2**63 + 5, "tx_packets": 0}
+    assert [problem.error for problem in problems.found if "rx_" in problem.where][:2] == ["implausible"] * 2
+    problems = Problems("net")
+    driver = {"rx_discards_phy": ALL_ONES, "rx_prio3_pause": ALL_ONES, "rx_prio3_pause_duration": 2**60, "ch0": 2**64}
+    take_driver_counters(device, driver, problems)
+    assert (device.driver_counters, device.pause_frames, device.pause_ns) == ({}, {}, {})
+    assert [problem.error for problem in problems.found] == ["implausible"] * 3
 
 
 def test_interfaces_from_sysfs(tmp_path: Path) -> None:
@@ -213,7 +240,31 @@ def test_nfs_queue_and_backlog(tmp_path: Path) -> None:
     assert write.errors is None
 
 
-@pytest.mark.parametrize("line", ["\tage:\tx", "\txprt:\ttcp 1 2", "\t READ: 1 2 3 4 5 six 7 8", "\tbytes: 1"])
+@pytest.mark.parametrize(
+    ("transports", "slots"),
+    [
+        (["tcp 832 0 1 0 11 100 99 2 300 40 16 5 6"], 16),
+        (["udp 832 0 100 99 2 300 40 16 5 6"], 16),
+        (["udp 832 0 100 99 2 300 40"], None),
+        (["tcp 832 0 1 0 11 100 99 2 300 40"], None),
+        (["rdma 0 0 1 0 11 100 99 2 300 40 1 2 3 4 5 6 7 8 9 10 11"], None),
+        (["tcp 832 0 1 0 11 100 99 2 300 40 16 5 6", "tcp 833 0 1 0 11 1 9 2 3 4"], None),
+        (["tcp 833 0 1 0 11 1 9 2 3 4", "tcp 832 0 1 0 11 100 99 2 300 40 16 5 6"], None),
+    ],
+)
+def test_slots_are_absent_where_a_connection_does_not_tell_them(transports: list[str], slots: int | None) -> None:
+    """RDMA and old kernels tell none; 0 slots would look like a mount that never sent anything."""
+    lines = "".join(f"\txprt:\t{transport}\n" for transport in transports)
+    (mount,) = parse_mountstats(f"device s:/e mounted on /m with fstype nfs\n{lines}", Problems("nfs"))
+    assert (mount.max_slots, mount.transports) == (slots, len(transports))
+    series = SeriesSet()
+    add_nfs(series, [mount])
+    assert series.get(NFS_MAX_SLOTS, ("/m",)) == slots
+
+
+@pytest.mark.parametrize(
+    "line", ["\tage:\tx", f"\tage:\t{2**64 - 1}", "\txprt:\ttcp 1 2", "\t READ: 1 2 3 4 5 six 7 8", "\tbytes: 1"]
+)
 def test_a_bad_line_of_mountstats_costs_itself(line: str) -> None:
     """A line that cannot be read is counted and the mount stays."""
     problems = Problems("nfs")
@@ -228,7 +279,8 @@ def test_host_figures(tmp_path: Path) -> None:
         tmp_path,
         {
             "/proc/stat": "cpu  100 0 50 1000 5 0 1 2 0 0\ncpu0 50 0 25\ncpu1 1 1 1\nbtime 1700\n",
-            "/proc/meminfo": "MemTotal:  1000 kB\nMemAvailable: 250 kB\nVmallocTotal: 99 kB\n",
+            "/proc/meminfo": "MemTotal:  1000 kB\nMemAvailable: 250 kB\nVmallocTotal: 99 kB\n"
+            "HugePages_Total:    8\nHugePages_Free:     3\nHugePages_Rsvd:  1\nHugepagesize:    2048 kB\n",
             "/proc/loadavg": "1.50 1 1 1/2 3\n",
             "/proc/vmstat": "nr_free_pages 1\noom_kill 4\n",
             "/proc/pressure/memory": "some avg10=0.00 avg300=0 total=12\nfull avg10=0 avg300=0 total=5\n",
@@ -240,7 +292,12 @@ def test_host_figures(tmp_path: Path) -> None:
     assert host.cpu_ns["user"] == 1_000_000_000
     assert host.cpu_ns["steal"] == 20_000_000
     assert (host.num_cpus, host.load1_ratio, host.oom_kills) == (2, 1.5, 4)
-    assert host.memory_bytes == {"MemTotal": 1_024_000, "MemAvailable": 256_000}
+    assert host.memory_bytes == {
+        "MemTotal": 1_024_000,
+        "MemAvailable": 256_000,
+        "HugePages_Total": 16 << 20,
+        "HugePages_Free": 6 << 20,
+    }
     assert [(p.resource, p.some_ns, p.full_ns) for p in host.pressure] == [("memory", 12_000, 5_000)]
     assert [problem.where for problem in problems.found] == ["/proc/pressure/cpu"]
 
