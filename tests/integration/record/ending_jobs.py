@@ -60,12 +60,6 @@ def train(*, fails_in: int = -1, pause_s: float = 0.0) -> None:
     sys.stdout.flush()
 
 
-def exits_with_words() -> None:
-    """Leave with a message, which Python prints, and a code."""
-    train()
-    sys.exit("no more data")
-
-
 def raise_in_a_backward() -> None:
     """Raise in a hook of a tensor."""
     value = torch.ones(2, requires_grad=True)
@@ -151,14 +145,15 @@ class Grudging(dict[str, torch.Tensor]):
 class Secretive(Model):
     """A model that raises when somebody looks at its parts."""
 
-    def modules(self) -> Any:
+    def modules(self, remove_duplicate: bool = True) -> Any:
         """Raise."""
+        del remove_duplicate
         message = "no parts to see"
         raise PermissionError(message)
 
 
-def makes_hooks_raise() -> None:
-    """Train with batches and a model that raise when anybody but this program looks at them."""
+def exits_with_words() -> None:
+    """Train with batches and a model that make Scope's hooks raise; leave with a message, and so with a code."""
     torch.manual_seed(0)
     model = Secretive()
     optimizer = torch.optim.SGD(model.layer.parameters(), lr=0.01)
@@ -167,6 +162,7 @@ def makes_hooks_raise() -> None:
         model(batch["x"]).sum().backward()
         optimizer.step()
     sys.stdout.write(f"{sum(each.sum().item() for each in model.layer.parameters()):.12f}\n")
+    sys.exit("no more data")
 
 
 def tears_everything_away() -> None:
@@ -191,6 +187,5 @@ def tears_everything_away() -> None:
 
 
 if __name__ == "__main__":
-    jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, makes_hooks_raise)
-    jobs += (tears_everything_away,)
+    jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, tears_everything_away)
     {job.__name__: job for job in jobs}[sys.argv[1]]()

@@ -28,7 +28,6 @@ ENDINGS = {
     "is_interrupted": (-signal.SIGINT, "interrupted"),
     "is_terminated": (-signal.SIGTERM, "terminated by signal 15"),
     "ends_at_once": (9, None),
-    "makes_hooks_raise": (0, "finished"),
     "tears_everything_away": (0, "finished"),
 }
 """Exit code, and what the record says of it; `None` where the program is gone before anybody could say."""
@@ -140,7 +139,7 @@ def test_the_record_names_the_exception(endings: dict[str, Ending]) -> None:
 
 def test_hooks_that_raised_are_told(endings: dict[str, Ending]) -> None:
     """Hooks that the program made raise were switched off, each with what it raised; the phases are recorded on."""
-    rank = endings["makes_hooks_raise"].rank
+    rank = endings["exits_with_words"].rank
     events = [event for event in RankReader(rank).new_events() if event.kind == "hook_disabled"]
     assert {event.detail["hook"]: event.message.rpartition(": ")[2] for event in events} == {
         "batch": "ask for a name",
