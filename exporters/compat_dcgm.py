@@ -2,6 +2,9 @@
 
 Values are in DCGM's units: percent, MiB, MHz, millijoules. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is left out on purpose:
 it is called a counter and is a rate in an unnamed unit. The traffic gauges here are true rates in bytes a second.
+Encoder and decoder are not read, so `DCGM_FI_DEV_ENC_UTIL` and `DEC_UTIL` are not given. Of a MIG GPU, each GPU
+instance has its own PROF_* series with GPU_I_PROFILE and GPU_I_ID (empty for a GPU that is not split, which is no label
+at all); what belongs to the whole GPU stands once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from scope.probe.records import GpuReading
 
 LABELS: Final = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "DCGM_FI_DRIVER_VERSION")
+INSTANCE_LABELS: Final = ("GPU_I_PROFILE", "GPU_I_ID")
 _MIB: Final = 1 << 20
 _MHZ: Final = 1_000_000
 _PERCENT: Final = 100
@@ -37,10 +41,6 @@ def _scaled(attribute: str, divisor: int) -> Take:
         return None if value is None else value // divisor if divisor > 1 else value
 
     return take
-
-
-def _activity(name: str) -> Take:
-    return lambda reading: reading.activity_ratio.get(name)
 
 
 def _ecc(kind: str, scope: str) -> Take:
@@ -63,8 +63,18 @@ def _utilization(reading: GpuReading) -> Value | None:
     return None if ratio is None else round(ratio * _PERCENT)
 
 
+def _memory_utilization(reading: GpuReading) -> Value | None:
+    ratio = reading.memory_utilization_ratio
+    return None if ratio is None else round(ratio * _PERCENT)
+
+
+def _activity_metric(name: str, text: str) -> Metric:
+    return Metric(f"DCGM_FI_PROF_{name}", "gauge", text, (*LABELS, *INSTANCE_LABELS))
+
+
 _TABLE: Final[tuple[tuple[Metric, Take], ...]] = (
     (_metric("DEV_GPU_UTIL", "gauge", "GPU utilization (in %)."), _utilization),
+    (_metric("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."), _memory_utilization),
     (_metric("DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."), _scaled("sm_clock_hz", _MHZ)),
     (_metric("DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz)."), _scaled("memory_clock_hz", _MHZ)),
     (_metric("DEV_GPU_TEMP", "gauge", "GPU temperature (in C)."), lambda r: r.temperature_celsius.get("core")),
@@ -98,17 +108,19 @@ _TABLE: Final[tuple[tuple[Metric, Take], ...]] = (
         _scaled("row_remap_failure", 1),
     ),
     (_metric("DEV_ROW_REMAP_PENDING", "gauge", "Whether a remap is pending."), _scaled("row_remap_pending", 1)),
-    (_metric("PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active."), _activity("graphics")),
-    (_metric("PROF_SM_ACTIVE", "gauge", "Ratio of SMs that are busy."), _activity("sm")),
-    (_metric("PROF_SM_UTIL_RATIO", "gauge", "Ratio of SMs that are busy."), _activity("sm")),
-    (_metric("PROF_SM_OCCUPANCY", "gauge", "Ratio of resident warps."), _activity("sm_occupancy")),
-    (_metric("PROF_PIPE_TENSOR_ACTIVE", "gauge", "Ratio of cycles tensor pipes are active."), _activity("tensor")),
-    (_metric("PROF_TENSOR_UTIL_RATIO", "gauge", "Ratio of cycles tensor pipes are active."), _activity("tensor")),
-    (_metric("PROF_DRAM_ACTIVE", "gauge", "Ratio of cycles memory is active."), _activity("dram")),
-    (_metric("PROF_DRAM_UTIL_RATIO", "gauge", "Ratio of cycles memory is active."), _activity("dram")),
-    (_metric("PROF_PIPE_FP64_ACTIVE", "gauge", "Ratio of cycles FP64 pipes are active."), _activity("fp64")),
-    (_metric("PROF_PIPE_FP32_ACTIVE", "gauge", "Ratio of cycles FP32 pipes are active."), _activity("fp32")),
-    (_metric("PROF_PIPE_FP16_ACTIVE", "gauge", "Ratio of cycles FP16 pipes are active."), _activity("fp16")),
+)
+_ACTIVITIES: Final[tuple[tuple[Metric, str], ...]] = (
+    (_activity_metric("GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active."), "graphics"),
+    (_activity_metric("SM_ACTIVE", "Ratio of SMs that are busy."), "sm"),
+    (_activity_metric("SM_UTIL_RATIO", "Ratio of SMs that are busy."), "sm"),
+    (_activity_metric("SM_OCCUPANCY", "Ratio of resident warps."), "sm_occupancy"),
+    (_activity_metric("PIPE_TENSOR_ACTIVE", "Ratio of cycles tensor pipes are active."), "tensor"),
+    (_activity_metric("TENSOR_UTIL_RATIO", "Ratio of cycles tensor pipes are active."), "tensor"),
+    (_activity_metric("DRAM_ACTIVE", "Ratio of cycles memory is active."), "dram"),
+    (_activity_metric("DRAM_UTIL_RATIO", "Ratio of cycles memory is active."), "dram"),
+    (_activity_metric("PIPE_FP64_ACTIVE", "Ratio of cycles FP64 pipes are active."), "fp64"),
+    (_activity_metric("PIPE_FP32_ACTIVE", "Ratio of cycles FP32 pipes are active."), "fp32"),
+    (_activity_metric("PIPE_FP16_ACTIVE", "Ratio of cycles FP16 pipes are active."), "fp16"),
 )
 _XID: Final = _metric("DEV_XID_ERRORS", "gauge", "Last XID; 0 before the first.")
 _RATES: Final = {
@@ -163,8 +175,18 @@ class DcgmNames:
             seen = xids.of(reading.identity.pci_bus_id)
             last = max(seen, key=lambda xid: seen[xid][1], default=0)
             series.add(_XID, labels, last)
+            self._add_activities(series, reading, labels)
             for name, rate in self._rates.get(reading.identity.uuid, {}).items():
                 series.add(_RATES[name], labels, rate)
+
+    def _add_activities(self, series: SeriesSet, reading: GpuReading, labels: tuple[str, ...]) -> None:
+        """Add what GPM tells, of the GPU or, when it is split, of each GPU instance."""
+        parts = [("", "", reading.activity_ratio)]
+        parts += [(part.profile, str(part.gpu_instance), part.activity_ratio) for part in reading.mig]
+        for profile, instance, ratios in parts:
+            for metric, name in _ACTIVITIES:
+                # Further compute instances of a GPU instance tell none.
+                series.add(metric, (*labels, profile, instance), ratios.get(name))
 
     def _labels(self, reading: GpuReading) -> tuple[str, ...]:
         identity = reading.identity

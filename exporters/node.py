@@ -13,7 +13,7 @@ import msgspec
 import scope
 from exporters import metrics as m
 from exporters.compat_dcgm import DcgmNames
-from exporters.compat_node import add_node_exporter_names
+from exporters.compat_node import add_ethtool_names, add_infiniband_names, add_mountstats_names
 from exporters.counters import ProblemCounts, Unwrapper, XidCounts
 from exporters.gpu_series import GpuSeries
 from exporters.node_series import add_affinities, add_host, add_nets, add_nfs, add_rdma
@@ -115,7 +115,9 @@ class NodeState:
             if self._dcgm is not None:
                 self._dcgm.add(series, sample.gpus, self._xids)
             if self._with_node_names:
-                add_node_exporter_names(series, sample.rdma)
+                add_infiniband_names(series, sample.rdma)
+                add_ethtool_names(series, sample.nets)
+                add_mountstats_names(series, sample.nfs)
             add_affinities(series, sample.affinities)
             add_rdma(series, sample.rdma)
             add_nets(series, sample.nets)

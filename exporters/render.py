@@ -78,8 +78,8 @@ class Renderer:
             # OpenMetrics names the family without the suffix that its samples carry.
             name = name.removesuffix("_total" if kind == "counter" else "_info" if kind == "info" else "")
             text = text.replace('"', '\\"')
-        elif kind == "info":
-            kind = "gauge"
+        else:
+            kind = {"info": "gauge", "unknown": "untyped"}.get(kind, kind)
         return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Kind = Literal["gauge", "counter", "info"]
-"""What a metric does: a gauge goes up and down, a counter only grows until it is reset, an info is always 1."""
+Kind = Literal["gauge", "counter", "info", "unknown"]
+"""What a metric does: a gauge goes up and down, a counter only grows until it is reset, an info is always 1; unknown is
+what another exporter, whose name it is, says no more of.
+"""
 
 Value = int | float
 

@@ -127,6 +127,7 @@ def _take_transport(mount: NfsMount, kind: str, numbers: list[int]) -> None:
     elif mount.max_slots is not None:
         mount.max_slots += numbers[first + 5]
     mount.transports += 1
+    mount.protocol = mount.protocol or kind
     mount.requests_sent += numbers[first]
     mount.bad_xids += numbers[first + 2]
     mount.backlog_cumulative += numbers[first + 4]

@@ -98,6 +98,9 @@ class RdmaProbe:
             netdev=netdev,
             pci_bus_id=address if ":" in address else "",
             numa_node=int(node) if _PORT.fullmatch(node) else None,
+            board_id=self._optional(f"{folder}/board_id"),
+            firmware=self._optional(f"{folder}/fw_ver"),
+            hca_type=self._optional(f"{folder}/hca_type"),
         )
 
     def _read_port(
@@ -114,6 +117,9 @@ class RdmaProbe:
             netdev=known.netdev,
             pci_bus_id=known.pci_bus_id,
             numa_node=known.numa_node,
+            board_id=known.board_id,
+            firmware=known.firmware,
+            hca_type=known.hca_type,
         )
         for name, path in counters:
             own_name = _WORD_COUNTERS.get(name)

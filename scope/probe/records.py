@@ -191,6 +191,7 @@ class GpuReading(msgspec.Struct, array_like=True):
         pids: Processes that use the GPU, in the host's numbering.
         c2c: One reading a C2C link.
         fabric: Place in the NVLink fabric; None for a GPU that belongs to none.
+        memory_utilization_ratio: Share of the same time in which memory was read or written.
     """
 
     identity: GpuIdentity
@@ -229,6 +230,7 @@ class GpuReading(msgspec.Struct, array_like=True):
     pids: list[int] = []
     c2c: list[C2cReading] = []
     fabric: FabricReading | None = None
+    memory_utilization_ratio: float | None = None
 
 
 class XidEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -264,6 +266,9 @@ class RdmaPort(msgspec.Struct, array_like=True):
         numa_node: NUMA node; None when it has none.
         counters: `counters/*` by file name; `port_*_data` in bytes, under `port_*_data_bytes`.
         hw_counters: `hw_counters/*` by file name.
+        board_id: Board of the device; empty when not told.
+        firmware: Firmware version of the device; empty when not told.
+        hca_type: Type of the device; empty when not told.
     """
 
     device: str
@@ -277,6 +282,9 @@ class RdmaPort(msgspec.Struct, array_like=True):
     numa_node: int | None = None
     counters: dict[str, int] = {}
     hw_counters: dict[str, int] = {}
+    board_id: str = ""
+    firmware: str = ""
+    hca_type: str = ""
 
 
 class NetDevice(msgspec.Struct, array_like=True):
@@ -335,6 +343,7 @@ class NfsMount(msgspec.Struct, array_like=True):
         bad_xids: Replies that fitted no request.
         max_slots: Largest number of slots used so far, all transports; None where one does not tell it (RDMA, old UDP).
         operations: The operations that matter.
+        protocol: Of its connections (`tcp`, `udp`, `rdma`); empty before the first.
     """
 
     mount: str
@@ -348,6 +357,7 @@ class NfsMount(msgspec.Struct, array_like=True):
     bad_xids: int = 0
     max_slots: int | None = None
     operations: list[NfsOperation] = []
+    protocol: str = ""
 
 
 class Pressure(msgspec.Struct, array_like=True):

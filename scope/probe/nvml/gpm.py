@@ -21,7 +21,7 @@ _METRIC: Final = struct.Struct("=IId")
 MIN_WINDOW_NS: Final = 100 * NS_PER_MS
 MAX_WINDOW_NS: Final = 120 * NS_PER_S
 OVERSHOOT_RATIO: Final = 0.05
-"""How far a ratio may lie above 1: its two counters are sampled one after the other, so a full unit can read 100.4 %."""
+"""How far a ratio may lie above 1: two counters are sampled one after the other, so a full unit can read 100.4 %."""
 
 
 class GpmReader:
@@ -54,8 +54,8 @@ class GpmReader:
         """Take a sample and return the activities since the one before, 0 to 1.
 
         The first reading, and one whose window is too long, gives nothing. One whose window is too short (a sample came
-        late and the next one in time) repeats the reading before. A metric that the GPU refuses or answers with NaN is left
-        out. Up to 105 % is shown as 1; what lies beyond, or below 0, is left out and reported.
+        late and the next one in time) repeats the reading before. A metric that the GPU refuses or answers with NaN is
+        left out. Up to 105 % is shown as 1; what lies beyond, or below 0, is left out and reported.
 
         Args:
             now_ns: A monotonic clock.

@@ -195,6 +195,8 @@ class GpuReader:
         used = self._ask("nvmlDeviceGetUtilizationRates", problems)
         if used is not None and self._sane(used.gpu, "utilization_percent", "utilization", problems):
             reading.utilization_ratio = used.gpu / 100
+        if used is not None and self._sane(used.memory, "utilization_percent", "memory utilization", problems):
+            reading.memory_utilization_ratio = used.memory / 100
         self._read_memory(reading, problems)
         if reading.power_mw is None:
             reading.power_mw = self._number("nvmlDeviceGetPowerUsage", "power_mw", problems)

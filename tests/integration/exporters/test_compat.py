@@ -11,10 +11,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporters.compat_node import add_node_exporter_names
+from exporters.compat_node import add_ethtool_names, add_infiniband_names, add_mountstats_names, name_ethtool
 from exporters.render import OPENMETRICS, TEXT, Renderer
 from exporters.series import SeriesSet
+from scope.probe.ethtool import Ethtool
+from scope.probe.net import take_driver_counters
 from scope.probe.rdma import RdmaProbe
+from scope.probe.records import NetDevice, NfsMount
 from scope.probe.tree import Problems, Tree
 from scope.testing.fake_nvml.nodes import make_node
 
@@ -52,17 +55,17 @@ def make_tree(root: Path) -> Path:
         (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
         (port / "link_layer").write_text("InfiniBand\n")
         for name in ("board_id", "fw_ver", "hca_type"):
-            (base / name).write_text("x\n")
+            (base / name).write_text(f"{name} {number}\n")
     return root
 
 
-def read_samples(text: str) -> dict[tuple[str, str, str], float]:
-    """Return InfiniBand samples by (name, device, port)."""
+def read_samples(text: str, prefix: str = "node_infiniband_") -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return the samples whose names begin so by (name, labels)."""
     return {
-        (sample.name, sample.labels["device"], sample.labels["port"]): sample.value
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith("node_infiniband_") and not sample.name.endswith("_info")
+        if sample.name.startswith(prefix)
     }
 
 
@@ -84,10 +87,99 @@ def test_ports_equal_those_of_node_exporter(
         process.terminate()
         process.wait(10)
     series = SeriesSet()
-    add_node_exporter_names(series, RdmaProbe(Tree(root)).read(Problems("rdma")))
+    add_infiniband_names(series, RdmaProbe(Tree(root)).read(Problems("rdma")))
     ours = read_samples(Renderer(TEXT).render(series))
     assert len(theirs) > 40
     assert {key: ours.get(key) for key in theirs} == theirs
+    assert sum(name == "node_infiniband_info" for name, _ in ours) == 2
+
+
+@pytest.mark.system("prometheus-node-exporter")
+def test_driver_counters_are_named_as_by_node_exporter(
+    free_port: Callable[[], int], fetch_page: Callable[[int, str], str]
+) -> None:
+    """Of this machine's drivers, the real node_exporter gives every counter the name that we would."""
+    port = free_port()
+    command = ["prometheus-node-exporter", "--collector.disable-defaults", "--collector.ethtool"]
+    process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
+    try:
+        theirs = read_samples(fetch_page(port, "/metrics"), "node_ethtool_")
+    finally:
+        process.terminate()
+        process.wait(10)
+    reader = Ethtool()
+    compared = 0
+    for name, labels in theirs:
+        device = dict(labels)["device"]
+        if name == "node_ethtool_info":
+            continue
+        own = {name_ethtool(counter) for counter in reader.read(device)}
+        assert name in own
+        compared += 1
+    reader.close()
+    if not compared:
+        pytest.skip("no driver here has counters")
+
+
+def test_driver_counters_have_the_drivers_units() -> None:
+    """Microseconds of pauses as the driver tells them, and its own names in node_exporter's form."""
+    device = NetDevice("eth2", up=True)
+    told = {"rx_prio3_pause": 5, "rx_prio3_pause_duration": 2_001, "tx_prio0_pause": 1, "rx_discards_phy": 4}
+    take_driver_counters(device, told, Problems("net"))
+    series = SeriesSet()
+    add_ethtool_names(series, [device])
+    text = Renderer(TEXT).render(series)
+    assert "# TYPE node_ethtool_received_prio3_pause untyped" in text
+    assert read_samples(text, "node_") == {
+        (f"node_ethtool_{name}", (("device", "eth2"),)): value
+        for name, value in (
+            ("received_prio3_pause", 5),
+            ("received_prio3_pause_duration", 2_001),
+            ("transmitted_prio0_pause", 1),
+            ("received_discards_phy", 4),
+        )
+    }
+
+
+def test_an_export_that_is_mounted_twice_stands_once() -> None:
+    """As in node_exporter; no series is given twice."""
+    mounts = [NfsMount(place, "srv:/x", 1, transports=1, protocol="tcp") for place in ("/a", "/b")]
+    series = SeriesSet()
+    add_mountstats_names(series, mounts)
+    assert series.num_duplicates == 0
+    assert read_samples(Renderer(TEXT).render(series), "node_mountstats_nfs_age")
+
+
+@pytest.mark.system("gcc")
+def test_a_split_gpu_has_the_activity_of_each_instance(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """PROF_* stand once a GPU instance with its id and profile, and not for the GPU, which tells none."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=2)
+    script.set("g0.nvmlDeviceGetMigMode", 1)
+    script.set("g0.nvmlDeviceGetMaxMigDeviceCount", 7)
+    for slot, (instance, compute) in enumerate([(1, 0), (1, 1), (5, 0)]):
+        script.set(f"g0.m{slot}.nvmlDeviceGetUUID", f"MIG-{slot}")
+        script.set(f"g0.m{slot}.nvmlDeviceGetName", "NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+        script.set(f"g0.m{slot}.nvmlDeviceGetGpuInstanceId", instance)
+        script.set(f"g0.m{slot}.nvmlDeviceGetComputeInstanceId", compute)
+        script.set(f"g0.gpm.2.{instance}", 50 + instance)
+    script.write()
+    exporter = start_exporter(script, "--compat", "dcgm", "--interval", "200ms")
+    expected = {("0", "1", "3g.40gb"): 0.51, ("0", "5", "3g.40gb"): 0.55}
+    deadline = time.monotonic() + 20
+    while True:
+        labelled = [
+            (dict(labels), value) for (name, labels), value in exporter.samples().items()
+            if name == "DCGM_FI_PROF_SM_ACTIVE"
+        ]  # fmt: skip
+        found = {(own["gpu"], own["GPU_I_ID"], own["GPU_I_PROFILE"]): value for own, value in labelled}
+        split = {key: value for key, value in found.items() if key[0] == "0"}
+        if len(split) == 2 and len(found) == 3:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert split == pytest.approx(expected)
+    assert ("1", "", "") in found
+    assert exporter.value("DCGM_FI_DEV_MEM_COPY_UTIL", gpu="1") == 40
 
 
 @pytest.mark.system("gcc")

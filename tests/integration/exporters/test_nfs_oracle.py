@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporters.compat_node import add_mountstats_names
+from exporters.render import TEXT, Renderer
+from exporters.series import SeriesSet
 from scope.probe.nfs import parse_mountstats
 from scope.probe.tree import Problems
 
@@ -76,6 +79,17 @@ def test_operations_equal_those_of_node_exporter(
     for operation in mount.operations:
         for name, take in FIGURES.items():
             assert theirs[name, operation.name] == pytest.approx(take(operation)), (name, operation.name)
+    series = SeriesSet()
+    add_mountstats_names(series, [mount])
+    ours = [
+        sample for family in text_string_to_metric_families(Renderer(TEXT).render(series)) for sample in family.samples
+    ]
+    assert len(ours) == 7 + 8 * 3
+    for sample in ours:
+        assert {**sample.labels, "operation": ""} == {
+            "export": "192.168.1.1:/srv/test", "protocol": "tcp", "operation": ""
+        }  # fmt: skip
+        assert sample.value == pytest.approx(theirs[sample.name, sample.labels.get("operation", "")]), sample
     assert theirs["node_mountstats_nfs_transport_backlog_queue_total", ""] == mount.backlog_cumulative == 57
     assert theirs["node_mountstats_nfs_transport_bad_transaction_ids_total", ""] == mount.bad_xids == 3
     assert theirs["node_mountstats_nfs_transport_sends_total", ""] == mount.requests_sent == 6_428
