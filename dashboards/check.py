@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 APP = Path(__file__).parent / "app.py"
 VIEWS = Path(__file__).parent / "views"
 _TIMEOUT_S = 120.0
+_ALWAYS_DRAWN = frozenset({"overview", "steps", "ranks", "memory"})
+"""Pages with a figure of any run that has made steps."""
 
 
 def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
@@ -48,6 +50,10 @@ def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
         app.query_params[SOURCE] = source.source_id
         app.switch_page(f"views/{view.name}").run()
         yield from (f"the page {view.stem} fails: {error.message}" for error in app.exception)
+        # The run has ended in order, so there is nothing for a page to complain of.
+        yield from (f"the page {view.stem} says: {error.value}" for error in app.error)
+        if view.stem in _ALWAYS_DRAWN and not app.get("plotly_chart"):
+            yield f"the page {view.stem} draws no figure"
         if view.stem == "overview":
             yield from _overview_problems(app, steps=steps, ranks=ranks)
 

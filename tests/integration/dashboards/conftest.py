@@ -156,7 +156,7 @@ class Visitor:
 
     def open(self, address: str, title: str | None = None) -> None:
         """Open an address and wait until its page is drawn."""
-        self.page.goto(address)
+        self.page.goto(address, wait_until="commit")
         self.wait_until_drawn(title)
 
     def wait_until_drawn(self, title: str | None = None) -> None:
