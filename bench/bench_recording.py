@@ -262,7 +262,7 @@ def with_ddp() -> list[dict[str, Any]]:
         if result.writer_cpu_ratio is not None:
             rows.append(
                 row(
-                    "... the writer thread of a rank, counted on both sides",
+                    "...... of which the writer thread of a rank",
                     result.writer_cpu_ratio * 100,
                     "% of a core",
                 )

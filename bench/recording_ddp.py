@@ -4,8 +4,11 @@ Two jobs: the small transformer of `scope demo` (its model, batch and optimizer)
 it; and a model of six small layers, whose step is a few milliseconds of which most is communication, under the
 collectives' hooks alone. Blocks come in the order without, with, with, without, so that neither side has the warmer
 caches, and everything else that the machine does falls on both alike; two equal blocks that follow each other show the
-noise. Hooks come and go between the blocks, and a step that is not timed follows each change: what the first calls
-after attaching take is paid once a run.
+noise. Hooks come and go between the blocks, and steps that are not timed follow each change: what the first calls after
+attaching take (the interpreter specialises its code anew, the Flight Recorder's ring is read for the names of groups)
+is paid once a run, and a run has thousands of steps. For the same reason a block has several steps of the transformer,
+about a second in all: it measures a job that is being recorded, not one whose recording begins. The writer thread works
+while its job is recorded and rests otherwise, so that its time counts as well.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 RANKS = 4
 MAX_STEPS = 10
+STEPS_AFTER_CHANGE = 2
 ORDER = ("plain", "scope", "scope", "plain")
 
 
@@ -58,7 +62,7 @@ class Job:
 
 
 JOBS = (
-    Job(name="transformer", block_s=0.15, whole=True),
+    Job(name="transformer", block_s=1.0, whole=True),
     Job(name="micro", block_s=0.1, whole=False),
 )
 
@@ -71,7 +75,8 @@ class Result:
         steps: Steps of a block.
         wall_s: Seconds of rank 0 from a barrier to the end of the block.
         cpu_s: Processor seconds of all ranks and their threads in the block.
-        writer_cpu_ratio: Processor time of a rank's writer thread / time; absent without the whole recorder.
+        writer_cpu_ratio: Processor time of a rank's writer thread / time with recording; absent without the whole
+            recorder.
     """
 
     steps: int
@@ -160,7 +165,7 @@ class _Collectives:
 
 
 class _Whole:
-    """The whole recorder. It stays open; its hooks come and go, and its writer thread is measured by itself."""
+    """The whole recorder. It stays open; its hooks come and go, and its writer thread works while they are there."""
 
     def __init__(self, folder: Path, step: Callable[[], None]) -> None:
         recorder = Recorder(run_dir=folder / "run", run_id="bench", capture=CaptureSettings(reasons=frozenset()))
@@ -171,17 +176,24 @@ class _Whole:
         assert recorder.session is not None
         self._recorder = recorder
         self._session = recorder.session
+        # It has read which groups there are, and would read it again each time that hooks come.
+        self._session.writer.flush()
+        self._flight_recorder = self._session.collectives.flight_recorder
+        self._pulse = self._session.writer._pulse
         self.pause()
 
     def resume(self) -> None:
         session = self._session
         session.collectives.tracker.active = True
         session.collectives.attach()
+        session.collectives.flight_recorder = self._flight_recorder
         session.hooks.attach()
         session.checkpoints.attach()
+        session.writer._pulse = self._pulse
 
     def pause(self) -> None:
         session = self._session
+        session.writer._pulse = lambda *, final: None
         session.checkpoints.close()
         session.hooks.close()
         session.collectives.close()
@@ -240,23 +252,26 @@ def _run_rank(rank: int, folder: str, job_number: int, pairs: int) -> None:
     own = Path(folder, f"rank-{rank}")
     own.mkdir()
     recording = _Whole(own, step) if job.whole else _Collectives(own)
-    begin, before = time.perf_counter(), recording.writer_cpu_s()
+    before = recording.writer_cpu_s()
+    recorded_s = 0.0
     result: dict[str, Any] = {"steps": steps, "wall_s": [], "cpu_s": []}
-    state = "plain"
+    state, since = "plain", 0.0
     for at in range(4 * ((pairs + 1) // 2)):
         wanted = ORDER[at % 4]
         if wanted != state:
             (recording.resume if wanted == "scope" else recording.pause)()
-            state = wanted
-            step()
+            state, since = wanted, time.perf_counter()
+            for _ in range(STEPS_AFTER_CHANGE):
+                step()
         dist.barrier()
         cpu, start = time.process_time(), time.perf_counter()
         for _ in range(steps):
             step()
         result["wall_s"].append(time.perf_counter() - start)
         result["cpu_s"].append(time.process_time() - cpu)
+        if ORDER[at % 4 : at % 4 + 2] == ("scope", "plain"):
+            recorded_s += time.perf_counter() - since
     after = recording.writer_cpu_s()
-    length = time.perf_counter() - begin
-    result["writer_cpu_ratio"] = None if before is None or after is None else (after - before) / length
+    result["writer_cpu_ratio"] = None if before is None or after is None else (after - before) / recorded_s
     Path(folder, f"{rank}.json").write_text(json.dumps(result), encoding="ascii")
     dist.destroy_process_group()
