@@ -243,8 +243,8 @@ def _global_ranks(process_group: Any) -> tuple[int, ...]:
 def _backend(process_group: Any) -> str | None:
     try:
         return str(dist.get_backend(process_group))
-    except (KeyError, ValueError, RuntimeError, AssertionError):
-        pass
+    except (KeyError, ValueError, RuntimeError, AssertionError, TypeError):
+        pass  # not registered with torch.distributed, which each version says in its own way
     try:
         return str(process_group.name())
     except (AttributeError, RuntimeError):

@@ -157,6 +157,8 @@ def test_groups_are_released_and_numbered_anew(recorder: CollectiveRecorder) -> 
 
 def test_a_group_of_the_programs_own_is_kept_no_longer_than_by_the_program(recorder: CollectiveRecorder) -> None:
     """A group that torch does not know stands as long as the program holds it, without a name; then it is let go."""
+    if recorder.route == "hooks":
+        pytest.skip("the hooks of torch 2.14 are attached to the groups of torch.distributed, which is told")
     store, gloo = dist.HashStore(), dist.ProcessGroup.BackendType.GLOO  # type: ignore[attr-defined]
     group = dist.ProcessGroup(store, 0, 1)
     group._set_default_backend(gloo)
