@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import subprocess
 import sys
@@ -10,8 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pynvml
 import pytest
 
+from exporters.options import _EPILOG  # pyright: ignore[reportPrivateUsage] - the text of --help
+from exporters.training_series import METRICS
+from scope.probe.nvml.tables import ECC_LOCATIONS, ECC_TOTALS, GPM_ACTIVITIES, PCIE_ERRORS, THROTTLE_TIMES
 from scope.testing.fake_nvml.nodes import make_node
 
 if TYPE_CHECKING:
@@ -78,6 +83,127 @@ def test_help_says_how_many_series_a_node_makes(node: Callable[..., Any]) -> Non
     while counted != (counted := count_series(exporter.text())) or not counted[1]:
         time.sleep(1)
     assert counted == pytest.approx((whole, dcgm, ports), rel=0.05)
+
+
+MOUNTSTATS = """device srv:/x mounted on /data with fstype nfs4 statvers=1.1
+\tage:\t100
+\tbytes:\t1 2 3 4 5000 6000 7 8
+\txprt:\ttcp 832 0 1 0 11 100 99 2 300 40 16 5 6
+\tper-op statistics
+\t        READ: 10 12 1 1000 5000 70 200 300 2
+"""
+MEMORY = (
+    "MemTotal", "MemFree", "MemAvailable", "Buffers", "Cached", "SwapTotal", "SwapFree", "Shmem", "Dirty", "Writeback",
+    "Mlocked", "Unevictable", "Hugepagesize",
+)  # fmt: skip
+
+
+def make_full_host(root: Path) -> None:
+    """Write a host that tells everything, and one NFS mount."""
+    memory = "".join(f"{name}: 4 kB\n" for name in MEMORY) + "HugePages_Total: 1\nHugePages_Free: 1\n"
+    files = {
+        "stat": "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1\nbtime 17\n",
+        "meminfo": memory,
+        "loadavg": "1 1 1 1/2 3\n",
+        "vmstat": "oom_kill 0\n",
+        **{f"pressure/{resource}": "some total=1\nfull total=1\n" for resource in ("cpu", "memory", "io")},
+        "self/mountstats": MOUNTSTATS,
+    }
+    for name, text in files.items():
+        (root / "proc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "proc" / name).write_text(text)
+
+
+def make_full_gpus(path: Path) -> Any:
+    """Write a Grace and a Hopper that tell everything that NVML has for such GPUs, and a Hopper that is split."""
+    script = make_node(path, generation=["grace", "hopper", "hopper"])
+    for gpu in range(3):
+        for name in (*THROTTLE_TIMES, *PCIE_ERRORS, *ECC_TOTALS):
+            script.field(gpu, getattr(pynvml, f"NVML_FI_DEV_{name}"), 1)
+        for kind, scope, place in itertools.product(range(2), range(2), ECC_LOCATIONS):
+            script.set(f"g{gpu}.nvmlDeviceGetMemoryErrorCounter.{kind}.{scope}.{place}", 1)
+    script.set("g2.nvmlDeviceGetMigMode", 1)
+    script.set("g2.nvmlDeviceGetMaxMigDeviceCount", 1)
+    script.set("g2.m0.nvmlDeviceGetUUID", "MIG-0")
+    script.set("g2.m0.nvmlDeviceGetName", "NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+    script.set("g2.m0.nvmlDeviceGetGpuInstanceId", 1)
+    script.set("g2.m0.nvmlDeviceGetComputeInstanceId", 0)
+    script.set("g2.m0.nvmlDeviceGetMemoryInfo", 40 << 30, 30 << 30, 10 << 30)
+    for metric in GPM_ACTIVITIES:
+        script.set(f"g2.gpm.{metric}.1", 50)
+    script.write()
+    return script
+
+
+def count_by_object(samples: dict[Any, float]) -> dict[str, int]:
+    """Return how many series of a scrape each object of the help has."""
+    found = [(name, dict(labels)) for name, labels in samples]
+
+    def count(pattern: str, **labels: str) -> int:
+        return sum(
+            re.fullmatch(pattern, name) is not None and labels.items() <= own.items() for name, own in found
+        )  # fmt: skip
+
+    activity = "(?!.*utilization)scope_gpu_.*_ratio"
+    basics = f"(?!.*fabric|{activity})scope_(gpu|pcie)_.*"
+    link = r"scope_nvlink_(?!errors|fec|symbol).*"
+    return {
+        "gpu": count(basics, gpu="0"),
+        "xid": count("scope_gpu_xid_events_total", gpu="0"),
+        "mig": count("scope_mig_.*", mig="1/0"),
+        "gpm": count(activity, gpu="1"),
+        "gpm of an instance": count(activity, mig="1/0"),
+        "link": count(link, gpu="1", link="3"),
+        "errors": count("scope_nvlink_gpu_errors_total", gpu="1"),
+        "fabric": count("scope_gpu_fabric_.*", gpu="1"),
+        "NVLink 5 a link": count(r"scope_nvlink_(?!errors|fec).*", gpu="0", link="3") - count(link, gpu="1", link="3"),
+        "NVLink 5 a GPU": count("scope_nvlink_gpu_.*", gpu="0") - count("scope_nvlink_gpu_.*", gpu="1"),
+        "Grace": count("scope_c2c_.*", gpu="0", link="0"),
+        "rdma": count("scope_rdma_(?!.*_total).*", device="mlx5_0"),
+        "net": count("scope_net_.*", device="eth0"),
+        "mount": count("scope_nfs_.*", mount="/data") - count("scope_nfs_.*", mount="/data", operation="READ"),
+        "operation": count("scope_nfs_.*", operation="READ"),
+        "host": count("scope_(cpu|load|memory|oom|pressure|boot).*"),
+    }
+
+
+@pytest.mark.system("gcc")
+def test_help_says_how_many_series_each_object_makes(tmp_path: Path, start_exporter: Callable[..., Any]) -> None:
+    """A real scrape of hardware that tells everything has, by object, the numbers of --help."""
+    said = subprocess.run([sys.executable, "-m", "exporters", "--help"], capture_output=True, text=True, check=True)
+    words = " ".join(said.stdout.split())
+    patterns = {
+        "gpu": r"gpu at most (\d+) a GPU", "xid": r"a GPU, (\d+) of them XID", "mig": r"and (\d+) a MIG instance",
+        "gpm": r"gpm (\d+) a GPU", "gpm of an instance": r"gpm (\d+) a GPU or MIG", "link": r"nvlink (\d+) a link",
+        "errors": r"(\d+) a GPU for its errors", "fabric": r"(\d+) a GPU for its place",
+        "NVLink 5 a link": r"NVLink 5 adds (\d+) a link", "NVLink 5 a GPU": r"a link and (\d+) a GPU, and",
+        "Grace": r"(\d+) a link between GPU and CPU", "rdma": r"rdma (\d+) a port and one a counter file",
+        "net": r"net (\d+) an interface", "mount": r"nfs (\d+) a mount", "operation": r"a mount and (\d+) an operation",
+        "host": r"host at most (\d+);",
+    }  # fmt: skip
+    expected = {name: int(re.findall(pattern, words)[0]) for name, pattern in patterns.items()}
+    load_bench().make_tree(tmp_path / "root")
+    speed = tmp_path / "root/sys/class/net/eth0/speed"
+    speed.write_text("100000\n")
+    make_full_host(tmp_path / "root")
+    own = ("--root", f"{tmp_path}/root", "--disable", "training,jobs")
+    exporter = start_exporter(make_full_gpus(tmp_path / "nvml.txt"), *FAST, *own)
+    deadline = time.monotonic() + 20
+    # Activities need two samples.
+    while (counted := count_by_object(exporter.samples())) != expected and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert counted == expected
+    samples = exporter.samples()
+    files = sum(name.startswith("scope_rdma") and name.endswith("_total") and ("device", "mlx5_0") in labels
+                for name, labels in samples)  # fmt: skip
+    assert files == len(load_bench().COUNTERS) + len(load_bench().HARDWARE)
+
+
+def test_help_says_how_many_series_a_collective_makes() -> None:
+    """As many as there are metrics by operation and axis."""
+    words = " ".join(_EPILOG.split())
+    (said,) = re.findall(r"at most (\d+) a pair of operation and axis", words)
+    assert int(said) == sum("operation" in metric.labels for metric in METRICS)
 
 
 @pytest.mark.system("gcc", "promtool")
