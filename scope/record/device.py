@@ -57,6 +57,7 @@ class DevicePhases:
 
     Attributes:
         num_dropped: Samples that found no event in the pool.
+        is_possible: Whether this torch was built for such devices at all.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class DevicePhases:
         self._pool = EventPool(make_event or (lambda: torch.cuda.Event(enable_timing=True)))
         self._capturing = capturing or torch.cuda.is_current_stream_capturing
         self._stand_in = make_event is not None
-        self._is_possible = self._stand_in or torch.backends.cuda.is_built()
+        self.is_possible = self._stand_in or torch.backends.cuda.is_built()
         self._pending: deque[tuple[_Step, str, Any, Any]] = deque()
         self._step = _Step()
 
     def begin(self, name: str) -> tuple[str, Any] | None:
         """Record the event that begins a phase; return what `end` needs."""
-        if not self._is_possible or not self._is_active():
+        if not self.is_possible or not self._is_active():
             return None
         event = self._take()
         if event is None:
@@ -100,7 +101,7 @@ class DevicePhases:
     def end_step(self, step: int) -> Callable[[], dict[str, int] | None] | None:
         """Return what asks for the times of the step that ends now, `None` until they are known."""
         del step
-        if not self._is_possible or not self._is_active():
+        if not self.is_possible or not self._is_active():
             return None
         done, self._step = self._step, _Step()
         return lambda: dict(done.times) if not done.pending else None

@@ -42,13 +42,14 @@ class FlopMeter:
 
     Attributes:
         info: What MFU is counted with, once known.
+        is_counting: Whether the step in progress is the one that is counted; in all others there is nothing to call.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._settings = session.settings
         self._regions: list[FlopCounter] = []
-        self._active = False
+        self.is_counting = False
         self._open = False
         self._counted_step: int | None = None
         self.info = self._from_user()
@@ -58,16 +59,16 @@ class FlopMeter:
         """A step begins: start counting at the chosen one."""
         wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
         first = self._settings.flops_step
-        self._active = wanted and self._counted_step is None and first <= step < first + _MAX_TRIES
+        self.is_counting = wanted and self._counted_step is None and first <= step < first + _MAX_TRIES
 
     def begin_region(self, backward: bool) -> FlopCounter | None:
         """Enter the counter around a forward or backward of the counted step; `None` in all others."""
-        if not self._active or self._open or not self._session.clock.is_own_thread():
+        if not self.is_counting or self._open or not self._session.clock.is_own_thread():
             return None
         compiled = self._session.hooks.is_compiled()
         if compiled or not can_count():
             # Under a dispatch mode torch would compile once more, or not at all.
-            self._active = False
+            self.is_counting = False
             why = "the model is compiled" if compiled else "this torch cannot compile while it counts"
             self.info = FlopsInfo(absent={"mfu": f"the operators of a step cannot be counted: {why}"})
             self._session.writer.update_info(flops=self.info)
@@ -85,8 +86,8 @@ class FlopMeter:
 
     def of_step(self, *, tokens: int | None, length_ns: int) -> StepWork:
         """Return the FLOPs of the step that ends now."""
-        if self._active and self._saw_whole_step():
-            self._active = False
+        if self.is_counting and self._saw_whole_step():
+            self.is_counting = False
             self._counted_step = self._session.clock.step
             self.info = self._from_counts(tokens)
             self._regions.clear()
@@ -114,7 +115,7 @@ class FlopMeter:
 
     def close(self) -> None:
         """Count nothing any more."""
-        self._active = False
+        self.is_counting = False
 
     def _share(self, flop: float | None, length_ns: int) -> float | None:
         peak = self.info.peak_flop_per_s

@@ -175,8 +175,9 @@ class TrainingHooks:
     def _run_root(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         local = self._local
         opened = self._call("forward", self._begin_forward, module)
-        counter = self._call("flops", self._session.flops.begin_region, False)
-        timer = self._call("device", self._device.begin, "forward") if opened else None
+        flops, device = self._session.flops, self._device
+        counter = self._call("flops", flops.begin_region, False) if flops.is_counting else None
+        timer = self._call("device", device.begin, "forward") if opened and device.is_possible else None
         local.depth += 1
         try:
             return original(module, *args, **kwargs)
@@ -185,7 +186,7 @@ class TrainingHooks:
             if counter is not None:
                 self._call("flops", self._session.flops.end_region, counter)
             if timer is not None:
-                self._call("device", self._device.end, timer)
+                self._call("device", device.end, timer)
             if opened:
                 self._call("forward", self._session.end_phase, opened)
 
@@ -206,7 +207,7 @@ class TrainingHooks:
         return "forward" if session.begin_forward(training=training) else None
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session = self._session
+        session, device = self._session, self._device
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -215,15 +216,15 @@ class TrainingHooks:
             opened = self._call("backward", session.begin_backward)
             if not opened:
                 return original(*args, **kwargs)
-            counter = self._call("flops", session.flops.begin_region, True)
-            timer = self._call("device", self._device.begin, "backward")
+            counter = self._call("flops", session.flops.begin_region, True) if session.flops.is_counting else None
+            timer = self._call("device", device.begin, "backward") if device.is_possible else None
             try:
                 return original(*args, **kwargs)
             finally:
                 if counter is not None:
                     self._call("flops", session.flops.end_region, counter)
                 if timer is not None:
-                    self._call("device", self._device.end, timer)
+                    self._call("device", device.end, timer)
                 self._call("backward", session.end_backward)
 
         return backward

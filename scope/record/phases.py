@@ -85,7 +85,7 @@ class PhaseClock:
             return False
         called = self._now() if self.num_changes >= self._timed_at else 0
         current = self._stack[-1][0]
-        if automatic and (current == name or self.is_absorbing()):
+        if automatic and (current == name or (len(self._stack) > 1 and self.is_absorbing())):
             return False
         now = self._now()
         self._spend(now)
@@ -130,7 +130,7 @@ class PhaseClock:
     def is_absorbing(self) -> bool:
         """Whether a phase is open inside which automatic phases are not told apart."""
         # Outside of all phases, where most hooks come in, there is nothing to look for.
-        return len(self._stack) > 1 and any(open_ in ABSORBING for open_, _ in self._stack)
+        return len(self._stack) > 1 and not ABSORBING.isdisjoint(name for name, _ in self._stack)
 
     def cut(self) -> tuple[int, int, dict[str, int]]:
         """End the step; return its start, its end and its exclusive times, which sum to the difference exactly."""
