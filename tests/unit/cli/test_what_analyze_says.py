@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,3 +59,18 @@ def test_what_analyze_returns_prints_as_one_line() -> None:
     assert repr(job) == "Job(rank 0, rank 1 of 2)"
     assert repr(job.ranks[0]).startswith("RankTrace('rank 0', ")
     assert "\n" not in repr(job.ranks[0]) + shown
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(
+    scope: Callable[..., Done], trace: Callable[..., Path]
+) -> None:
+    """Of a folder one damaged file costs itself alone: the summary and the JSON say which it is."""
+    folder = trace("job/rank0.json").parent
+    (folder / "rank1.json.gz").write_bytes(b"\x1f\x8b\x08 is no gzip")
+    done = scope("analyze", folder, "--no-cache")
+    assert done.code == 0, done.err
+    assert "skipped" in done.out
+    assert "rank1.json.gz" in done.out.replace("\n", "")
+    document = json.loads(scope("analyze", folder, "--no-cache", "--json").out)
+    assert [rank["rank"] for rank in document["ranks"]] == [0]
+    assert any("rank1.json.gz" in warning for warning in document["warnings"])
