@@ -196,8 +196,9 @@ def test_a_gpu_that_is_split_and_joined_while_it_runs(start_exporter: Callable[.
     assert exporter.value("scope_mig_info", gpu="1") is None
     script.answers = whole
     script.write()
-    until(lambda: "scope_mig_info{" not in exporter.text())
-    assert exporter.value("scope_gpu_mig_enabled", gpu="0") == 0
+    # The mode is read less often than the instances.
+    until(lambda: exporter.value("scope_gpu_mig_enabled", gpu="0") == 0)
+    assert "scope_mig_info{" not in exporter.text()
     assert exporter.value("scope_exporter_sampler_restarts_total", reason="driver") == 0
 
 
