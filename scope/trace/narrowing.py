@@ -10,18 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scope.errors import UsageError
-from scope.trace.schema import (
-    TABLES,
-    Annotations,
-    CollectiveCalls,
-    DeviceEvents,
-    Launches,
-    Memory,
-    Ops,
-    PythonCalls,
-    Steps,
-    Syncs,
-)
+from scope.trace import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,30 +23,34 @@ if TYPE_CHECKING:
 Tables = frozenset["type[Table]"]
 
 TABLE_NAMES: Final[dict[str, type[Table]]] = {
-    "device_events": DeviceEvents,
-    "ops": Ops,
-    "launches": Launches,
-    "collective_calls": CollectiveCalls,
-    "annotations": Annotations,
-    "steps": Steps,
-    "memory": Memory,
-    "syncs": Syncs,
-    "python_calls": PythonCalls,
+    "device_events": schema.DeviceEvents,
+    "ops": schema.Ops,
+    "launches": schema.Launches,
+    "collective_calls": schema.CollectiveCalls,
+    "annotations": schema.Annotations,
+    "steps": schema.Steps,
+    "memory": schema.Memory,
+    "syncs": schema.Syncs,
+    "python_calls": schema.PythonCalls,
 }
 """The fields of `RankTrace` that are tables."""
 
-WHOLE: Final[Tables] = frozenset(TABLES)
-_ALWAYS: Final = (Annotations, Steps)
+WHOLE: Final[Tables] = frozenset(schema.TABLES)
+_ALWAYS: Final = (schema.Annotations, schema.Steps)
 """Few records, which say what the steps are that all other tables point into."""
 _NEEDS: Final[dict[type[Table], tuple[type[Table], ...]]] = {
-    DeviceEvents: (Launches,),
-    Launches: (DeviceEvents,),
-    CollectiveCalls: (DeviceEvents, Launches, Ops),
+    schema.DeviceEvents: (schema.Launches,),
+    schema.Launches: (schema.DeviceEvents,),
+    schema.CollectiveCalls: (schema.DeviceEvents, schema.Launches, schema.Ops),
 }
 _FILLED_BY: Final[dict[type[Table], dict[Column, type[Table]]]] = {
-    DeviceEvents: {DeviceEvents.op_id: Ops, DeviceEvents.kernel_class: Ops, DeviceEvents.call_id: CollectiveCalls},
-    Launches: {Launches.op_id: Ops},
-    Memory: {Memory.op_id: Ops},
+    schema.DeviceEvents: {
+        schema.DeviceEvents.op_id: schema.Ops,
+        schema.DeviceEvents.kernel_class: schema.Ops,
+        schema.DeviceEvents.call_id: schema.CollectiveCalls,
+    },
+    schema.Launches: {schema.Launches.op_id: schema.Ops},
+    schema.Memory: {schema.Memory.op_id: schema.Ops},
 }
 
 
@@ -103,7 +96,7 @@ def with_needs(tables: Iterable[type[Table]]) -> Tables:
     waiting = list(tables)
     for table in waiting:
         if table not in WHOLE:
-            known = ", ".join(each.__name__ for each in TABLES)
+            known = ", ".join(each.__name__ for each in schema.TABLES)
             message = f"{table!r} is no table of a trace; there are {known}, all in scope.trace.schema"
             raise UsageError(message)
     while waiting:
@@ -140,7 +133,7 @@ def narrowed(trace: RankTrace, loaded: Tables) -> RankTrace:
     """Return a trace that holds only some of its tables, as if no others had been read."""
     tables: dict[str, Any] = {name: checked(getattr(trace, name), table, loaded) for name, table in TABLE_NAMES.items()}
     quality = trace.quality
-    if Ops not in loaded:
+    if schema.Ops not in loaded:
         quality = replace(quality, host_overlaps=None, attributed_ratio=None)
     return replace(trace, **tables, not_loaded=names_of_absent(loaded), quality=quality)
 
