@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_ACROSS: Final = 1_000
 _MAX_DOWN: Final = 256
+_MAX_TICKS: Final = 24
+_TICK_LETTERS: Final = 24
 
 
 class HeatCells(Table):
@@ -93,8 +95,13 @@ def heat_map(cells: pl.DataFrame, axes: HeatAxes) -> Figure:
         y_title=axes.y_title,
         layout={
             "height": max(260, 140 + 18 * len(y_names)) if len(y_names) <= 40 else 860,
-            "xaxis": {"type": "category", "showgrid": False, **_ticks(x_names)},
-            "yaxis": {"type": "category", "showgrid": False, "autorange": "reversed", **_ticks(y_names)},
+            "xaxis": {"type": "category", "showgrid": False, **_ticks(x_names, cap=_across(x_names))},
+            "yaxis": {
+                "type": "category",
+                "showgrid": False,
+                "autorange": "reversed",
+                **_ticks(y_names, cap=_MAX_TICKS),
+            },
         },
     )
 
@@ -137,6 +144,11 @@ def _group_names(names: Sequence[str], size: int) -> list[str]:
     return unique
 
 
-def _ticks(names: Sequence[str]) -> dict[str, object]:
-    shown = list(names[:: style.group_size(len(names), cap=24)])
+def _across(names: Sequence[str]) -> int:
+    """Return how many names stand beside each other, upright, below a map that a phone shows."""
+    return max(4, min(_MAX_TICKS, _TICK_LETTERS // max(len(name) for name in names)))
+
+
+def _ticks(names: Sequence[str], *, cap: int) -> dict[str, object]:
+    shown = list(names[:: style.group_size(len(names), cap=cap)])
     return {"tickmode": "array", "tickvals": shown, "ticktext": shown}
