@@ -12,8 +12,9 @@ bottom right for the flash-attn packages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from scope.cost.dtypes import matrix_path
 from scope.cost.result import OperatorCost, added, cost, sized, stored, unknown
@@ -30,8 +31,7 @@ _NO_MASK: Final = "the trace does not say whether the mask is causal"
 _Axes = Literal["BHSD", "BSHD"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
+class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Where an attention operator keeps its arguments."""
 
     axes: _Axes = "BHSD"
@@ -52,8 +52,7 @@ class _Layout:
     backward: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Problem:
+class _Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Extents of one attention call."""
 
     batch: int
@@ -80,9 +79,9 @@ def attention(call: OperatorCall) -> OperatorCost:
     read, written = _traffic(call, layout)
     base = cost("attention", flops=unmasked, read=read, written=written, math_dtype=matrix_path(q.dtype))
     if doubled is None:
-        return replace(base, flops=None, flops_reason=_NO_MASK, flops_unmasked=unmasked)
+        return msgspec.structs.replace(base, flops=None, flops_reason=_NO_MASK, flops_unmasked=unmasked)
     flops = problem.batch * problem.heads * doubled * products
-    return replace(base, flops=flops, flops_unmasked=unmasked)
+    return msgspec.structs.replace(base, flops=flops, flops_unmasked=unmasked)
 
 
 def _without_flops(call: OperatorCall, layout: _Layout, reason: str) -> OperatorCost:
@@ -95,7 +94,7 @@ def _without_flops(call: OperatorCall, layout: _Layout, reason: str) -> Operator
         written=written,
         math_dtype=matrix_path(None if query is None else query.dtype),
     )
-    return replace(base, flops_reason=reason)
+    return msgspec.structs.replace(base, flops_reason=reason)
 
 
 def _problem(call: OperatorCall, layout: _Layout, q: TensorArg, k: TensorArg, v: TensorArg) -> _Problem | str:

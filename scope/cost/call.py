@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
+
+import msgspec
 
 from scope.cost.dtypes import element_bytes, normalise_dtype
 
@@ -16,8 +17,7 @@ _PLAIN: Final = frozenset({"Scalar", "ScalarList"})
 _MOST_DIMS: Final = 64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorArg:
+class TensorArg(msgspec.Struct, frozen=True, kw_only=True):
     """Shape, dtype and strides of one tensor; None where the trace does not say."""
 
     dims: tuple[int, ...]
@@ -43,8 +43,7 @@ class TensorArg:
         return None if size is None else size * self.num_stored
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """One argument of a call."""
 
     kind: Kind
@@ -54,8 +53,7 @@ class Argument:
     """The value of a scalar or a list of scalars, as printed; empty when unknown."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorCall:
+class OperatorCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call of an operator, as `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs` describe it."""
 
     name: str

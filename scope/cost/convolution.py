@@ -8,8 +8,9 @@ the positions is the count. Source: `torch.utils.flop_counter` counts the same. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.cost.call import TensorArg
 from scope.cost.dtypes import matrix_path
@@ -25,8 +26,7 @@ _SHAPES: Final = "the shapes are not those of a convolution"
 _NO_GEOMETRY: Final = "the trace does not hold the strides and padding (Concrete Inputs)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
+class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Positions of a forward convolution's arguments; None where the operator has no such argument."""
 
     stride: int
@@ -93,7 +93,7 @@ def forward(call: OperatorCall) -> OperatorCost:
         written=sized(math.prod(out), x.dtype),
         math_dtype=matrix_path(x.dtype),
     )
-    return replace(base, misaligned=_channels(weight))
+    return msgspec.structs.replace(base, misaligned=_channels(weight))
 
 
 def backward(call: OperatorCall) -> OperatorCost:
@@ -116,7 +116,7 @@ def backward(call: OperatorCall) -> OperatorCost:
         sized(grad.dims[1], grad.dtype) if mask[2] else 0,
     )
     base = cost("convolution", flops=flops, read=read, written=written, math_dtype=matrix_path(grad.dtype))
-    return replace(base, misaligned=_channels(weight))
+    return msgspec.structs.replace(base, misaligned=_channels(weight))
 
 
 def backward_input(call: OperatorCall) -> OperatorCost:
@@ -149,7 +149,7 @@ def _one_gradient(grad: TensorArg, other: TensorArg, *, weight: TensorArg, resul
     base = cost(
         "convolution", flops=flops, read=stored((grad, other)), written=written, math_dtype=matrix_path(grad.dtype)
     )
-    return replace(base, misaligned=_channels(weight))
+    return msgspec.structs.replace(base, misaligned=_channels(weight))
 
 
 def _flops(*, x: TensorArg, weight: TensorArg, out: tuple[int, ...], transposed: bool) -> int:

@@ -7,8 +7,9 @@ which of them are results, and the arithmetic, the trace does not say. Matrix te
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.cost import gemm
 from scope.cost.dtypes import matrix_path
@@ -46,7 +47,7 @@ def triton(call: OperatorCall) -> OperatorCost:
 def _template(name: str, tensors: tuple[TensorArg, ...], base: OperatorCost) -> OperatorCost:
     """A matrix product template: its operands and result are the tensors whose shapes make a product."""
     if "mm" not in name:
-        return replace(base, flops_reason="a template whose arithmetic is not a matrix product's")
+        return msgspec.structs.replace(base, flops_reason="a template whose arithmetic is not a matrix product's")
     for left_index, left in enumerate(tensors):
         for right_index, right in enumerate(tensors[left_index + 1 :], start=left_index + 1):
             result = _product_shape(left, right)
@@ -54,7 +55,7 @@ def _template(name: str, tensors: tuple[TensorArg, ...], base: OperatorCost) -> 
             others = (each for index, each in enumerate(tensors) if index not in {left_index, right_index})
             if result is not None and any(each.dims == result for each in others):
                 flops = 2 * math.prod(result) * left.dims[-1]
-                return replace(
+                return msgspec.structs.replace(
                     base,
                     family="gemm",
                     flops=flops,
@@ -62,7 +63,7 @@ def _template(name: str, tensors: tuple[TensorArg, ...], base: OperatorCost) -> 
                     math_dtype=matrix_path(left.dtype),
                     misaligned=gemm.misaligned(left.dtype, M=result[-2], N=result[-1], K=left.dims[-1]),
                 )
-    return replace(base, flops_reason="the shapes of the template's arguments make no matrix product")
+    return msgspec.structs.replace(base, flops_reason="the shapes of the template's arguments make no matrix product")
 
 
 def _product_shape(left: TensorArg, right: TensorArg) -> tuple[int, ...] | None:
@@ -81,12 +82,14 @@ def triton_attention(call: OperatorCall, base: OperatorCost) -> OperatorCost:
     """
     tensors = call.tensors
     if "backward" in call.name or len(tensors) < 3 or any(len(each.dims) != 4 for each in tensors[:3]):
-        return replace(base, family="attention", flops_reason="the arguments are not those of a forward pass")
+        return msgspec.structs.replace(
+            base, family="attention", flops_reason="the arguments are not those of a forward pass"
+        )
     q, k, v = tensors[:3]
     if q.dims[3] != k.dims[3] or k.dims[2] != v.dims[2]:
-        return replace(base, family="attention", flops_reason="the shapes are not those of attention")
+        return msgspec.structs.replace(base, family="attention", flops_reason="the shapes are not those of attention")
     pairs = q.dims[0] * q.dims[1] * q.dims[2] * k.dims[2]
-    return replace(
+    return msgspec.structs.replace(
         base,
         family="attention",
         flops_reason="how much of the score matrix the block mask leaves is not recorded",
@@ -171,7 +174,7 @@ def transformer_engine_gemm(call: OperatorCall) -> OperatorCost:
         "gemm", flops=2 * m * n * k, read=stored((a, b)), written=sized(m * n, out.dtype),
         math_dtype=matrix_path("float8" if a.dtype == "uint8" else a.dtype),
     )  # fmt: skip
-    return replace(base, misaligned=gemm.misaligned(a.dtype, M=m, N=n, K=k))
+    return msgspec.structs.replace(base, misaligned=gemm.misaligned(a.dtype, M=m, N=n, K=k))
 
 
 def gradient_alone(call: OperatorCall) -> OperatorCost:
@@ -208,7 +211,7 @@ def weight_by_rows(call: OperatorCall) -> OperatorCost:
         written=written,
         math_dtype=matrix_path("float8" if call.name.startswith("fbgemm::f8") and x.dtype == "uint8" else x.dtype),
     )
-    return replace(base, misaligned=gemm.misaligned(x.dtype, M=x.dims[-2], N=columns, K=x.dims[-1]))
+    return msgspec.structs.replace(base, misaligned=gemm.misaligned(x.dtype, M=x.dims[-2], N=columns, K=x.dims[-1]))
 
 
 _BY_ROWS: Final = (

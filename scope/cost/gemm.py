@@ -6,8 +6,9 @@ Source: `torch.utils.flop_counter` counts the same; NVIDIA, Matrix Multiplicatio
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from scope.cost.dtypes import element_bytes, matrix_path, scalar_type
 from scope.cost.result import OperatorCost, added, cost, sized, stored, unknown
@@ -92,7 +93,11 @@ def scaled_mm(call: OperatorCall) -> OperatorCost:
     # A packed 4-bit operand holds two values in each element along K.
     packed = 2 if a.dtype == "float4_e2m1fn_x2" else 1
     product = _product(a, b, out_dtype=out_dtype, extra=extra)
-    return product if packed == 1 or product.flops is None else replace(product, flops=product.flops * packed)
+    return (
+        product
+        if packed == 1 or product.flops is None
+        else msgspec.structs.replace(product, flops=product.flops * packed)
+    )
 
 
 def grouped_mm(call: OperatorCall) -> OperatorCost:
@@ -119,7 +124,7 @@ def grouped_mm(call: OperatorCall) -> OperatorCost:
     product = _cost(_Extents(1, rows, columns, k), operands=(a, b), out_dtype=out_dtype, extra=(offsets,))
     written = sized(num_out, out_dtype)
     total = added(product.bytes_read, written)
-    return replace(product, bytes_written=written, num_bytes=total)
+    return msgspec.structs.replace(product, bytes_written=written, num_bytes=total)
 
 
 def dot(call: OperatorCall) -> OperatorCost:
@@ -173,7 +178,7 @@ def _cost(
     written = sized(extents.batch * extents.m * extents.n, out_dtype or dtype)
     flops = 2 * extents.batch * extents.m * extents.n * extents.k
     base = cost("gemm", flops=flops, read=read, written=written, math_dtype=matrix_path(dtype))
-    return replace(base, misaligned=misaligned(dtype, M=extents.m, N=extents.n, K=extents.k))
+    return msgspec.structs.replace(base, misaligned=misaligned(dtype, M=extents.m, N=extents.n, K=extents.k))
 
 
 def misaligned(dtype: str | None, **extents: int) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.cost.dtypes import element_bytes
 
@@ -27,8 +28,7 @@ FAMILIES: Final = (
 MATRIX_FAMILIES: Final = frozenset({"gemm", "attention", "convolution"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorCost:
+class OperatorCost(msgspec.Struct, frozen=True, kw_only=True):
     """The least work that a call needs: each input read once, each output written once.
 
     FLOPs count a multiplication and an addition as one each, and an elementary function (exp, tanh, erf) as one; a

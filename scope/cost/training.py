@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.errors import UsageError
 
@@ -15,8 +16,7 @@ _MASTER_AND_MOMENTS: Final = 12
 """FP32 master weight 4, two Adam moments 4 each."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateBytes:
+class StateBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one rank's training state, activations apart."""
 
     weights: int
@@ -74,8 +74,7 @@ def least_gpus(num_bytes: int, *, memory_bytes: int) -> int:
     return -(-num_bytes // memory_bytes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransformerShape:
+class TransformerShape(msgspec.Struct, frozen=True, kw_only=True):
     """Extents of a decoder-only transformer, for the closed formula of its FLOPs."""
 
     num_active_parameters: int
