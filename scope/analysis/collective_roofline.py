@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from scope.analysis.collective_tables import CollectiveRooflineRows, CollectiveRows, GroupRows
+from scope.analysis.collective_tables import ROOFLINE_KEYS, CollectiveRooflineRows, CollectiveRows, GroupRows
 from scope.analysis.result import Record, Result
 
 if TYPE_CHECKING:
@@ -53,24 +53,19 @@ def compute_collective_roofline(collectives: Collectives, *, links: LinkRates) -
         busbw.is_not_null() & (busbw > 0),
         pl.col(CollectiveRows.message_bytes).is_not_null(),
     )
-    keys = (
-        CollectiveRooflineRows.operation,
-        CollectiveRooflineRows.library,
-        CollectiveRooflineRows.dtype,
-        CollectiveRooflineRows.num_ranks,
-        CollectiveRooflineRows.tier,
-        CollectiveRooflineRows.num_ranks_on_narrowest_node,
-        CollectiveRooflineRows.message_bytes,
-    )
     transfer = pl.col(CollectiveRows.transfer_ns)
-    points = measured.group_by(keys).agg(
+    points = measured.group_by(ROOFLINE_KEYS).agg(
         pl.len().cast(pl.Int64).alias(CollectiveRooflineRows.num_collectives),
         transfer.sum().alias(CollectiveRooflineRows.total_transfer_ns),
-        busbw.median().alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
+        # Of two in the middle the lower, as for all medians.
+        busbw.quantile(0.5, "lower").alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
         busbw.max().alias(CollectiveRooflineRows.max_busbw_bytes_per_s),
     )
     points = _with_ceiling(points, links).sort(
-        CollectiveRooflineRows.total_transfer_ns, *keys, descending=[True, *(False for _ in keys)], nulls_last=True
+        CollectiveRooflineRows.total_transfer_ns,
+        *ROOFLINE_KEYS,
+        descending=[True, *(False for _ in ROOFLINE_KEYS)],
+        nulls_last=True,
     )
     return CollectiveRoofline(
         points=CollectiveRooflineRows.check(points.select(CollectiveRooflineRows.schema().names())),

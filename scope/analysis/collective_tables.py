@@ -151,3 +151,15 @@ class CollectiveRooflineRows(Table):
         "is_above_ceiling", pl.Boolean, "best busbw above the ceiling: reduction in the network, or a wrong ceiling"
     )
     reason = Column("reason", pl.String, "why there is no ceiling", nullable=True)
+
+
+ROOFLINE_KEYS: Final = (
+    CollectiveRooflineRows.operation,
+    CollectiveRooflineRows.library,
+    CollectiveRooflineRows.dtype,
+    CollectiveRooflineRows.num_ranks,
+    CollectiveRooflineRows.tier,
+    CollectiveRooflineRows.num_ranks_on_narrowest_node,
+    CollectiveRooflineRows.message_bytes,
+)
+"""What the collectives of one point have in common."""

@@ -8,6 +8,7 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host import host_events
+from scope.analysis.step_time import starts_within
 from scope.trace.columns import Column, Table
 from scope.trace.schema import OPERATIONS, CollectiveCalls, DeviceEvents
 
@@ -28,9 +29,11 @@ class ExposedCollectives(Table):
     num_calls = Column("num_calls", pl.UInt32, "calls, or kernels without one")
     total_ns = Column("total_ns", pl.Int64, "sum of lengths, waiting for other ranks included")
     exposed_ns = Column("exposed_ns", pl.Int64, "part of it in which the device computed nothing")
+    num_step_calls = Column("num_step_calls", pl.UInt32, "of the calls, those that start in step time")
+    step_exposed_ns = Column("step_exposed_ns", pl.Int64, "the part of `exposed_ns` that lies in step time")
 
 
-_KEYS: Final = (
+EXPOSED_KEYS: Final = (
     ExposedCollectives.operation,
     ExposedCollectives.group,
     ExposedCollectives.num_ranks,
@@ -38,37 +41,57 @@ _KEYS: Final = (
 )
 _COMPUTE: Final = "compute"
 _COMMUNICATION: Final = "communication"
+_STEP_TIME: Final = "step_time"
+_IN_STEP_TIME: Final = "is_in_step_time"
+_SUMS: Final = (ExposedCollectives.exposed_ns, ExposedCollectives.step_exposed_ns)
 
 
-def compute_exposed_collectives(trace: RankTrace) -> pl.DataFrame:
-    """Return the table `ExposedCollectives` of one rank."""
+def compute_exposed_collectives(trace: RankTrace, *, step_time: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Return the table `ExposedCollectives` of one rank.
+
+    Args:
+        trace: The rank's tables.
+        step_time: What `scope.analysis.step_time.compute_step_time` returned; None for all of the recording.
+    """
     events = host_events(trace) if trace.is_host_timeline else trace.device_events
     communication = events.filter(pl.col(DeviceEvents.category) == _COMMUNICATION)
     if communication.is_empty():
         return ExposedCollectives.empty()
     devices = communication[DeviceEvents.device].unique(maintain_order=True)
-    measured = pl.concat([_measured(events, communication, device) for device in devices])
+    if step_time is None:
+        step_time = events.group_by(DeviceEvents.device).agg(
+            pl.col(DeviceEvents.start_ns).min(), pl.col(DeviceEvents.end_ns).max()
+        )
+    communication = communication.with_columns(starts_within(step_time).alias(_IN_STEP_TIME))
+    measured = pl.concat([_measured(events, communication, step_time, device) for device in devices])
     return ExposedCollectives.check(_grouped(measured, trace.collective_calls))
 
 
-def _measured(events: pl.DataFrame, communication: pl.DataFrame, device: int) -> pl.DataFrame:
+def _measured(events: pl.DataFrame, communication: pl.DataFrame, step_time: pl.DataFrame, device: int) -> pl.DataFrame:
     """Return the communication of one device with how long each event of it was exposed."""
     own = pl.col(DeviceEvents.device) == device
-    category = pl.col(DeviceEvents.category)
-    layers = {_COMPUTE: category == _COMPUTE, _COMMUNICATION: category == _COMMUNICATION}
-    pieces = spans.sweep(events.filter(own, category.is_in([_COMPUTE, _COMMUNICATION])), layers=layers)
-    exposed = pl.when(pl.col(_COMMUNICATION) > 0, pl.col(_COMPUTE) == 0).then(spans.SPAN_NS).otherwise(0)
+    category = pl.col(DeviceEvents.category).cast(pl.String)
+    chosen = (category, DeviceEvents.start_ns, DeviceEvents.end_ns)
+    judged = step_time.filter(own).select(pl.lit(_STEP_TIME).alias(DeviceEvents.category), *chosen[1:])
+    running = events.filter(own, category.is_in([_COMPUTE, _COMMUNICATION])).select(*chosen)
+    layers = {name: pl.col(DeviceEvents.category) == name for name in (_COMPUTE, _COMMUNICATION, _STEP_TIME)}
+    pieces = spans.sweep(pl.concat([running, judged]), layers=layers)
+    is_exposed = (pl.col(_COMMUNICATION) > 0) & (pl.col(_COMPUTE) == 0)
     # How long communication was exposed before each boundary; every event that has a length begins and ends at one.
-    before = pl.concat([pl.Series([0]), pieces.select(exposed.cum_sum()).to_series()])
     boundaries = pl.concat([pieces[DeviceEvents.start_ns], pieces[DeviceEvents.end_ns].tail(1)])
     mine = communication.filter(own)
     until, since = (
-        before[boundaries.search_sorted(mine[edge], side="left").clip(upper_bound=len(pieces))]
+        boundaries.search_sorted(mine[edge], side="left").clip(upper_bound=len(pieces))
         for edge in (DeviceEvents.end_ns, DeviceEvents.start_ns)
     )
     has_length = mine[DeviceEvents.end_ns] > mine[DeviceEvents.start_ns]
-    # An event of no length is exposed for no time.
-    return mine.with_columns((until - since).zip_with(has_length, pl.Series([0])).alias(ExposedCollectives.exposed_ns))
+    lengths: list[pl.Series] = []
+    for name, counts in zip(_SUMS, (is_exposed, is_exposed & (pl.col(_STEP_TIME) > 0)), strict=True):
+        exposed = pl.when(counts).then(spans.SPAN_NS).otherwise(0)
+        before = pl.concat([pl.Series([0]), pieces.select(exposed.cum_sum()).to_series()])
+        # An event of no length is exposed for no time.
+        lengths.append((before[until] - before[since]).zip_with(has_length, pl.Series([0])).alias(name))
+    return mine.with_columns(lengths)
 
 
 def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -86,19 +109,23 @@ def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     return (
         measured.join(named, on=DeviceEvents.call_id, how="left")
         .with_columns(operation)
-        .group_by(_KEYS)
+        .group_by(EXPOSED_KEYS)
         .agg(
-            (pl.col(DeviceEvents.call_id).drop_nulls().n_unique() + pl.col(DeviceEvents.call_id).null_count())
-            .cast(pl.UInt32)
-            .alias(ExposedCollectives.num_calls),
+            _num_calls(pl.col(DeviceEvents.call_id)).alias(ExposedCollectives.num_calls),
             length.sum().alias(ExposedCollectives.total_ns),
-            pl.col(ExposedCollectives.exposed_ns).sum(),
+            _num_calls(pl.col(DeviceEvents.call_id).filter(_IN_STEP_TIME)).alias(ExposedCollectives.num_step_calls),
+            *(pl.col(name).sum() for name in _SUMS),
         )
         .sort(
             pl.col(ExposedCollectives.exposed_ns),
-            *(pl.col(key) for key in _KEYS),
-            descending=[True, *(False for _ in _KEYS)],
+            *(pl.col(key) for key in EXPOSED_KEYS),
+            descending=[True, *(False for _ in EXPOSED_KEYS)],
             nulls_last=True,
         )
         .select(*(str(each) for each in ExposedCollectives.columns()))
     )
+
+
+def _num_calls(call_ids: pl.Expr) -> pl.Expr:
+    """Return how many calls events are of, each event without one counting as one."""
+    return (call_ids.drop_nulls().n_unique() + call_ids.null_count()).cast(pl.UInt32)

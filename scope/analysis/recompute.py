@@ -8,7 +8,8 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.lineage import inherit
-from scope.analysis.result import Result
+from scope.analysis.result import Record, Result
+from scope.analysis.step_time import compute_step_time, starts_within
 from scope.trace.schema import DeviceEvents, Ops
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from scope.analysis.windows import Timeline
 
 _NODE: Final = "autograd::engine::evaluate_function: "
+_TOTAL: Final = "total_ns"
+_IN_STEPS: Final = "in_steps_ns"
 
 
 class Recompute(Result, frozen=True, kw_only=True):
@@ -35,52 +38,83 @@ class Recompute(Result, frozen=True, kw_only=True):
     """The same sum over all compute; unlike a breakdown's, events that run at the same time count each."""
     recompute_ratio: float | None
     """`recompute_ns / compute_ns`."""
+    step_recompute_ns: int | None
+    """The part of `recompute_ns` that starts in step time (`scope.analysis.step_time`)."""
+    step_compute_ns: int
+    """The part of `compute_ns` that starts in step time."""
 
     def _check_sums(self) -> None:
         assert self.recompute_ns is None or 0 <= self.recompute_ns <= self.compute_ns
+        assert self.step_recompute_ns is None or 0 <= self.step_recompute_ns <= self.step_compute_ns
 
 
 def compute_recompute(timeline: Timeline) -> Recompute:
     """Return how much of one rank's compute is forward that backward computed again."""
     ops = timeline.trace.ops
     compute = timeline.events.filter(pl.col(DeviceEvents.category) == "compute")
-    compute_ns = int(compute.select(spans.SPAN_NS.sum()).item())
+    step_time = compute_step_time(timeline.devices)
+    whole = _Lengths.of(compute, step_time)
     names = ops[Ops.name].unique()
     nodes = ops.filter(pl.col(Ops.name).is_in(names.filter(names.cast(pl.String).str.starts_with(_NODE)).implode()))
     if nodes.is_empty():
-        return _unknown(compute_ns, "no backward in the trace: it holds no operators of the autograd engine")
+        return _unknown(whole, "no backward in the trace: it holds no operators of the autograd engine")
     if ops[Ops.sequence_number].null_count() == ops.height:
-        return _unknown(compute_ns, "the trace holds no autograd sequence numbers")
+        return _unknown(whole, "the trace holds no autograd sequence numbers")
     inside, outermost = _find_recomputed(ops, nodes)
     if timeline.step_id is not None:
         outermost &= (ops[Ops.step_id] == timeline.step_id).fill_null(value=False)
     recomputed = compute.filter(pl.col(DeviceEvents.op_id).is_in(inside.implode()))
-    return _recompute(int(outermost.sum()), int(recomputed.select(spans.SPAN_NS.sum()).item()), compute_ns)
+    return _recompute(int(outermost.sum()), _Lengths.of(recomputed, step_time), whole)
 
 
 def sum_recompute(ranks: Iterable[Recompute]) -> Recompute:
-    """Return the figures of several ranks together; ranks of which nothing is known are left out of both sums."""
+    """Return the figures of several ranks together; ranks of which nothing is known are left out of all sums."""
     each = list(ranks)
-    known = [(rank.num_ops, rank.recompute_ns, rank.compute_ns) for rank in each]
-    sums = [(ops, again, all_ns) for ops, again, all_ns in known if ops is not None and again is not None]
-    if not sums:
+    known = [rank for rank in each if rank.num_ops is not None]
+    chosen = known or each
+    whole = _Lengths(sum(rank.compute_ns for rank in chosen), sum(rank.step_compute_ns for rank in chosen))
+    if not known:
         reasons = sorted({rank.absent["recompute_ns"] for rank in each})
-        return _unknown(sum(rank.compute_ns for rank in each), "; ".join(reasons) or "no ranks")
-    return _recompute(*(sum(column) for column in zip(*sums, strict=True)))
+        return _unknown(whole, "; ".join(reasons) or "no ranks")
+    again = _Lengths(sum(rank.recompute_ns or 0 for rank in known), sum(rank.step_recompute_ns or 0 for rank in known))
+    return _recompute(sum(rank.num_ops or 0 for rank in known), again, whole)
 
 
-def _unknown(compute_ns: int, reason: str) -> Recompute:
-    absent: dict[str, str] = dict.fromkeys(("num_ops", "recompute_ns", "recompute_ratio"), reason)
-    return Recompute(num_ops=None, recompute_ns=None, compute_ns=compute_ns, recompute_ratio=None, absent=absent)
+class _Lengths(Record, frozen=True):
+    """Sums of lengths of events: of all, and of those that start in step time."""
+
+    total_ns: int
+    step_ns: int
+
+    @staticmethod
+    def of(events: pl.DataFrame, step_time: pl.DataFrame) -> _Lengths:
+        within = pl.when(starts_within(step_time)).then(spans.SPAN_NS).otherwise(0)
+        total, in_steps = events.select(spans.SPAN_NS.sum().alias(_TOTAL), within.sum().alias(_IN_STEPS)).row(0)
+        return _Lengths(int(total), int(in_steps))
 
 
-def _recompute(num_ops: int, recompute_ns: int, compute_ns: int) -> Recompute:
+def _unknown(whole: _Lengths, reason: str) -> Recompute:
+    unknown = ("num_ops", "recompute_ns", "recompute_ratio", "step_recompute_ns")
+    return Recompute(
+        num_ops=None,
+        recompute_ns=None,
+        compute_ns=whole.total_ns,
+        recompute_ratio=None,
+        step_recompute_ns=None,
+        step_compute_ns=whole.step_ns,
+        absent=dict.fromkeys(unknown, reason),
+    )
+
+
+def _recompute(num_ops: int, again: _Lengths, whole: _Lengths) -> Recompute:
     return Recompute(
         num_ops=num_ops,
-        recompute_ns=recompute_ns,
-        compute_ns=compute_ns,
-        recompute_ratio=recompute_ns / compute_ns if compute_ns else None,
-        absent={} if compute_ns else {"recompute_ratio": "no compute in the trace"},
+        recompute_ns=again.total_ns,
+        compute_ns=whole.total_ns,
+        recompute_ratio=again.total_ns / whole.total_ns if whole.total_ns else None,
+        step_recompute_ns=again.step_ns,
+        step_compute_ns=whole.step_ns,
+        absent={} if whole.total_ns else {"recompute_ratio": "no compute in the trace"},
     )
 
 

@@ -15,6 +15,7 @@ import polars as pl
 from scope.analysis import spans
 from scope.analysis.kernel_work import KernelWork, compute_kernel_work
 from scope.analysis.result import Result
+from scope.analysis.step_time import starts_within
 from scope.hardware import DeviceFacts, GpuMatch, match_gpu
 from scope.trace.columns import Column, Table
 from scope.trace.schema import KERNEL_CLASSES
@@ -78,6 +79,8 @@ class Roofline(Result, frozen=True, kw_only=True):
 
     points: pl.DataFrame
     """The table `RooflinePoints`."""
+    step_points: pl.DataFrame
+    """The same of the kernels that start in step time (`scope.analysis.step_time`), which findings rest on."""
     devices: tuple[GpuMatch, ...]
     """What each device is, in the order of `device_ids`."""
     device_ids: tuple[int, ...]
@@ -133,21 +136,27 @@ def chosen_devices(trace: RankTrace, gpu: Gpu) -> dict[int, GpuMatch]:
     return dict.fromkeys(seen, match)
 
 
-def compute_roofline(trace: RankTrace, devices: Mapping[int, GpuMatch] | None = None) -> Roofline:
+def compute_roofline(
+    trace: RankTrace, devices: Mapping[int, GpuMatch] | None = None, *, step_time: pl.DataFrame | None = None
+) -> Roofline:
     """Return the roofline of one rank.
 
     Args:
         trace: The rank's tables; shapes are needed (`record_shapes=True`), or nothing has a place.
         devices: What each device is; as `match_devices` says when None.
+        step_time: What `scope.analysis.step_time.compute_step_time` returned; None for all of the recording.
     """
     matches = match_devices(trace) if devices is None else dict(devices)
     work = compute_kernel_work(trace)
     placed = _placed(_with_time_alone(work), matches)
     points = RooflinePoints.check(_points(placed))
+    inside = placed if step_time is None else placed.filter(starts_within(step_time))
+    step_points = points if inside.height == placed.height else RooflinePoints.check(_points(inside))
     compute_ns = int(points[RooflinePoints.duration_ns].sum())
     placed_ns = int(points.filter(pl.col(RooflinePoints.reason).is_null())[RooflinePoints.duration_ns].sum())
     return Roofline(
         points=points,
+        step_points=step_points,
         devices=tuple(matches.values()),
         device_ids=tuple(matches),
         compute_ns=compute_ns,

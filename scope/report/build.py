@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import polars as pl
 
-from scope.analysis.exposure import ExposedCollectives, compute_exposed_collectives
+from scope.analysis.exposure import EXPOSED_KEYS, ExposedCollectives, compute_exposed_collectives
 from scope.analysis.options import Options
 from scope.analysis.roofline import chosen_devices, compute_roofline, match_devices
+from scope.analysis.step_time import compute_step_time
 from scope.analysis.summary import analyze
 from scope.hardware import intra_node_ceiling
 from scope.report.results import ALL_PARTS, Results
@@ -73,12 +74,13 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     wants_path = chosen.options.critical_path and "critical_path" in parts
     options = replace(chosen.options, critical_path=wants_path)
     analysis = analyze(job, options=options, by_launch="launched" in parts, path_step=chosen.path_step)
-    rooflines = _rooflines(job, devices) if "rooflines" in parts else {}
+    step_times = _step_times(analysis)
+    rooflines = _rooflines(job, devices, step_times) if "rooflines" in parts else {}
     analysis = _with_coverage(analysis, rooflines)
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
-        exposed=_exposed(job) if "exposed" in parts else ExposedCollectives.empty(),
+        exposed=_exposed(job, step_times) if "exposed" in parts else ExposedCollectives.empty(),
         collectives=collectives,
         stragglers=stragglers,
         collective_roofline=links,
@@ -148,10 +150,17 @@ def _devices(trace: RankTrace, chosen: Choices) -> dict[int, GpuMatch]:
     return match_devices(trace, catalogue=chosen.catalogue)
 
 
-def _rooflines(job: Job, devices: Mapping[str, Mapping[int, GpuMatch]]) -> dict[str, Roofline]:
+def _step_times(analysis: Analysis) -> dict[str, pl.DataFrame]:
+    """Return the step time of every rank's devices, by the label of the rank."""
+    return {rank.label: compute_step_time(device.windows for device in rank.devices) for rank in analysis.ranks}
+
+
+def _rooflines(
+    job: Job, devices: Mapping[str, Mapping[int, GpuMatch]], step_times: Mapping[str, pl.DataFrame]
+) -> dict[str, Roofline]:
     """Return the roofline of every rank that has device events."""
     return {
-        trace.label: compute_roofline(trace, devices[trace.label])
+        trace.label: compute_roofline(trace, devices[trace.label], step_time=step_times[trace.label])
         for trace in job.ranks
         if not trace.device_events.is_empty()
     }
@@ -168,13 +177,13 @@ def _links(devices: Iterable[Mapping[int, GpuMatch]]) -> LinkRates:
     return LinkRates(node_bytes_per_s=ceiling.bytes_per_s, source=ceiling.bound_by)
 
 
-def _exposed(job: Job) -> pl.DataFrame:
+def _exposed(job: Job, step_times: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Return the exposed collectives of all ranks together."""
-    tables = [compute_exposed_collectives(trace) for trace in job.ranks]
+    tables = [compute_exposed_collectives(trace, step_time=step_times[trace.label]) for trace in job.ranks]
     if len(tables) == 1:
         return tables[0]
-    sums = (ExposedCollectives.num_calls, ExposedCollectives.total_ns, ExposedCollectives.exposed_ns)
-    keys = [column for column in ExposedCollectives.columns() if column not in sums]
+    keys = list(EXPOSED_KEYS)
+    sums = [column for column in ExposedCollectives.columns() if column not in keys]
     return (
         pl.concat(tables)
         .group_by(keys)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from scope.analysis.idle import IDLE_CAUSES
 from scope.analysis.result import Record
+from scope.analysis.step_time import judged_steps
+from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from scope.analysis.job import Analysis, DeviceAnalysis, PartAnalysis, RankAnalysis
@@ -15,7 +18,7 @@ class Basis(Record, frozen=True, kw_only=True):
     """Sums over the parts of all devices that findings are judged on.
 
     Attributes:
-        is_steps: Whole steps count; else the windows, warm-up and all.
+        is_steps: Steps count; else the windows, warm-up and all.
         num_devices: Devices that have such a part.
         num_parts: Steps times devices, or windows.
         window_ns: Length of the parts.
@@ -25,6 +28,8 @@ class Basis(Record, frozen=True, kw_only=True):
         idle_by_cause_ns: Idle time by cause.
         host_bound_ns: The queue was empty and the launching thread busy.
         num_launches: Launches whose events start in the parts.
+        num_devices_by_step: By number of a step, the devices of whose basis it is a part.
+        num_devices_without: Devices whose basis is their whole window.
     """
 
     is_steps: bool
@@ -37,6 +42,8 @@ class Basis(Record, frozen=True, kw_only=True):
     idle_by_cause_ns: dict[str, int]
     host_bound_ns: int
     num_launches: int
+    num_devices_by_step: dict[int, int]
+    num_devices_without: int
 
     def share(self, part_ns: int) -> float:
         """Return a sum over devices as a share of the basis; 0 for a basis of no length."""
@@ -45,13 +52,24 @@ class Basis(Record, frozen=True, kw_only=True):
     @property
     def noun(self) -> str:
         """What a share is a share of, in words."""
-        return "step time" if self.is_steps else "the window"
+        if self.is_steps:
+            return "step time"
+        return "step time or window" if self.num_devices_by_step else "the window"
+
+    def text(self, part_ns: int) -> str:
+        """Return a sum over devices as `12.0 % of step time (3.4 ms)`."""
+        return f"{format_ratio(self.share(part_ns))} of {self.noun} ({format_duration(part_ns)})"
+
+    def num_devices_of(self, step_number: int | None) -> int:
+        """Return of how many devices' basis a step is a part; None: what ran outside steps, or where there are none."""
+        by_step = 0 if step_number is None else self.num_devices_by_step.get(step_number, 0)
+        return by_step + self.num_devices_without
 
 
 def make_basis(analysis: Analysis) -> Basis:
-    """Return the sums over the whole steps of every device; over its window for a device without one.
+    """Return the sums over the step time of every device (`scope.analysis.step_time`).
 
-    A step that the recording cut counts only where no step is whole.
+    That is its whole steps; the steps that the recording cut where none is whole; its window where it has none.
     """
     devices = [device for rank in analysis.ranks for device in rank.devices]
     chosen = [_parts(device) for device in devices]
@@ -59,6 +77,7 @@ def make_basis(analysis: Analysis) -> Basis:
     breakdowns = [part.breakdown for part in parts if part.breakdown is not None]
     idles = [part.idle for part in parts if part.idle is not None]
     queues = [part.queue for part in parts if part.queue is not None]
+    numbers = Counter(part.step.number for part in parts if part.step is not None)
     return Basis(
         is_steps=bool(parts) and all(part.place == "step" for part in parts),
         num_devices=sum(1 for group in chosen if group),
@@ -70,6 +89,8 @@ def make_basis(analysis: Analysis) -> Basis:
         idle_by_cause_ns={cause: sum(getattr(each, f"{cause}_ns") for each in idles) for cause in IDLE_CAUSES},
         host_bound_ns=sum(each.host_bound_ns for each in queues),
         num_launches=sum(each.num_launches for each in queues),
+        num_devices_by_step=dict(numbers),
+        num_devices_without=sum(1 for part in parts if part.place == "whole"),
     )
 
 
@@ -86,9 +107,15 @@ def ranks_with(analysis: Analysis, cause: str, *, at_least: float) -> tuple[int,
     return tuple(rank.rank for rank in analysis.ranks if rank.rank is not None and idle_share(rank, cause) >= at_least)
 
 
+def judged_numbers(rank: RankAnalysis) -> frozenset[int] | None:
+    """Return the numbers of the steps that make up a rank's basis; None where it is the window of its devices."""
+    parts = [part for device in rank.devices for part in _parts(device)]
+    numbers = frozenset(part.step.number for part in parts if part.step is not None)
+    return numbers or None
+
+
 def _parts(device: DeviceAnalysis) -> list[PartAnalysis]:
-    steps = [part for part in device.steps if part.breakdown is not None]
-    whole = [part for part in steps if part.step is not None and not part.step.is_cut]
-    if whole or steps:
-        return whole or steps
+    judged = {step.step_id for step in judged_steps(device.windows)}
+    if judged:
+        return [part for part in device.steps if part.step is not None and part.step.step_id in judged]
     return [] if device.whole.breakdown is None else [device.whole]

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from scope.analysis.collective_tables import CollectiveRooflineRows, CollectiveRows
+from scope.analysis.collective_tables import (
+    ROOFLINE_KEYS,
+    CollectiveRooflineRows,
+    CollectiveRows,
+    GroupRows,
+    MatchedCalls,
+)
 from scope.analysis.exposure import ExposedCollectives
+from scope.report.findings.basis import judged_numbers
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
@@ -28,6 +35,8 @@ LARGE_BYTES: Final = 16_000_000
 SLOW_RATIO: Final = 0.5
 SLOW_SHARE: Final = 0.01
 
+_STEP_TRANSFER: Final = "step_transfer_ns"
+
 _WHAT_TO_DO: Final = {
     "compute": (
         "Compare its work with its peers': uneven batches, sequence lengths or experts; else its device: clocks, "
@@ -41,39 +50,42 @@ _UNKNOWN: Final = "Record this rank and a peer with stacks to see what differs b
 
 
 def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield one finding a straggler whose repair alone would save at least 1 % of the time."""
+    """Yield one finding a straggler whose repair alone would save at least 1 % of step time."""
     if results.stragglers is None:
         return
+    # Here, because one rank, the most frequent case, needs nothing of what finds stragglers.
+    from scope.analysis.stragglers import StragglerSteps
+
     for each in results.stragglers.stragglers:
-        # Everybody waits for the straggler, so the time is lost on every device.
-        cost = each.imposed_wait_ns * max(1, len(results.analysis.ranks))
-        share = _share_of_window(results, cost)
-        if share >= STRAGGLER_SHARE:
-            yield _straggler_finding(each, cost, share)
+        steps = results.stragglers.per_step.filter(pl.col(StragglerSteps.rank) == each.rank)
+        waits = steps.select(StragglerSteps.step_number, StragglerSteps.imposed_wait_ns).rows()
+        # Everybody waits for the straggler, so the time is lost on every device that has the step.
+        cost = sum(wait * basis.num_devices_of(number) for number, wait in waits)
+        if basis.share(cost) >= STRAGGLER_SHARE:
+            yield _straggler_finding(each, cost, basis)
 
 
 def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when exposed messages below 1 MB take at least 1 % of the time and are several a step.
+    """Yield a finding when exposed messages below 1 MB take at least 1 % of step time and are several a step.
 
     Where the collectives of several ranks were matched, their transfers count and not the waits for late ranks.
     """
     size = pl.col(ExposedCollectives.message_bytes)
-    rows = results.exposed.filter(size.is_not_null(), size < SMALL_BYTES)
-    cost = int(rows[ExposedCollectives.exposed_ns].sum())
+    rows = results.exposed.filter(size.is_not_null(), size < SMALL_BYTES, pl.col(ExposedCollectives.num_step_calls) > 0)
+    cost = int(rows[ExposedCollectives.step_exposed_ns].sum())
     if results.collectives is not None and results.stragglers is not None:
-        cost = min(cost, _small_transfers_ns(results.collectives))
-    num_calls = int(rows[ExposedCollectives.num_calls].sum())
-    share = _share_of_window(results, cost)
+        small = _in_step_time(results, results.collectives).filter(pl.col(CollectiveRows.message_bytes) < SMALL_BYTES)
+        cost = min(cost, int(small[_STEP_TRANSFER].sum()))
+    num_calls = int(rows[ExposedCollectives.num_step_calls].sum())
+    share = basis.share(cost)
     if share < SMALL_SHARE or num_calls < SMALL_CALLS_PER_PART * max(1, basis.num_parts):
         return
-    names = rows.group_by(ExposedCollectives.operation).agg(pl.col(ExposedCollectives.exposed_ns).sum())
-    operations = names.sort(ExposedCollectives.exposed_ns, descending=True)[ExposedCollectives.operation].to_list()
+    names = rows.group_by(ExposedCollectives.operation).agg(pl.col(ExposedCollectives.step_exposed_ns).sum())
+    order = names.sort(ExposedCollectives.step_exposed_ns, ExposedCollectives.operation, descending=[True, False])
+    operations = order[ExposedCollectives.operation].to_list()
     yield Finding(
         kind="small_messages",
-        title=(
-            f"{num_calls:,} exposed collectives below 1 MB take {format_ratio(share)} of the time "
-            f"({format_duration(cost)})"
-        ),
+        title=f"{num_calls:,} exposed collectives below 1 MB take {basis.text(cost)}",
         where=Where(groups=tuple(operations)),
         evidence=(
             Evidence(column("small_ns", "their time", "Exposed, without waits for late ranks where known."), cost),
@@ -92,10 +104,28 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
     )
 
 
-def _small_transfers_ns(collectives: Collectives) -> int:
-    """Return the transfer time of messages below 1 MB, summed over the ranks that took part."""
-    rows = collectives.collectives.filter(pl.col(CollectiveRows.message_bytes) < SMALL_BYTES)
-    return int(rows.select((pl.col(CollectiveRows.transfer_ns) * pl.col(CollectiveRows.num_ranks_seen)).sum()).item())
+def _in_step_time(results: Results, collectives: Collectives) -> pl.DataFrame:
+    """Return the collectives, each with its transfer times the ranks that launched it in their step time."""
+    steps: list[tuple[int, int]] = []
+    without: list[int] = []
+    for rank in results.analysis.ranks:
+        numbers = judged_numbers(rank)
+        if rank.rank is None:
+            continue
+        if numbers is None:
+            without.append(rank.rank)
+        else:
+            steps += [(rank.rank, number) for number in numbers]
+    columns = (MatchedCalls.rank, MatchedCalls.step_number)
+    judged = pl.DataFrame(steps, schema={str(name): name.dtype for name in columns}, orient="row")
+    calls = collectives.calls.filter(pl.col(MatchedCalls.collective_id).is_not_null())
+    inside = pl.concat(
+        [calls.join(judged, on=columns, how="semi"), calls.filter(pl.col(MatchedCalls.rank).is_in(without))]
+    )
+    num_ranks = inside.group_by(MatchedCalls.collective_id).agg(pl.len().cast(pl.Int64).alias(_STEP_TRANSFER))
+    return collectives.collectives.join(num_ranks, on=MatchedCalls.collective_id).with_columns(
+        pl.col(_STEP_TRANSFER) * pl.col(CollectiveRows.transfer_ns)
+    )
 
 
 def slow_collective(results: Results, basis: Basis) -> Iterator[Finding]:
@@ -106,19 +136,29 @@ def slow_collective(results: Results, basis: Basis) -> Iterator[Finding]:
         pl.col(CollectiveRooflineRows.message_bytes) >= LARGE_BYTES,
         pl.col(CollectiveRooflineRows.attained_ratio) < SLOW_RATIO,
     )
-    for row in slow.iter_rows(named=True):
-        ratio = row[CollectiveRooflineRows.attained_ratio]
-        lost = row[CollectiveRooflineRows.total_transfer_ns] * (1 - ratio)
-        cost = round(lost * row[CollectiveRooflineRows.num_ranks])
-        share = _share_of_window(results, cost)
-        if share >= SLOW_SHARE:
-            yield _slow_finding(row, cost, share)
+    if slow.is_empty() or results.collectives is None:
+        return
+    measured = _in_step_time(results, results.collectives).filter(
+        CollectiveRows.is_complete, pl.col(CollectiveRows.busbw_bytes_per_s) > 0
+    )
+    groups = results.collectives.groups.select(GroupRows.group_id, GroupRows.num_ranks_on_narrowest_node)
+    spent = (
+        measured.join(groups, on=GroupRows.group_id, how="left")
+        .group_by(ROOFLINE_KEYS)
+        .agg(pl.col(_STEP_TRANSFER).sum())
+    )
+    for row in slow.join(spent, on=ROOFLINE_KEYS, nulls_equal=True, maintain_order="left").iter_rows(named=True):
+        cost = round(row[_STEP_TRANSFER] * (1 - row[CollectiveRooflineRows.attained_ratio]))
+        if basis.share(cost) >= SLOW_SHARE:
+            yield _slow_finding(row, cost, basis.share(cost))
 
 
-def _straggler_finding(each: Straggler, cost: int, share: float) -> Finding:
+def _straggler_finding(each: Straggler, cost_ns: int, basis: Basis) -> Finding:
     reason = each.reason or "a reason that the traces do not show"
     evidence = [
         Evidence(column("imposed_wait_ns", "imposed wait", "What fixing this rank saves."), each.imposed_wait_ns),
+        Evidence(column("lost_ns", f"in {basis.noun} of all devices", "Imposed wait of each step x devices."), cost_ns),
+        Evidence(column("basis_ns", "of", f"Length of {basis.noun}, summed over devices."), basis.window_ns),
         Evidence(column("num_collectives", "collectives", "Collectives it was late for."), each.num_collectives),
         Evidence(column("noise_floor_ns", "noise floor", "Lateness below it counts for nobody."), each.noise_floor_ns),
     ]
@@ -129,13 +169,13 @@ def _straggler_finding(each: Straggler, cost: int, share: float) -> Finding:
     return Finding(
         kind="straggler",
         title=(
-            f"Rank {each.rank} makes the others wait {format_duration(each.imposed_wait_ns)} "
-            f"({format_ratio(share)} of the time), by {reason}"
+            f"Rank {each.rank} makes the others wait {format_duration(each.imposed_wait_ns)}, by {reason}: over all "
+            f"devices that is {basis.text(cost_ns)}"
         ),
         where=Where(ranks=(each.rank,), steps=steps),
         evidence=tuple(evidence),
-        cost_ns=cost,
-        share_ratio=share,
+        cost_ns=cost_ns,
+        share_ratio=basis.share(cost_ns),
         action=_WHAT_TO_DO.get(each.reason or "", _UNKNOWN),
     )
 
@@ -167,8 +207,3 @@ def _slow_finding(row: dict[str, Any], cost: int, share: float) -> Finding:
             "compute kernels that starve the collective of SMs."
         ),
     )
-
-
-def _share_of_window(results: Results, cost_ns: int) -> float:
-    breakdown = results.analysis.breakdown
-    return cost_ns / breakdown.window_ns if breakdown is not None and breakdown.window_ns else 0.0

@@ -13,7 +13,6 @@ from scope.analysis.roofline import RooflinePoints
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.inert import kernel_title, shortened
 from scope.report.sections.base import column
-from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 FUSABLE: Final = ("elementwise", "normalisation", "reduction")
 FUSABLE_SHARE: Final = 0.10
-"""Share of the time above which memory-bound kernels are worth a word."""
+"""Share of step time above which memory-bound kernels are worth a word."""
 TENSOR_SHARE: Final = 0.05
 SLOW_SHARE: Final = 0.05
 ABOVE_SHARE: Final = 0.01
@@ -38,19 +37,19 @@ _NAME_LENGTH: Final = 80
 
 
 def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when unfused kernels that memory bounds take at least 10 % of the time."""
+    """Yield a finding when unfused kernels that memory bounds take at least 10 % of step time."""
     points = _points(results).filter(
         pl.col(RooflinePoints.kernel_class).is_in(FUSABLE),
         pl.col(RooflinePoints.bound).is_in(["memory", "latency"]),
     )
-    chosen = _Chosen.of(points, results)
+    chosen = _Chosen.of(points, basis)
     if chosen.share < FUSABLE_SHARE:
         return
     yield Finding(
         kind="memory_bound_kernels",
         title=(
             f"{chosen.num_kernels:,} elementwise, reduction and normalisation kernels that memory bounds take "
-            f"{format_ratio(chosen.share)} of the time ({format_duration(chosen.total_ns)})"
+            f"{basis.text(chosen.total_ns)}"
         ),
         where=Where(kernels=chosen.names),
         evidence=(
@@ -68,11 +67,11 @@ def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def tensor_cores_unused(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when matrix products in full FP32, or with misaligned shapes, take at least 5 % of the time."""
+    """Yield a finding when matrix products in full FP32, or with misaligned shapes, take at least 5 % of step time."""
     matrix = _points(results).filter(pl.col(RooflinePoints.kernel_class).is_in(_MATRIX_CLASSES))
     full = matrix.filter(pl.col(RooflinePoints.path).is_in(["matrix float32", "vector float32"]))
     yield from _unused(
-        results,
+        basis,
         full,
         title="Matrix products in full FP32, beside the tensor cores,",
         action=(
@@ -85,7 +84,7 @@ def tensor_cores_unused(results: Results, basis: Basis) -> Iterator[Finding]:
     described = products.select(*texts, RooflinePoints.path).iter_rows()
     misaligned = pl.Series([_is_misaligned(*row) for row in described], dtype=pl.Boolean)
     yield from _unused(
-        results,
+        basis,
         products.filter(misaligned),
         title=f"Matrix products whose dimensions are no multiple of {ALIGNMENT_BYTES} bytes",
         action=(
@@ -96,11 +95,11 @@ def tensor_cores_unused(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when a few kernels at their ceiling would save at least 5 % of the time."""
+    """Yield a finding when a few kernels at their ceiling would save at least 5 % of step time."""
     points = _points(results).filter(pl.col(RooflinePoints.bound).is_in(["compute", "memory"]))
     worst = points.sort(RooflinePoints.saving_ns, descending=True, maintain_order=True).head(_MOST_NAMED)
-    chosen = _Chosen.of(worst, results)
-    share = _share(results, chosen.saving_ns)
+    chosen = _Chosen.of(worst, basis)
+    share = basis.share(chosen.saving_ns)
     if share < SLOW_SHARE:
         return
     first = worst.row(0, named=True)
@@ -108,8 +107,8 @@ def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
     yield Finding(
         kind="far_below_ceiling",
         title=(
-            f"Kernels far below their ceiling: at it they would save {format_ratio(share)} of the time "
-            f"({format_duration(chosen.saving_ns)}), first {_title(chosen.names[0])}"
+            f"Kernels far below their ceiling: at it they would save {basis.text(chosen.saving_ns)}, first "
+            f"{_title(chosen.names[0])}"
         ),
         where=Where(kernels=chosen.names, calls=_operators(worst)),
         evidence=(
@@ -127,17 +126,17 @@ def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def roofline_exceeded(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when kernels above their ceiling take at least 1 % of the time."""
+    """Yield a finding when kernels above their ceiling take at least 1 % of step time."""
     points = _points(results).filter(
         pl.col(RooflinePoints.attained_ratio) > ABOVE_RATIO, pl.col(RooflinePoints.bound) != "latency"
     )
-    chosen = _Chosen.of(points, results)
+    chosen = _Chosen.of(points, basis)
     if chosen.share < ABOVE_SHARE:
         return
     most = column("attained_ratio", "at most", "Largest time at the ceiling / duration.")
     yield Finding(
         kind="roofline_exceeded",
-        title=f"Kernels that take {format_ratio(chosen.share)} of the time run above their ceiling",
+        title=f"Kernels that take {basis.text(chosen.total_ns)} run above their ceiling",
         where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
         evidence=(
             Evidence(most, cast("float", points[RooflinePoints.attained_ratio].max())),
@@ -162,7 +161,7 @@ class _Chosen(Record, frozen=True, kw_only=True):
     share: float
 
     @staticmethod
-    def of(points: pl.DataFrame, results: Results) -> _Chosen:
+    def of(points: pl.DataFrame, basis: Basis) -> _Chosen:
         by_kernel = points.group_by(pl.col(RooflinePoints.kernel).cast(pl.String)).agg(
             pl.col(RooflinePoints.duration_ns).sum()
         )
@@ -173,7 +172,7 @@ class _Chosen(Record, frozen=True, kw_only=True):
             num_kernels=int(points[RooflinePoints.num_kernels].sum()),
             total_ns=total,
             saving_ns=int(points[RooflinePoints.saving_ns].sum()),
-            share=_share(results, total),
+            share=basis.share(total),
         )
 
 
@@ -181,13 +180,13 @@ def _title(kernel: str) -> str:
     return shortened(kernel_title(kernel), length=_NAME_LENGTH)
 
 
-def _unused(results: Results, points: pl.DataFrame, *, title: str, action: str) -> Iterator[Finding]:
-    chosen = _Chosen.of(points, results)
+def _unused(basis: Basis, points: pl.DataFrame, *, title: str, action: str) -> Iterator[Finding]:
+    chosen = _Chosen.of(points, basis)
     if chosen.share < TENSOR_SHARE:
         return
     yield Finding(
         kind="tensor_cores_unused",
-        title=f"{title} take {format_ratio(chosen.share)} of the time ({format_duration(chosen.total_ns)})",
+        title=f"{title} take {basis.text(chosen.total_ns)}",
         where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
         evidence=(
             Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
@@ -200,8 +199,8 @@ def _unused(results: Results, points: pl.DataFrame, *, title: str, action: str) 
 
 
 def _points(results: Results) -> pl.DataFrame:
-    """Return the points of all ranks, the longest first."""
-    tables = [roofline.points for roofline in results.rooflines.values()]
+    """Return the points of all ranks, of kernels that start in step time, the longest first."""
+    tables = [roofline.step_points for roofline in results.rooflines.values()]
     if not tables:
         return RooflinePoints.empty()
     return pl.concat(tables).sort(RooflinePoints.duration_ns, descending=True, maintain_order=True)
@@ -234,8 +233,3 @@ def _is_misaligned(kernel: str, shapes: str | None, path: str | None) -> bool:
     wide = [each for each in matrices if len(each) >= 2]
     last: Any = wide[-1][-1] if wide else 1
     return isinstance(last, int) and last > 1 and last * size % ALIGNMENT_BYTES != 0
-
-
-def _share(results: Results, part_ns: int) -> float:
-    breakdown = results.analysis.breakdown
-    return part_ns / breakdown.window_ns if breakdown is not None and breakdown.window_ns else 0.0

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.exposure import ExposedCollectives
+from scope.analysis.step_time import judged_steps
 from scope.analysis.syncs import SyncStats
 from scope.report.findings.basis import ranks_with
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.trace.schema import Launches
-from scope.units import format_bytes, format_duration, format_ratio
+from scope.units import format_bytes, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,13 +31,18 @@ _MOST_NAMED: Final = 3
 
 
 def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when at least 5 % of the time is communication that no compute hides."""
+    """Yield a finding when at least 5 % of step time is communication that no compute hides."""
     cost = basis.exposed_communication_ns
     if basis.share(cost) < EXPOSED_SHARE:
         return
-    rows = results.exposed.filter(pl.col(ExposedCollectives.exposed_ns) > 0).head(_MOST_NAMED)
+    # In the order of the whole recording, so that of equals the same comes first as in its table.
+    exposed = results.exposed.filter(pl.col(ExposedCollectives.step_exposed_ns) > 0).sort(
+        ExposedCollectives.step_exposed_ns, descending=True, maintain_order=True
+    )
+    rows = exposed.head(_MOST_NAMED)
     names = [_collective_name(row) for row in rows.iter_rows(named=True)]
-    worst = f", most of it {names[0]}" if names else ""
+    worst_ns = int(rows[ExposedCollectives.step_exposed_ns][0]) if names else 0
+    worst = f", {'most of it' if 2 * worst_ns > cost else 'the largest part'} {names[0]}" if names else ""
     breakdown = results.analysis.breakdown
     evidence = [
         Evidence(column("exposed_communication_ns", "exposed communication", "Communication minus compute."), cost),
@@ -46,11 +52,11 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
         hidden = column("overlap_ratio", "hidden by compute", "Overlap / communication, over the whole window.")
         evidence.append(Evidence(hidden, breakdown.overlap_ratio))
     if names:
-        exposed = int(rows[ExposedCollectives.exposed_ns][0])
-        evidence.append(Evidence(column("worst_exposed_ns", "the worst alone", "Exposed time of the first."), exposed))
+        alone = column("worst_exposed_ns", "the worst alone", f"Exposed time of the first, in {basis.noun}.")
+        evidence.append(Evidence(alone, worst_ns))
     yield Finding(
         kind="exposed_communication",
-        title=f"Communication that no compute hides takes {_of(basis, cost)}{worst}",
+        title=f"Communication that no compute hides takes {basis.text(cost)}{worst}",
         where=Where(groups=tuple(names)),
         evidence=tuple(evidence),
         cost_ns=cost,
@@ -64,7 +70,7 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when the device stands idle for at least 10 % of the time because the host is slow."""
+    """Yield a finding when the device stands idle for at least 10 % of step time because the host is slow."""
     host, latency = basis.idle_by_cause_ns["host"], basis.idle_by_cause_ns["launch_latency"]
     cost = host + latency
     if basis.share(cost) < LAUNCH_BOUND_SHARE:
@@ -76,7 +82,7 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
     slow = "The host launches too slowly" if host >= latency else "Launches take long to reach the device"
     yield Finding(
         kind="launch_bound",
-        title=f"{slow}: the device runs dry for {_of(basis, cost)}",
+        title=f"{slow}: the device runs dry for {basis.text(cost)}",
         where=Where(ranks=ranks_with(results.analysis, "host", at_least=LAUNCH_BOUND_SHARE / 2)),
         evidence=(
             Evidence(column("host_ns", "idle for host code", "Idle while the launching thread ran host code."), host),
@@ -96,13 +102,13 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def input_bound(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when the device waits for the data loader for at least 3 % of the time."""
+    """Yield a finding when the device waits for the data loader for at least 3 % of step time."""
     cost = basis.idle_by_cause_ns["input"]
     if basis.share(cost) < INPUT_SHARE:
         return
     yield Finding(
         kind="input_bound",
-        title=f"The device waits for input for {_of(basis, cost)}",
+        title=f"The device waits for input for {basis.text(cost)}",
         where=Where(ranks=ranks_with(results.analysis, "input", at_least=INPUT_SHARE)),
         evidence=(
             Evidence(column("input_ns", "idle for input", "Idle while the launching thread fetched data."), cost),
@@ -118,7 +124,7 @@ def input_bound(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when blocking calls leave the device idle for at least 2 % of the time."""
+    """Yield a finding when blocking calls leave the device idle for at least 2 % of step time."""
     cost = basis.idle_by_cause_ns["sync"]
     if basis.share(cost) < SYNC_SHARE:
         return
@@ -135,7 +141,7 @@ def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
     first = f", first {names[0]}" if names else ""
     yield Finding(
         kind="synchronising_calls",
-        title=f"Calls that wait for the device leave it idle for {_of(basis, cost)}{first}",
+        title=f"Calls that wait for the device leave it idle for {basis.text(cost)}{first}",
         where=Where(ranks=ranks_with(results.analysis, "sync", at_least=SYNC_SHARE), calls=names),
         evidence=(
             Evidence(column("sync_ns", "idle after blocking calls", "Idle time of cause sync."), cost),
@@ -151,25 +157,27 @@ def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
 
 
 def device_allocation(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when driver allocations idle the device for 1 % of the time, or memory is freed inside steps.
+    """Yield a finding when driver allocations idle the device for 1 % of step time, or memory is freed inside steps.
 
     The caching allocator calls cudaFree inside a step only to try an allocation again, after a first failure.
     """
     cost = basis.idle_by_cause_ns["allocation"]
     names = _allocation_calls(results)
     num_frees = sum(count for name, count in names.items() if "Free" in name and "Async" not in name)
-    if basis.share(cost) < ALLOCATION_SHARE and num_frees == 0:
+    # Without steps a free may be the clearing up after them.
+    if basis.share(cost) < ALLOCATION_SHARE and not (basis.is_steps and num_frees):
         return
     num_calls = sum(names.values())
-    retries = f", {num_frees:,} of them frees (allocation retries)" if num_frees else ""
+    place = "inside steps" if basis.is_steps else "in the window"
+    retries = f", {num_frees:,} of them frees{' (allocation retries)' if basis.is_steps else ''}" if num_frees else ""
     yield Finding(
         kind="device_allocation",
-        title=f"{num_calls:,} allocations from the driver inside steps{retries} idle the device for {_of(basis, cost)}",
+        title=f"{num_calls:,} allocations from the driver {place}{retries} idle the device for {basis.text(cost)}",
         where=Where(ranks=ranks_with(results.analysis, "allocation", at_least=ALLOCATION_SHARE), calls=tuple(names)),
         evidence=(
             Evidence(column("allocation_ns", "idle for allocation", "Idle time of cause allocation."), cost),
-            Evidence(column("num_calls", "calls in steps", "Driver allocations and frees inside steps."), num_calls),
-            Evidence(column("num_frees", "frees in steps", "Driver frees inside steps."), num_frees),
+            Evidence(column("num_calls", f"calls {place}", "Driver allocations and frees there."), num_calls),
+            Evidence(column("num_frees", f"frees {place}", "Driver frees there."), num_frees),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),
@@ -183,21 +191,21 @@ def device_allocation(results: Results, basis: Basis) -> Iterator[Finding]:
 def recompute(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield a finding when at least 5 % of compute is forward computed again in backward."""
     found = [rank.recompute for rank in results.analysis.ranks if rank.recompute.recompute_ns is not None]
-    total = sum(each.compute_ns for each in found)
-    again = sum(each.recompute_ns or 0 for each in found)
+    total = sum(each.step_compute_ns for each in found)
+    again = sum(each.step_recompute_ns or 0 for each in found)
     if not total or again / total < RECOMPUTE_SHARE:
         return
     ratio = again / total
     cost = round(ratio * basis.compute_ns)
     yield Finding(
         kind="recompute",
-        title=f"{format_ratio(ratio)} of compute is forward computed again in backward: {_of(basis, cost)}",
+        title=f"{format_ratio(ratio)} of compute is forward computed again in backward: {basis.text(cost)}",
         where=Where(),
         evidence=(
             Evidence(column("recompute_ns", "recomputed", "Sum of lengths of recomputed kernels."), again),
             Evidence(column("recompute_ratio", "of compute", "Recomputed / all compute, as sums of lengths."), ratio),
             Evidence(
-                column("num_ops", "operators", "Outermost operators that were recomputed.", unit="count"),
+                column("num_ops", "operators", "Outermost operators recomputed in the whole recording.", unit="count"),
                 sum(each.num_ops or 0 for each in found),
             ),
         ),
@@ -208,10 +216,6 @@ def recompute(results: Results, basis: Basis) -> Iterator[Finding]:
             "attention, recompute cheap operators); the memory section shows the headroom."
         ),
     )
-
-
-def _of(basis: Basis, cost_ns: int) -> str:
-    return f"{format_ratio(basis.share(cost_ns))} of {basis.noun} ({format_duration(cost_ns)})"
 
 
 def _collective_name(row: dict[str, object]) -> str:
@@ -226,10 +230,13 @@ def _collective_name(row: dict[str, object]) -> str:
 
 
 def _allocation_calls(results: Results) -> dict[str, int]:
-    """Return how often each allocating call was made inside steps, all ranks together."""
+    """Return how often each allocating call was made in the steps that count, or at all by a rank without steps."""
     counts: dict[str, int] = {}
-    for rank in results.job.ranks:
-        inside = rank.launches.filter(pl.col(Launches.kind) == "allocation", pl.col(Launches.step_id).is_not_null())
-        for name, count in inside.group_by(pl.col(Launches.name).cast(pl.String)).len().sort(Launches.name).iter_rows():
+    for trace, rank in zip(results.job.ranks, results.analysis.ranks, strict=True):
+        calls = trace.launches.filter(pl.col(Launches.kind) == "allocation")
+        judged = {step.step_id for device in rank.devices for step in judged_steps(device.windows)}
+        if judged:
+            calls = calls.filter(pl.col(Launches.step_id).is_in(judged))
+        for name, count in calls.group_by(pl.col(Launches.name).cast(pl.String)).len().sort(Launches.name).iter_rows():
             counts[name] = counts.get(name, 0) + count
     return counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,38 @@ def test_exposed_time_equals_brute_force(
     )
     found = {size: list(rest) for size, *rest in compute_exposed_collectives(rank).select(columns).iter_rows()}
     assert found == expected
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    compute=st.lists(SPAN, max_size=4),
+    calls=st.lists(SPAN, min_size=1, max_size=5),
+    judged=st.tuples(st.integers(0, 60), st.integers(1, 40)),
+)
+def test_exposed_step_time_equals_brute_force(
+    tmp_path: Path, builder: Any, compute: list[tuple[int, int]], calls: list[tuple[int, int]], judged: tuple[int, int]
+) -> None:
+    """Of the exposed microseconds those in step time count, and of the calls those that start in it."""
+    made = type(builder)()
+    for start, length in compute:
+        made.launch("gemm_kernel", 0, 100 + start, length)
+    for start, length in calls:
+        made.launch("ncclDevKernel_AllReduce_Sum", 1, 100 + start, length, stream=20)
+    (rank,) = load([str(made.write(tmp_path))]).ranks
+    begin_us, length_us = judged
+    first = rank.device_events["start_ns"].to_list()[0]
+    origin = first - 1000 * min(start for start, _ in [*compute, *calls])
+    inside = range(begin_us, begin_us + length_us)
+    step_time = pl.DataFrame(
+        [(0, origin + 1000 * begin_us, origin + 1000 * (begin_us + length_us))],
+        schema={"device": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64},
+        orient="row",
+    )
+    busy = {at for start, length in compute for at in range(start, start + length)}
+    exposed = sum(at in inside and at not in busy for start, length in calls for at in range(start, start + length))
+    (row,) = compute_exposed_collectives(rank, step_time=step_time).iter_rows(named=True)
+    assert row["step_exposed_ns"] == 1000 * exposed
+    assert row["num_step_calls"] == sum(start in inside for start, _ in calls)
 
 
 def test_a_trace_without_communication_has_no_rows(tmp_path: Path, builder: Any) -> None:

@@ -39,7 +39,9 @@ def test_a_planted_straggler_is_named_with_its_reason(tmp_path: Path, kind: str)
     assert finding.where.ranks == (2,)
     assert f"by {kind}" in finding.title
     assert finding.evidence[0].value == job.saving_ns(2)
-    assert finding.cost_ns == 4 * job.saving_ns(2)
+    # The recording ends with the last of four steps, so three count; each costs 5 ms on four devices.
+    assert finding.cost_ns == 3 * 5_000_000 * 4
+    assert "over all devices that is" in finding.title
 
 
 def test_a_job_without_a_straggler_names_nobody(tmp_path: Path) -> None:
@@ -56,6 +58,9 @@ def test_a_slow_link_is_found_with_its_bandwidth(tmp_path: Path) -> None:
     assert values["ceiling_bytes_per_s"] == 450e9
     assert values["attained_ratio"] == pytest.approx(120 / 450, rel=0.001)
     assert "all_reduce of 134.2 MB among 4 ranks inside a node" in finding.title
+    # One a step; the last of four steps is cut. 2^27 bytes at 120 / 1.5 GB/s take 1.678 ms, on four ranks.
+    transfer_ns = 2**27 / (120e9 / 1.5) * 1e9
+    assert finding.cost_ns == pytest.approx(3 * 4 * transfer_ns * (1 - 120 / 450), rel=0.001)
 
 
 def test_a_healthy_link_is_no_finding(tmp_path: Path) -> None:
