@@ -39,7 +39,7 @@ from scope.trace.events import (
     Span,
 )
 from scope.trace.instants import Instants, instants_of
-from scope.trace.pending import Values, int_series, thread_number
+from scope.trace.pending import Repeated, Values, int_series, thread_number
 from scope.trace.raw import (
     RawAnnotations,
     RawDevice,
@@ -240,7 +240,7 @@ class Collector:
         names, texts = self.collected.names, self.collected.texts
         if kind <= MEMSET:
             columns = rows.device_columns(members, args, category, texts)
-            return {RawDevice.kind: [kind] * len(args), **columns}
+            return {RawDevice.kind: Repeated(kind, len(args)), **columns}
         if kind == OP:
             return rows.op_columns(args, texts)
         if kind == LAUNCH:
@@ -261,9 +261,10 @@ class Collector:
         sizes = columns[RawMemory.size_bytes]
         assert isinstance(sizes, pl.Series)
         columns[RawMemory.time_ns] = instants
-        good = instants.is_not_null() & sizes.is_not_null()
-        num_lost = len(members) - int(good.sum())
-        if num_lost:
+        num_lost = 0
+        if instants.null_count() or sizes.null_count():
+            good = instants.is_not_null() & sizes.is_not_null()
+            num_lost = len(members) - int(good.sum())
             columns = {column: _chosen(values, good) for column, values in columns.items()}
             self.collected.events_lost += num_lost
             self.collected.events_read -= num_lost
@@ -277,7 +278,7 @@ class Collector:
         instants = instants_of([event.ts for event in members], exact=True)
         good = ids.is_not_null() & instants.is_not_null()
         columns: dict[Column, Values] = {
-            RawFlows.is_start: [is_start] * len(members),
+            RawFlows.is_start: Repeated(is_start, len(members)),
             RawFlows.is_backward: [event.cat in BACKWARD_ARROWS for event in members],
             RawFlows.id: ids,
             RawFlows.time_ns: instants,
@@ -315,4 +316,6 @@ def _ran_on_device(args: AnnotationArgs) -> bool:
 
 def _chosen(values: Values, wanted: pl.Series) -> Values:
     """Return the values that are wanted, in the same form."""
+    if isinstance(values, Repeated):
+        return Repeated(values.value, int(wanted.sum()))
     return values.filter(wanted) if isinstance(values, pl.Series) else list(compress(values, wanted))

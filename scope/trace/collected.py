@@ -10,7 +10,7 @@ import polars as pl
 
 from scope.trace.arguments import CollectiveCoder
 from scope.trace.categories import LAUNCH, OP
-from scope.trace.pending import ENOUGH_ROWS, Pending, Values
+from scope.trace.pending import Pending, Values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,10 +36,6 @@ class Coder(dict[Any, int]):
         return [None, *known[1:]]
 
 
-def _no_frames() -> dict[type[Table], list[pl.DataFrame]]:
-    return {}
-
-
 def _nothing_pending() -> dict[type[Table], Pending]:
     return defaultdict(Pending)
 
@@ -50,7 +46,6 @@ class Collected:
 
     names: Coder = field(default_factory=lambda: Coder(""))
     texts: Coder = field(default_factory=lambda: Coder(b""))
-    frames: dict[type[Table], list[pl.DataFrame]] = field(default_factory=_no_frames)
     pending: dict[type[Table], Pending] = field(default_factory=_nothing_pending)
     collectives: CollectiveCoder = field(default_factory=CollectiveCoder)
     collectives_of_events: dict[int, tuple[int, int | None]] = field(
@@ -71,28 +66,19 @@ class Collected:
 
     def keep(self, table: type[Table], rows: int, values: Mapping[Column, Values]) -> None:
         """Take rows of a table."""
-        pending = self.pending[table]
-        pending.add(rows, values)
-        if pending.rows >= ENOUGH_ROWS:
-            self._settle(table)
+        self.pending[table].add(rows, values)
 
     def frame(self, *tables: type[Table]) -> pl.DataFrame:
-        """Return all rows of the table whose columns these declare, and forget the pieces."""
-        self._settle(tables[-1])
-        pieces = self.frames.pop(tables[-1], None)
-        if pieces:
-            return pl.concat(pieces, rechunk=False)
+        """Return all rows of the table whose columns these declare, and forget them."""
+        pending = self.pending[tables[-1]]
+        if pending.rows:
+            return pending.take()
         return pl.DataFrame(schema={str(column): column.dtype for table in tables for column in table.columns()})
 
     def height(self, table: type[Table]) -> int:
         """Return the number of rows so far."""
-        return sum(piece.height for piece in self.frames.get(table, ())) + self.pending[table].rows
+        return self.pending[table].rows
 
-    def num_nulls(self, table: type[Table], column: str) -> int:
+    def num_nulls(self, table: type[Table], column: Column) -> int:
         """Return how many values of a column are absent."""
-        self._settle(table)
-        return sum(piece[column].null_count() for piece in self.frames.get(table, ()))
-
-    def _settle(self, table: type[Table]) -> None:
-        if self.pending[table].rows:
-            self.frames.setdefault(table, []).append(self.pending[table].take())
+        return self.pending[table].num_nulls(column)

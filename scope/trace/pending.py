@@ -1,4 +1,4 @@
-"""Rows that wait until there are enough of them to be worth a frame.
+"""Rows of one raw table that wait for the end of the file, column by column.
 
 A chunk is small, so that its records stay in a core's own cache; a frame of its own for each chunk would cost more
 than decoding it.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import polars as pl
 
@@ -19,18 +20,28 @@ if TYPE_CHECKING:
 
     from scope.trace.columns import Column
 
-ENOUGH_ROWS: Final = 4096
 _WORTH_SERIES_ROWS: Final = 128
 """A series of fewer costs more than its values."""
+_MOST_LISTED_ROWS: Final = 4096
+"""Values of a list are objects, of which many would take much memory."""
 _NUMBER_IN_TEXT: Final = re.compile(r"-?\d+")
 _INT64: Final = range(-(2**63), 2**63)
 
-Values = list[Any] | pl.Series
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A column of a chunk that holds the same value in every row: most fields stand in few records."""
+
+    value: int | bool | None
+    rows: int
+
+
+Values = list[Any] | pl.Series | Repeated
 """One column of a chunk: JSON values, or what is already a series."""
 
 
 class Pending:
-    """Rows of one raw table that stand in no frame yet.
+    """Rows of one raw table.
 
     Attributes:
         rows: How many.
@@ -46,24 +57,52 @@ class Pending:
         is_worth_series = rows >= _WORTH_SERIES_ROWS
         for column, added in values.items():
             pieces = self._pieces.setdefault(column, [])
-            if isinstance(added, pl.Series):
-                pieces.append(added)
-            elif is_worth_series:
-                # At once, while its objects are in a core's own cache.
-                pieces.append(_series(column, added))
-            elif pieces and isinstance(last := pieces[-1], list):
-                last += added
+            if isinstance(added, list):
+                if is_worth_series:
+                    # At once, while its objects are in a core's own cache.
+                    pieces.append(_series(column, added))
+                else:
+                    _add_few(column, pieces, added)
+            elif isinstance(added, Repeated) and pieces and _same_value(pieces[-1], added):
+                pieces[-1] = Repeated(added.value, pieces[-1].rows + added.rows)
             else:
                 pieces.append(added)
 
+    def num_nulls(self, column: Column) -> int:
+        """Return how many values of a column are absent."""
+        found = [_as_series(column, piece) for piece in self._pieces.get(column, ())]
+        return sum(piece.null_count() for piece in found)
+
     def take(self) -> pl.DataFrame:
         """Return the rows as a frame, and forget them."""
-        columns = [
-            pl.concat([_series(column, piece) if isinstance(piece, list) else piece for piece in pieces]).alias(column)
-            for column, pieces in self._pieces.items()
-        ]
-        self.rows, self._pieces = 0, {}
-        return pl.DataFrame(columns)
+        taken, self.rows, self._pieces = self._pieces, 0, {}
+        columns: list[pl.Series] = []
+        while taken:
+            # One column after the other is dropped, since all of them twice would be the peak of memory.
+            column, pieces = taken.popitem()
+            found = pl.concat([_as_series(column, piece) for piece in pieces], rechunk=True)
+            columns.append(found.alias(column))
+        return pl.DataFrame(columns[::-1])
+
+
+def _add_few(column: Column, pieces: list[Values], added: list[Any]) -> None:
+    last = pieces[-1] if pieces else None
+    if not isinstance(last, list):
+        pieces.append(added)
+        return
+    last += added
+    if len(last) >= _MOST_LISTED_ROWS:
+        pieces[-1] = _series(column, last)
+
+
+def _same_value(piece: Values, added: Repeated) -> TypeGuard[Repeated]:
+    return isinstance(piece, Repeated) and piece.value == added.value
+
+
+def _as_series(column: Column, piece: Values) -> pl.Series:
+    if isinstance(piece, Repeated):
+        return pl.Series(column, [piece.value], dtype=column.dtype).new_from_index(0, piece.rows)
+    return _series(column, piece) if isinstance(piece, list) else piece
 
 
 def _series(column: Column, values: list[Any]) -> pl.Series:

@@ -8,11 +8,11 @@ import polars as pl
 
 from scope.trace.categories import COLLECTIVE_CATEGORY
 from scope.trace.events import NO_TEXT
-from scope.trace.pending import int_series
+from scope.trace.pending import Repeated, int_series
 from scope.trace.raw import RawAnnotations, RawDevice, RawLaunches, RawMemory, RawOps, RawPython, RawSyncs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import msgspec
 
@@ -42,7 +42,6 @@ def device_columns(members: list[Any], args: list[DeviceArgs], category: str, te
     streams = [arg.stream for arg in args]
     if None in streams:
         streams = [event.tid if known is None else known for known, event in zip(streams, members, strict=True)]
-    is_whole = category == COLLECTIVE_CATEGORY
     return {
         RawDevice.device: devices,
         RawDevice.stream: streams,
@@ -50,29 +49,36 @@ def device_columns(members: list[Any], args: list[DeviceArgs], category: str, te
         RawDevice.external_id: _external_ids(args),
         RawDevice.grid: _codes([arg.grid for arg in args], texts),
         RawDevice.block: _codes([arg.block for arg in args], texts),
-        RawDevice.registers: [arg.registers for arg in args],
-        RawDevice.shared_memory: [arg.shared_memory for arg in args],
-        RawDevice.occupancy: [arg.occupancy for arg in args],
-        RawDevice.bytes: [arg.bytes for arg in args],
-        RawDevice.copy_kind: [0 if arg.kind is None else texts[str(arg.kind).encode()] for arg in args],
-        RawDevice.graph_id: [arg.graph_id for arg in args],
-        RawDevice.is_collective: [is_whole or arg.collective is not None for arg in args],
+        RawDevice.registers: _sparse([arg.registers for arg in args]),
+        RawDevice.shared_memory: _sparse([arg.shared_memory for arg in args]),
+        RawDevice.occupancy: _sparse([arg.occupancy for arg in args]),
+        RawDevice.bytes: _sparse([arg.bytes for arg in args]),
+        RawDevice.copy_kind: _sparse_codes([arg.kind for arg in args], lambda kind: texts[str(kind).encode()]),
+        RawDevice.graph_id: _sparse([arg.graph_id for arg in args]),
+        RawDevice.is_collective: _are_collective(args, category),
     }
+
+
+def _are_collective(args: list[DeviceArgs], category: str) -> Values:
+    names = _sparse([arg.collective for arg in args])
+    if category == COLLECTIVE_CATEGORY or isinstance(names, Repeated):
+        return Repeated(category == COLLECTIVE_CATEGORY, len(args))
+    return [name is not None for name in names]
 
 
 def op_columns(args: list[OpArgs], texts: Coder) -> dict[Column, Values]:
     """Return the columns of operators."""
     dims = [arg.old_input_dims if arg.input_dims is NO_TEXT else arg.input_dims for arg in args]
-    files = [0 if arg.kernel_file is None else texts[arg.kernel_file.encode(errors="replace")] for arg in args]
+    files = [arg.kernel_file for arg in args]
     return {
         RawOps.external_id: _external_ids(args),
-        RawOps.sequence_number: [arg.sequence_number for arg in args],
-        RawOps.forward_thread: [arg.forward_thread for arg in args],
+        RawOps.sequence_number: _sparse([arg.sequence_number for arg in args]),
+        RawOps.forward_thread: _sparse([arg.forward_thread for arg in args]),
         RawOps.input_dims: _codes(dims, texts),
         RawOps.input_types: _codes([arg.input_types for arg in args], texts),
         RawOps.input_strides: _codes([arg.input_strides for arg in args], texts),
         RawOps.concrete_inputs: _codes([arg.concrete_inputs for arg in args], texts),
-        RawOps.kernel_file: files,
+        RawOps.kernel_file: _sparse_codes(files, lambda file: texts[file.encode(errors="replace")]),
     }
 
 
@@ -89,7 +95,7 @@ def annotation_columns(args: list[AnnotationArgs], category: str, names: Coder, 
     on_device = category.lower().endswith("_user_annotation") and category != "user_annotation"
     code = names["gpu_user_annotation" if on_device else category]
     return {
-        RawAnnotations.category: [code] * len(args),
+        RawAnnotations.category: Repeated(code, len(args)),
         RawAnnotations.external_id: _external_ids(args),
         RawAnnotations.input_dims: _codes([arg.input_dims for arg in args], texts),
         RawAnnotations.input_types: _codes([arg.input_types for arg in args], texts),
@@ -130,10 +136,25 @@ def memory_columns(members: list[Any], args: list[MemoryArgs]) -> dict[Column, V
     }
 
 
-def _codes(raws: list[msgspec.Raw], texts: Coder) -> list[int]:
+def _sparse(values: list[Any]) -> list[Any] | Repeated:
+    """Return the values of a field that few records have."""
+    # Counting compares, which takes long unless the values are all None.
+    is_absent = values[0] is None and values.count(None) == len(values)
+    return Repeated(None, len(values)) if is_absent else values
+
+
+def _sparse_codes(values: list[Any], code: Callable[[Any], int]) -> Values:
+    """Return the codes of a field that few records have, 0 where it is absent."""
+    known = _sparse(values)
+    if isinstance(known, Repeated):
+        return Repeated(0, len(values))
+    return [0 if value is None else code(value) for value in known]
+
+
+def _codes(raws: list[msgspec.Raw], texts: Coder) -> Values:
     """Return the codes of JSON texts, 0 for an absent one."""
     if raws == [NO_TEXT] * len(raws):
-        return [0] * len(raws)
+        return Repeated(0, len(raws))
     # Making bytes of each for itself would take twice as long.
     pieces = _BETWEEN.join(raws).split(_BETWEEN)
     if len(pieces) != len(raws):
