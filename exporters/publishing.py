@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank, read_start_ticks
 from scope.run.publish import EXIT_BUSY
+from scope.run.reader import read_run_info
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -117,9 +119,10 @@ class SpoolKeeper:
         for spool in self._num_failures.keys() - {Path(entry.spool) for entry in wanted} - self._work.keys():
             del self._num_failures[spool]
         for entry in wanted:
-            self._take_on(Path(entry.spool), Path(entry.run_dir or ""), now_ns)
+            self._take_on(entry, now_ns)
 
-    def _take_on(self, spool: Path, run_dir: Path, now_ns: int) -> None:
+    def _take_on(self, entry: paths.Registration, now_ns: int) -> None:
+        spool, run_dir = Path(entry.spool), Path(entry.run_dir or "")
         if self._num_failures.get(spool, 0) >= MAX_TRIES:
             return
         if spool in self._work or now_ns < self._not_before_ns.get(spool, now_ns) or len(self._work) >= MAX_SPOOLS:
@@ -128,6 +131,9 @@ class SpoolKeeper:
         self._not_before_ns[spool] = now_ns + _RETRY_NS
         if not _is_private(spool):
             self._note("not_ours", f"{spool}: belongs to or can be written by others; it is not published")
+            return
+        if not _is_spool(spool, entry.run_id):
+            self._note("no_spool", f"{spool}: is no spool of run {entry.run_id}; it is not published")
             return
         if not has_living_rank(spool) and _is_written(spool):
             # Ranks of another process namespace, perhaps: nobody could tell when they end.
@@ -190,6 +196,14 @@ class _Process:
 
     def poll(self) -> int | None:
         return self._process.poll()
+
+
+def _is_spool(spool: Path, run_id: str) -> bool:
+    """Return whether a folder is what a registration says; what is published is deleted there."""
+    try:
+        return spool.is_absolute() and not spool.is_symlink() and read_run_info(spool).run_id == run_id
+    except (RunError, OSError):
+        return False
 
 
 def _is_abandoned(entry: paths.Registration) -> bool:

@@ -93,14 +93,18 @@ def tag(run: Path, tags: tuple[str, ...]) -> None:
 @click.argument("run", type=FILE, help="A run directory.")
 @click.option("--force", is_flag=True, help="Also when ranks have not ended.")
 def delete(run: Path, *, force: bool) -> None:
-    """Delete a run directory with all its files.
+    """Delete what was recorded in a run directory, and the folder if nothing else lies in it.
 
     Example: scope runs delete runs/first
     """
+    from scope.report.inert import visible
     from scope.run.listing import delete_run
     from scope.units import format_bytes
 
-    click.echo(f"{run}: {format_bytes(delete_run(run, force=force))} deleted")
+    num_bytes, left = delete_run(run, force=force)
+    kept = f"; kept, since it is not of the run: {', '.join(map(visible, left[:5]))}" if left else ""
+    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+    click.echo(f"{run}: {format_bytes(num_bytes)} deleted{kept}{more}")
 
 
 def _standing(entry: RunEntry) -> str:

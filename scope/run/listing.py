@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +13,7 @@ from scope.run import paths
 from scope.run.alive import has_ended
 from scope.run.files import open_regular, replace_document
 from scope.run.reader import RankReader, RunReader, read_run_info
+from scope.run.removal import remove_run_files
 from scope.run.schema import StepLine, StepSummary
 
 if TYPE_CHECKING:
@@ -105,8 +105,11 @@ def tag_run(run: Path, tags: dict[str, str]) -> RunInfo:
     return info
 
 
-def delete_run(run: Path, *, force: bool = False) -> int:
-    """Delete a run directory and return its size in bytes.
+def delete_run(run: Path, *, force: bool = False) -> tuple[int, list[str]]:
+    """Delete what was recorded in a run directory; files of others stay.
+
+    Returns:
+        The bytes that are gone, and the names of what lies in the folder besides and stays.
 
     Raises:
         RunError: It is no run directory, is a link, or cannot be deleted.
@@ -120,11 +123,11 @@ def delete_run(run: Path, *, force: bool = False) -> int:
         message = f"{run}: has ranks that have not ended (or were killed); stop the run, or delete it with --force"
         raise UsageError(message)
     try:
-        shutil.rmtree(run)
+        left = remove_run_files(run)
     except OSError as error:
         message = f"{run}: cannot be deleted ({error.strerror})"
         raise RunError(message) from error
-    return entry.num_bytes
+    return entry.num_bytes - (_size(run) if left else 0), left
 
 
 def _describe(path: Path) -> RunEntry:

@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import os
 import select
-import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from scope.run import paths
 from scope.run.alive import has_living_rank
 from scope.run.endings import record_endings
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
+from scope.run.removal import LOCK_FILE, remove_run_files
 from scope.run.requests import Requests
 from scope.run.summaries import Summaries
 
@@ -40,7 +40,6 @@ _MAX_WHOLE_BYTES: Final = 64 * 2**20
 _COPY_BYTES: Final = 2**20
 _PERIOD_S: Final = 1.0
 _LAST_SUMMARIES_S: Final = 15.0
-_LOCK_FILE: Final = ".publish.lock"
 EXIT_BUSY: Final = 75
 """Exit status of a process that found another one publishing the spool."""
 
@@ -82,8 +81,9 @@ class Publisher:
         return not self.problems
 
     def remove_spool(self) -> None:
-        """Delete the spool; call it only after everything was published and every rank has ended."""
-        shutil.rmtree(self.spool, ignore_errors=True)
+        """Delete what ranks wrote into the spool; call it only after all was published and every rank has ended."""
+        with contextlib.suppress(OSError):
+            remove_run_files(self.spool)
 
     def _publish_rank(self, folder: Path) -> None:
         for name in _GROWING:
@@ -192,7 +192,7 @@ def _own(spool: Path) -> Generator[bool]:
     """
     descriptor = -1
     try:
-        descriptor = os.open(spool / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+        descriptor = os.open(spool / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         yield False
@@ -217,11 +217,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
     options = parser.parse_args(arguments)
+    if not options.spool.is_absolute() or _is_same(options.spool, options.run_dir):
+        # Never a folder that depends on where this process runs, and never the run directory itself: it is emptied.
+        parser.error("--spool: name it by its absolute path; it is emptied into another folder, the run directory")
     with _own(options.spool) as is_ours:
         if is_ours:
             return _publish_all(options.spool, options.run_dir, options.max_run_bytes)
     sys.stderr.write(f"{options.spool}: another process publishes it\n")
     return EXIT_BUSY
+
+
+def _is_same(spool: Path, run_dir: Path) -> bool:
+    try:
+        return spool.samefile(run_dir)
+    except OSError:
+        return False
 
 
 def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:

@@ -117,6 +117,26 @@ def test_a_spool_of_the_api_gets_one_publisher(world: World) -> None:
     assert (world.keeper.num_spools, world.problems) == (0, [])
 
 
+@pytest.mark.parametrize("what", ["foreign", "of another run", "relative", "a link"])
+def test_a_folder_that_is_not_the_spool_is_left_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """An entry of the registry may name any folder of this user; what is published is deleted there."""
+    foreign = tmp_path / "foreign"
+    if what == "foreign":
+        foreign.mkdir()
+        (foreign / "thesis").write_text("years of work")
+    elif what == "a link":
+        foreign.symlink_to(world.spool)
+    for entry in world.registry.glob("*.json"):
+        entry.unlink()
+    monkeypatch.chdir(tmp_path)
+    changes = {"of another run": {"run_id": "other"}, "relative": {"spool": "spool"}}
+    world.register(**changes.get(what, {"spool": str(foreign)}))
+    world.look()
+    assert (world.copiers, world.problems) == ([], ["not_ours" if what == "a link" else "no_spool"])
+
+
 def test_a_living_scope_run_publishes_by_itself(world: World) -> None:
     """Only when it is gone, or its process id is another's now, is its spool taken on."""
     own = read_start_ticks(os.getpid())

@@ -11,7 +11,7 @@ import pytest
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.listing import delete_run, list_runs, tag_run
-from scope.run.publish import Publisher
+from scope.run.publish import Publisher, main
 from scope.run.requests import Requests
 from scope.run.schema import RankInfo, RunInfo, StepRecord
 from scope.run.writer import RankWriter, StepDraft
@@ -182,8 +182,39 @@ def test_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run directory"):
         delete_run(tmp_path / "foreign")
     writer.close("finished")
-    assert delete_run(run) > 0
+    num_bytes, left = delete_run(run)
+    assert num_bytes > 0
+    assert left == []
     assert not run.exists()
+
+
+def test_only_what_was_recorded_is_deleted(tmp_path: Path) -> None:
+    """A spool or run directory may be somebody's own folder: their files, links and what links point at stay."""
+    for name in ("spool", "run"):
+        folder = tmp_path / name
+        make_rank(folder).close("finished")
+        (folder / "thesis").mkdir()
+        (folder / "thesis" / "chapter").write_text("years of work")
+        (folder / "attempt-001").symlink_to(folder / "thesis")
+        (folder / "verdicts.jsonl").mkdir()
+    Publisher(tmp_path / "spool", tmp_path / "elsewhere").remove_spool()
+    assert delete_run(tmp_path / "run")[1] == ["attempt-001", "thesis", "verdicts.jsonl"]
+    for name in ("spool", "run"):
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["attempt-001", "thesis", "verdicts.jsonl"]
+        assert (tmp_path / name / "thesis" / "chapter").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("place", [".", "run", "../spool"])
+def test_a_spool_that_depends_on_where_we_stand_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """The publisher empties its spool, so it takes an absolute path alone."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["--spool", place, "--run-dir", str(tmp_path / "run")])
+    assert "absolute path" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--spool", str(tmp_path), "--run-dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
