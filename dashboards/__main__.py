@@ -52,6 +52,7 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
+        "client.showErrorLinks": "false",
         "runner.magicEnabled": "false",
         # A full collection after every refresh would cost more than all else of a live page.
         "runner.postScriptGC": "false",

@@ -72,11 +72,10 @@ def _nvlink_of(version: str) -> int:
 def pcie_capacities(server: Prometheus) -> dict[str, float]:
     """Return the payload capacity of each GPU's PCIe link at its largest generation and width."""
     labels = ("instance", "gpu")
-    lanes = {name_of(each, labels): each.points[-1][1] for each in server.query("scope_pcie_link_width_max")}
+    lanes = _rates("scope_pcie_link_width_max", labels)(server)
     found: dict[str, float] = {}
-    for each in server.query("scope_pcie_link_generation_max"):
-        name = name_of(each, labels)
-        rate = pcie_payload_bytes_per_s(int(each.points[-1][1]), num_lanes=int(lanes.get(name, 0)))
+    for name, generation in _rates("scope_pcie_link_generation_max", labels)(server).items():
+        rate = pcie_payload_bytes_per_s(int(generation), num_lanes=int(lanes.get(name, 0)))
         if rate:
             found[name] = float(rate)
     return found
@@ -122,13 +121,20 @@ KINDS: Final = (
         capacities=_rates("scope_net_speed_bytes_per_second", _DEVICE),
     ),
 )
+_PORT_ERRORS: Final = 'counter=~"symbol_error|link_.*|.*(errors|discards|dropped)"'
+"""Beside errors the kernel counts packets by their kind there."""
+_NIC_ERRORS: Final = (
+    'counter=~".*(err|drop|discard|timeout|retrans|overrun|nak|out_of_buffer|out_of_sequence).*",counter!~".*cqe.*"'
+)
+"""Beside errors a driver counts requests there; work that is flushed when a job ends is none."""
 ERRORS: Final = {
     "NVLink": "sum by (instance, gpu, type) (increase(scope_nvlink_gpu_errors_total[$window])) > 0",
     "NVLink down": "scope_nvlink_up == 0",
     "PCIe replays": "increase(scope_pcie_replays_total[$window]) > 0",
     "PCIe": "increase(scope_pcie_errors_total[$window]) > 0",
     "Port not active": "scope_rdma_port_state < 4",
-    "InfiniBand and RoCE": "increase(scope_rdma_counter_total[$window]) > 0",
+    "InfiniBand and RoCE": f"increase(scope_rdma_port_events_total{{{_PORT_ERRORS}}}[$window]) > 0",
+    "InfiniBand and RoCE, by the driver": f"increase(scope_rdma_hardware_events_total{{{_NIC_ERRORS}}}[$window]) > 0",
     "Ethernet": "increase(scope_net_errors_total[$window]) > 0",
 }
 """What to ask for what is wrong with links."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import streamlit as st
 
-from scope.report.inert import markdown_text, visible
+from scope.report.inert import markdown_text
 from scope.report.standing import count
 
 if TYPE_CHECKING:
@@ -70,4 +70,4 @@ def say_problems(run: LiveRun) -> None:
             icon=":material/visibility_off:",
         )
     for problem in run.problems:
-        st.error(visible(problem).replace("`", "'"), icon=":material/broken_image:")
+        st.error(markdown_text(problem), icon=":material/broken_image:")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import http.client
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
+import msgspec
 import polars as pl
 
 from scope.errors import InputError, LimitError
@@ -19,7 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _TIMEOUT_S: Final = 10.0
+_LONGEST_S: Final = 30.0
+"""Time that a whole answer may take, however steadily it drips."""
 _MAX_ANSWER_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 1 << 20
+_LARGEST_VALUE: Final = 1e18
+"""No counter of links, seconds or tokens comes near: a value beyond, infinity too, is none."""
+
+_Instant = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Data = TypeVar("_Data")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,15 +38,14 @@ class Series:
 
     Attributes:
         labels: Its labels, `__name__` among them.
-        points: Instant in ns and value, sorted; a value that is no number is left out.
+        points: Instant in ns and value, sorted; a value that is no number, infinite or beyond 1e18 is left out.
     """
 
     labels: Mapping[str, str]
     points: Sequence[tuple[int, float]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToldAlert:
+class ToldAlert(msgspec.Struct, frozen=True, kw_only=True):
     """One alert as the server tells it.
 
     Attributes:
@@ -45,9 +54,37 @@ class ToldAlert:
         state: `firing`, or `pending` while it must hold longer.
     """
 
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
+    labels: dict[str, str]
+    annotations: dict[str, str] = {}
     state: str
+
+
+class _Now(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[_Instant, str]
+
+
+class _OverTime(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[_Instant, str]]
+
+
+class _Vector(msgspec.Struct):
+    result: list[_Now]
+
+
+class _Matrix(msgspec.Struct):
+    result: list[_OverTime]
+
+
+class _Alerts(msgspec.Struct):
+    alerts: list[ToldAlert]
+
+
+class _Answer(msgspec.Struct, Generic[_Data]):
+    """What every answer of Prometheus is wrapped in."""
+
+    data: _Data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,29 +113,37 @@ class Prometheus:
             LimitError: The answer is larger than 64 MiB.
         """
         parameters = {"query": expression, "start": start_ns / 1e9, "end": end_ns / 1e9, "step": step_s}
-        return [_series(each, each["values"]) for each in self._ask("query_range", parameters)]
+        found = self._ask("query_range", parameters, _Answer[_Matrix])
+        return [self._series(each.metric, each.values) for each in found.result]
 
     def query(self, expression: str) -> list[Series]:
         """Return the values of an expression now; see `query_range`."""
-        return [_series(each, [each["value"]]) for each in self._ask("query", {"query": expression})]
+        found = self._ask("query", {"query": expression}, _Answer[_Vector])
+        return [self._series(each.metric, [each.value]) for each in found.result]
 
     def alerts(self) -> list[ToldAlert]:
         """Return the alerts that fire or are about to; see `query_range` for what is raised."""
-        return [
-            ToldAlert(labels=each["labels"], annotations=each.get("annotations", {}), state=each["state"])
-            for each in self._ask("alerts", {}, key="alerts")
-        ]
+        return self._ask("alerts", {}, _Answer[_Alerts]).alerts
 
-    def _ask(self, path: str, parameters: Mapping[str, object], *, key: str = "result") -> list[dict[str, Any]]:
+    def _ask(self, path: str, parameters: Mapping[str, object], form: type[_Answer[_Data]]) -> _Data:
         url = f"{self.address}/api/v1/{path}?{urlencode(parameters)}"
         body = self.fetch(url) if self.fetch else _fetch(url, self.address)
         try:
-            answer = json.loads(body)
-            result: list[dict[str, Any]] = answer["data"][key]
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"{self.address} does not answer like Prometheus: {body[:200]!r}"
-            raise InputError(message) from error
-        return result
+            return msgspec.json.decode(body, type=form).data
+        # Beside its own errors, the decoder nests only so deep, and texts may be no UTF-8.
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            raise self._strange(error, body) from error
+
+    def _series(self, labels: Mapping[str, str], values: Sequence[tuple[float, str]]) -> Series:
+        try:
+            points = [(round(instant * NS_PER_S), float(value)) for instant, value in values]
+        except ValueError as error:
+            raise self._strange(error) from error
+        return Series(labels=labels, points=[point for point in points if abs(point[1]) <= _LARGEST_VALUE])
+
+    def _strange(self, error: Exception, body: bytes = b"") -> InputError:
+        what = f"{str(error)[:200]}: {body[:200]!r}" if body else str(error)[:200]
+        return InputError(f"{self.address} does not answer like Prometheus ({what}): is it one?")
 
 
 def to_samples(series: Sequence[Series], *labels: str) -> pl.DataFrame:
@@ -121,8 +166,8 @@ def to_samples(series: Sequence[Series], *labels: str) -> pl.DataFrame:
 
 
 def labels_table(series: Sequence[Series]) -> pl.DataFrame:
-    """Return the labels of each series with its value."""
-    rows = [{**each.labels, "value": each.points[-1][1]} for each in series if each.points]
+    """Return the labels of each series with its value, null where that is no number."""
+    rows = [{**each.labels, "value": each.points[-1][1] if each.points else None} for each in series]
     names = sorted({name for row in rows for name in row} - {"__name__", "value"})
     return pl.DataFrame(
         [{name: row.get(name) for name in (*names, "value")} for row in rows],
@@ -130,22 +175,52 @@ def labels_table(series: Sequence[Series]) -> pl.DataFrame:
     )
 
 
-def _series(answer: dict[str, Any], values: list[list[Any]]) -> Series:
-    points = [(round(float(instant) * NS_PER_S), float(value)) for instant, value in values]
-    return Series(labels=answer["metric"], points=[point for point in points if point[1] == point[1]])
+def _make_opener() -> urllib.request.OpenerDirector:
+    """Return what asks the server alone: the user named one, and a redirect could name any."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+_opener: Final = _make_opener()
 
 
 def _fetch(url: str, address: str) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
-            body: bytes = response.read(_MAX_ANSWER_BYTES + 1)
+        with _opener.open(url, timeout=_TIMEOUT_S) as response:
+            return _read(response, address)
     except urllib.error.HTTPError as error:
-        message = f"{address} refuses the query: {error.read(500).decode(errors='replace')}"
+        message = f"{address} refuses the query with status {error.code}: {_beginning(error)}"
         raise InputError(message) from error
-    except OSError as error:
-        message = f"{address} does not answer ({error}): is Prometheus running there?"
+    # A status line or a header that is none, and a body that ends too soon, are no OSError.
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        message = f"{address} does not answer ({str(error)[:200]}): is Prometheus running there?"
         raise InputError(message) from error
-    if len(body) > _MAX_ANSWER_BYTES:
-        message = f"{address}: the answer is larger than 64 MiB; choose a shorter time"
-        raise LimitError(message)
-    return body
+
+
+def _read(response: http.client.HTTPResponse, address: str) -> bytes:
+    deadline = time.monotonic() + _LONGEST_S
+    body = bytearray()
+    while piece := response.read1(_PIECE_BYTES):
+        body += piece
+        if len(body) > _MAX_ANSWER_BYTES:
+            message = f"{address}: the answer is larger than 64 MiB; choose a shorter time"
+            raise LimitError(message)
+        if time.monotonic() > deadline:
+            message = f"{address}: the answer takes longer than {_LONGEST_S:.0f} s; choose a shorter time"
+            raise LimitError(message)
+    return bytes(body)
+
+
+def _beginning(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read(500).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return "no reason is given"
