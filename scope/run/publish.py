@@ -74,6 +74,7 @@ class Publisher:
         """Copy what is new; return whether all of it could be copied."""
         self.problems.clear()
         self._try(self.spool / paths.RUN_FILE, self._copy_once)
+        self._try(self.run / paths.VERDICTS_FILE, self._fetch_verdicts)
         for attempt in paths.list_attempts(self.spool):
             for rank in paths.list_ranks(self.spool, attempt):
                 self._publish_rank(paths.rank_folder(self.spool, attempt, rank))
@@ -145,6 +146,21 @@ class Publisher:
                 offset = 0
             offset = _append(source, target, offset)
             self._copied[path] = (inode, offset)
+        finally:
+            os.close(source)
+
+    def _fetch_verdicts(self, path: Path) -> None:
+        """Bring what `scope watch` found to the spool, where the node's exporter reads it: it asks no shared folder."""
+        target = self.spool / paths.VERDICTS_FILE
+        source = open_regular(path)
+        try:
+            size = os.fstat(source).st_size
+            have = target.lstat().st_size if os.path.lexists(target) else 0
+            if size < have:
+                replace_document(target, b"")
+                have = 0
+            if have < size <= _MAX_WHOLE_BYTES:
+                _append(source, target, have)
         finally:
             os.close(source)
 

@@ -188,6 +188,19 @@ def test_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
     assert not run.exists()
 
 
+def test_what_watch_found_reaches_the_spool(tmp_path: Path) -> None:
+    """The node's exporter reads spools alone, and `scope watch` writes into the run directory."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    make_rank(spool)
+    publisher = Publisher(spool, run)
+    assert publisher.publish()
+    assert not (spool / "verdicts.jsonl").exists()
+    for content in (b"one\n", b"one\ntwo\n", b"new\n"):
+        (run / "verdicts.jsonl").write_bytes(content)
+        assert publisher.publish()
+        assert (spool / "verdicts.jsonl").read_bytes() == content
+
+
 def test_only_what_was_recorded_is_deleted(tmp_path: Path) -> None:
     """A spool or run directory may be somebody's own folder: their files, links and what links point at stay."""
     for name in ("spool", "run"):
