@@ -3,12 +3,14 @@
 No rank ends a symmetric collective before the last one arrives, no receiver ends before its sender or root arrives. So
 every call bounds offsets: with T the instant at which a collective's last arrival happens on the reference clock,
 `arrival_i - offset_i <= T <= end_j - offset_j`. The interval of each rank is the tightest that all calls together
-allow (shortest paths over ranks and collectives, linear in the calls); the estimate is the median difference of ends.
+allow (shortest paths over ranks and collectives, linear in the calls): it holds the truth whatever the ranks did. The
+estimate is the median difference of ends, which assumes that ranks leave a symmetric collective together. Clocks of one
+host, or that agree by the estimate, are left as recorded, which assumes that they are one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import polars as pl
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SAME_CLOCK_NS: Final = 10_000
-"""Ranks whose ends of common collectives differ by less share a clock: devices of one host agree within a few us."""
+"""Ranks whose ends of common collectives differ by less are taken to share a clock: devices of one host agree within a
+few us."""
+
+ClockAssumption = Literal["reference", "one host", "clocks agree", "ends together"]
+"""What the clock that figures are stated on rests on: the rank is the reference; the ranks share a host, so that their
+clocks are one; the recorded clocks agree within 10 us; or else ranks leave symmetric collectives together."""
 
 _PARTS: Final = 1e9
 """Parts in a billion."""
@@ -45,9 +52,10 @@ class ClockOffset(Result, frozen=True, kw_only=True):
     component: int
     """Index into `ClockAlignment.components`."""
     offset_ns: int
-    """Estimate, at the middle of the calls in common: the median difference of their ends, held inside the interval."""
+    """Estimate, at the middle of the calls in common: the median difference of their ends, held inside the interval; it
+    assumes that ranks leave a symmetric collective together."""
     low_ns: int | None
-    """The offset is at least this, whatever the ranks waited; None without a collective that bounds it."""
+    """The offset is at least this, whatever the ranks did; None without a collective that bounds it."""
     high_ns: int | None
     """The offset is at most this."""
     drift_ppb: float
@@ -57,12 +65,22 @@ class ClockOffset(Result, frozen=True, kw_only=True):
     num_collectives: int
     """Collectives that the estimate rests on."""
     is_applied: bool
-    """Offset and drift were taken off the rank's instants; False where the recorded clocks of its component agree."""
+    """Offset and drift were taken off the rank's instants; False where its clock is left as recorded."""
+    assumption: ClockAssumption
+    """What the clock rests on that figures are stated on."""
+    error_ns: int | None
+    """How wrong that clock probably is, if the assumption holds; None where nothing bounds it.
+
+    The interval is wider: a rank that is always late makes it as wide as it is late.
+    """
 
     @property
     def interval_ns(self) -> int | None:
-        """Width of the interval that holds the true offset."""
-        return None if self.low_ns is None or self.high_ns is None else self.high_ns - self.low_ns
+        """Width of the interval that holds the true offset, and of what the instants of figures are off by at most."""
+        if self.low_ns is None or self.high_ns is None:
+            return None
+        # Calls of one host that contradict one clock leave it as recorded, outside of their interval.
+        return self.high_ns - self.low_ns if self.is_applied else max(self.high_ns, 0) - min(self.low_ns, 0)
 
     def _check_sums(self) -> None:
         if self.low_ns is not None and self.high_ns is not None:
@@ -105,7 +123,8 @@ def compute_clock_alignment(calls: pl.DataFrame, *, hosts: Mapping[int, str | No
         found = [_offset(rank, component, estimates[rank], bounds) for rank in ranks]
         is_consistent = reference not in bounds.contradicted
         is_agreed = on_one_host or (is_consistent and all(_agrees(offset) for offset in found))
-        offsets += [_as_recorded(offset) if is_agreed else offset for offset in found]
+        assumption: ClockAssumption = "one host" if on_one_host else "clocks agree"
+        offsets += [_as_recorded(offset, assumption) if is_agreed else offset for offset in found]
     return ClockAlignment(
         offsets=tuple(sorted(offsets, key=lambda offset: offset.rank)),
         components=tuple(tuple(ranks) for _, ranks in sorted(members.items())),
@@ -161,6 +180,9 @@ def _offset(rank: int, component: int, estimate: ClockEstimate, bounds: ClockBou
         absent["residual_ns"] = (
             "the reference of its component" if rank == reference else "no symmetric collective or pair in common"
         )
+    error = _error(low, high, estimate.residual_ns)
+    if error is None:
+        absent["error_ns"] = reason
     return ClockOffset(
         rank=rank,
         reference_rank=reference,
@@ -172,8 +194,18 @@ def _offset(rank: int, component: int, estimate: ClockEstimate, bounds: ClockBou
         residual_ns=estimate.residual_ns,
         num_collectives=estimate.num_collectives,
         is_applied=True,
+        assumption="reference" if rank == reference else "ends together",
+        error_ns=error,
         absent=absent,
     )
+
+
+def _error(low_ns: int | None, high_ns: int | None, residual_ns: int | None) -> int | None:
+    """Return how wrong an estimate probably is: ranks end together within what clocks of one host and ends scatter."""
+    if low_ns is None or high_ns is None:
+        return None
+    interval = high_ns - low_ns
+    return interval if residual_ns is None else min(interval, 2 * (SAME_CLOCK_NS + residual_ns))
 
 
 def _agrees(offset: ClockOffset) -> bool:
@@ -183,18 +215,14 @@ def _agrees(offset: ClockOffset) -> bool:
     return (offset.low_ns is None or offset.low_ns <= 0) and (offset.high_ns is None or offset.high_ns >= 0)
 
 
-def _as_recorded(offset: ClockOffset) -> ClockOffset:
-    """Return the offset of a rank whose clock is left as recorded: it is off by no more than clocks of one host are."""
+def _as_recorded(offset: ClockOffset, assumption: ClockAssumption) -> ClockOffset:
+    """Return the offset of a rank whose clock is left as recorded: off by 10 us at most if the assumption holds."""
     if offset.rank == offset.reference_rank:
-        return msgspec.structs.replace(
-            offset, is_applied=False, low_ns=0, high_ns=0, absent={"residual_ns": "the reference of its component"}
-        )
+        absent = {"residual_ns": offset.absent["residual_ns"]}
+        return msgspec.structs.replace(offset, is_applied=False, low_ns=0, high_ns=0, error_ns=0, absent=absent)
     low = -SAME_CLOCK_NS if offset.low_ns is None else max(offset.low_ns, -SAME_CLOCK_NS)
     high = SAME_CLOCK_NS if offset.high_ns is None else min(offset.high_ns, SAME_CLOCK_NS)
-    # On one host the clock is one, whatever the calls seem to say.
-    low, high = min(low, 0), max(high, 0)
-    absent = {name: reason for name, reason in offset.absent.items() if name == "residual_ns"}
-    estimate = min(max(offset.offset_ns, low), high)
+    absent = {name: reason for name, reason in offset.absent.items() if name != "error_ns"}
     return msgspec.structs.replace(
-        offset, is_applied=False, low_ns=low, high_ns=high, offset_ns=estimate, absent=absent
+        offset, is_applied=False, assumption=assumption, error_ns=max(high, 0) - min(low, 0), absent=absent
     )

@@ -36,7 +36,13 @@ class MatchedCalls(Table):
     end_ns = Column("end_ns", pl.Int64, "end of its last kernel, on the reference clock")
     window_start_ns = Column("window_start_ns", pl.Int64, "when the recording of the rank began", nullable=True)
     lateness_ns = Column("lateness_ns", pl.Int64, "arrival after the first arrival seen", nullable=True)
-    wait_ns = Column("wait_ns", pl.Int64, "time spent waiting for other ranks; at least, if ranks miss", nullable=True)
+    wait_ns = Column(
+        "wait_ns",
+        pl.Int64,
+        "from its arrival to that of the ranks it waits for, as seen; at least, if ranks miss; in a collective that is "
+        "cut it may be the profiler's doing",
+        nullable=True,
+    )
     clock_interval_ns = Column("clock_interval_ns", pl.Int64, "width of the rank's clock interval", nullable=True)
 
 
@@ -55,7 +61,9 @@ class CollectiveRows(Table):
     num_ranks_seen = Column("num_ranks_seen", pl.Int32, "ranks whose part is in the traces")
     num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
     is_complete = Column("is_complete", pl.Boolean, "every rank was seen; else waits are at least, transfer at most")
-    is_cut = Column("is_cut", pl.Boolean, "some rank arrived before the recording of another began")
+    is_cut = Column(
+        "is_cut", pl.Boolean, "some rank arrived before the recording of another began, so that waits are not known"
+    )
     first_arrival_ns = Column("first_arrival_ns", pl.Int64, "first arrival seen, on the reference clock")
     last_arrival_ns = Column("last_arrival_ns", pl.Int64, "last arrival seen")
     end_ns = Column("end_ns", pl.Int64, "last end seen")
@@ -64,14 +72,18 @@ class CollectiveRows(Table):
         "skew_ns", pl.Int64, "last less first arrival; null where one of several ranks was seen", nullable=True
     )
     transfer_ns = Column("transfer_ns", pl.Int64, "last end less last arrival; at most, if ranks miss", nullable=True)
-    total_wait_ns = Column("total_wait_ns", pl.Int64, "sum of the ranks' waits", nullable=True)
-    imposed_wait_ns = Column("imposed_wait_ns", pl.Int64, "last less second-last arrival", nullable=True)
+    total_wait_ns = Column(
+        "total_wait_ns", pl.Int64, "sum of the ranks' waits; at least, if ranks miss; null if cut", nullable=True
+    )
+    imposed_wait_ns = Column(
+        "imposed_wait_ns", pl.Int64, "last less second-last arrival; null if ranks miss or it is cut", nullable=True
+    )
     algbw_bytes_per_s = Column("algbw_bytes_per_s", pl.Float64, "message bytes / transfer", nullable=True)
     busbw_bytes_per_s = Column("busbw_bytes_per_s", pl.Float64, "algbw times the bus factor", nullable=True)
     tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
     clock_interval_ns = Column("clock_interval_ns", pl.Int64, "bound on the error that clocks add", nullable=True)
     clock_error_ns = Column(
-        "clock_error_ns", pl.Int64, "error that clocks probably add: ranks leave a collective together", nullable=True
+        "clock_error_ns", pl.Int64, "error that clocks probably add, by what each clock assumes", nullable=True
     )
     reason = Column("reason", pl.String, "why a figure of this row is null or a bound", nullable=True)
 
@@ -95,7 +107,8 @@ class GroupRows(Table):
 class CollectiveSummaryRows(Table):
     """Collectives by group, operation, variant, dtype and message size; most transfer and wait first.
 
-    Times and bandwidths are those of complete collectives; `num_collectives` counts all.
+    Transfers and bandwidths are those of complete collectives, waits and skews those of the uncut among them;
+    `num_collectives` counts all. Medians are values that occur, the lower of two in the middle.
     """
 
     group_id = Column("group_id", pl.UInt32, "row of `GroupRows`")
@@ -106,27 +119,26 @@ class CollectiveSummaryRows(Table):
     message_bytes = Column("message_bytes", pl.Int64, "full message", nullable=True)
     tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
     num_collectives = Column("num_collectives", pl.Int64, "all collectives of the row")
-    num_measured = Column("num_measured", pl.Int64, "those that times and bandwidths come from")
+    num_measured = Column("num_measured", pl.Int64, "those that transfers and bandwidths come from: complete ones")
     total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers", nullable=True)
-    median_transfer_ns = Column("median_transfer_ns", pl.Int64, "median (lower of two)", nullable=True)
-    total_wait_ns = Column("total_wait_ns", pl.Int64, "waits summed over ranks and collectives", nullable=True)
-    num_cut = Column(
-        "num_cut", pl.Int64, "measured ones that the edge of a window cuts: their waits may be the profiler's"
-    )
-    max_skew_ns = Column("max_skew_ns", pl.Int64, "largest skew", nullable=True)
+    median_transfer_ns = Column("median_transfer_ns", pl.Int64, "median ", nullable=True)
+    total_wait_ns = Column("total_wait_ns", pl.Int64, "waits summed over ranks and uncut collectives", nullable=True)
+    num_cut = Column("num_cut", pl.Int64, "measured ones at the edge of a rank's window, left out of waits and skews")
+    max_skew_ns = Column("max_skew_ns", pl.Int64, "largest skew of the uncut", nullable=True)
     median_algbw_bytes_per_s = Column("median_algbw_bytes_per_s", pl.Float64, "median algbw", nullable=True)
     median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw", nullable=True)
     max_busbw_bytes_per_s = Column("max_busbw_bytes_per_s", pl.Float64, "best busbw", nullable=True)
 
 
 class RankWaitRows(Table):
-    """What each rank waited for others, sorted by rank; complete collectives only."""
+    """What each rank waited for others, sorted by rank; complete, uncut collectives only."""
 
     rank = Column("rank", pl.Int32, "global rank")
-    num_collectives = Column("num_collectives", pl.Int64, "collectives it took part in")
+    num_collectives = Column("num_collectives", pl.Int64, "complete, uncut collectives it took part in")
     wait_ns = Column("wait_ns", pl.Int64, "sum of its waits, overlapped or not")
-    cut_wait_ns = Column("cut_wait_ns", pl.Int64, "part of it in collectives that the edge of a window cuts")
     num_last = Column("num_last", pl.Int64, "collectives at which it arrived last")
+    num_cut = Column("num_cut", pl.Int64, "collectives at the edge of a rank's window, left out of these")
+    cut_wait_ns = Column("cut_wait_ns", pl.Int64, "waits seen in those, which may be the profiler's doing")
 
 
 class CollectiveRooflineRows(Table):
@@ -143,7 +155,7 @@ class CollectiveRooflineRows(Table):
     message_bytes = Column("message_bytes", pl.Int64, "full message")
     num_collectives = Column("num_collectives", pl.Int64, "collectives in the row")
     total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers")
-    median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw")
+    median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw (lower of two)")
     max_busbw_bytes_per_s = Column("max_busbw_bytes_per_s", pl.Float64, "best busbw")
     ceiling_bytes_per_s = Column("ceiling_bytes_per_s", pl.Float64, "what the links allow, one way", nullable=True)
     attained_ratio = Column("attained_ratio", pl.Float64, "median busbw / ceiling", nullable=True)

@@ -3,7 +3,9 @@
 Symmetric operations: transfer = last end - last arrival, and a rank waits from its arrival to the last. Broadcast and
 scatter: receivers wait for the root, and nobody for a receiver; reduce and gather: the root waits for all; send and
 recv: each side for the other. When ranks of the group are missing, a wait is at least what is seen and a transfer at
-most. Bandwidth: `scope.definitions`.
+most, and what the last rank imposed is unknown. When ranks were in a collective before another's recording began (it is
+cut), what they waited may be the profiler's doing: the sum of its waits and what it imposed are unknown; its transfer,
+which begins at the last arrival, is not touched. Bandwidth: `scope.definitions`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.clock import SAME_CLOCK_NS, ClockAlignment, ClockOffset, compute_clock_alignment, on_reference_clock
+from scope.analysis.clock import ClockAlignment, ClockOffset, compute_clock_alignment, on_reference_clock
 from scope.analysis.collective_bandwidth import BANDWIDTH_REASON, RESIDUAL_NS, with_bandwidth
 from scope.analysis.collective_tables import (
     CollectiveRows,
@@ -37,6 +39,7 @@ _ROOT_ARRIVAL: Final = "root_arrival_ns"
 _HAS_ROOT: Final = "has_root"
 _LAST_IS_ROOT: Final = "last_is_root"
 _SECOND: Final = "second_last_arrival_ns"
+_CUT: Final = "a rank's recording began while others were in it: what they waited may be the profiler's doing"
 
 
 class Collectives(Result, frozen=True, kw_only=True):
@@ -65,7 +68,7 @@ class Collectives(Result, frozen=True, kw_only=True):
     num_incomplete: int
     """Collectives that some rank of the group is missing from."""
     num_cut: int
-    """Collectives in which some ranks were before another rank's recording began."""
+    """Collectives in which some ranks were before another rank's recording began: their waits count nowhere."""
     is_group_assumed: bool
     """Some calls carry no group: they were matched by operation and ordinal over all ranks."""
 
@@ -140,7 +143,7 @@ def _timed(matched: Matched, clock: ClockAlignment) -> pl.DataFrame:
     instants = (CollectiveCalls.start_ns, CollectiveCalls.end_ns, MatchedCalls.window_start_ns)
     calls = on_reference_clock(matched.calls, clock, instants=instants)
     clocks = pl.DataFrame(
-        [(each.rank, each.interval_ns, _clock_error(each), _scatter(each)) for each in clock.offsets],
+        [(each.rank, each.interval_ns, each.error_ns, _scatter(each)) for each in clock.offsets],
         schema={
             MatchedCalls.rank: pl.Int32,
             MatchedCalls.clock_interval_ns: pl.Int64,
@@ -155,20 +158,9 @@ def _timed(matched: Matched, clock: ClockAlignment) -> pl.DataFrame:
 
 
 def _scatter(offset: ClockOffset) -> int | None:
-    """Return how far a rank's ends scatter, at most what the calls allow."""
-    known = [each for each in (offset.residual_ns, offset.interval_ns) if each is not None]
+    """Return how far a rank's ends scatter, at most what its clock is probably wrong by."""
+    known = [each for each in (offset.residual_ns, offset.error_ns) if each is not None]
     return min(known, default=None)
-
-
-def _clock_error(offset: ClockOffset) -> int | None:
-    """Return how wrong a rank's clock probably is.
-
-    The interval holds the offset whatever the ranks did, so that a rank which is always late makes it as wide as it is
-    late. But ranks leave a symmetric collective together, which is what the estimate rests on.
-    """
-    if offset.interval_ns is None or offset.residual_ns is None:
-        return offset.interval_ns
-    return min(offset.interval_ns, 2 * (SAME_CLOCK_NS + offset.residual_ns))
 
 
 def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
@@ -261,6 +253,7 @@ def _with_waits(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .group_by(MatchedCalls.collective_id)
         .agg(pl.when(wait.null_count() == 0).then(wait.sum()).alias(CollectiveRows.total_wait_ns))
     )
+    is_cut, is_complete = pl.col(CollectiveRows.is_cut), pl.col(CollectiveRows.is_complete)
     joined = collectives.join(totals, on=CollectiveRows.collective_id, how="left", maintain_order="left")
     operation, last_is_root = pl.col(CollectiveRows.operation), pl.col(_LAST_IS_ROOT)
     alone = pl.col(CollectiveRows.last_arrival_ns) - pl.col(_SECOND)
@@ -273,12 +266,15 @@ def _with_waits(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         .then(alone)
     )
     several = pl.col(CollectiveRows.num_ranks_seen) > 1
+    # A rank that is not seen may have come between the last two that are.
+    is_known = several & is_complete & ~is_cut
     rooted = operation.is_in((*_FROM_ROOT, *_TO_ROOT))
     return joined.with_columns(
-        pl.when(several).then(imposed).alias(CollectiveRows.imposed_wait_ns),
+        pl.when(is_known).then(imposed).alias(CollectiveRows.imposed_wait_ns),
+        pl.when(~is_cut).then(CollectiveRows.total_wait_ns).alias(CollectiveRows.total_wait_ns),
         pl.concat_str(
-            pl.when(pl.col(CollectiveRows.is_cut)).then(pl.lit("a rank's recording began while others were in it")),
-            pl.when(~pl.col(CollectiveRows.is_complete)).then(_missing()),
+            pl.when(is_cut).then(pl.lit(_CUT)),
+            pl.when(~is_complete).then(_missing()),
             pl.when(pl.col(CollectiveRows.transfer_ns).is_null()).then(
                 pl.lit("no transfer: it ends at the last arrival")
             ),
@@ -295,7 +291,10 @@ def _with_waits(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _missing() -> pl.Expr:
     group = pl.col(CollectiveRows.num_ranks).cast(pl.String).fill_null("an unknown number of")
-    bound = pl.lit(" ranks seen: waits are at least, transfer at most, bandwidth at least")
+    bound = pl.lit(
+        " ranks seen: waits are at least, transfer at most, bandwidth at least; imposed wait unknown, since one that "
+        "is not seen may have come between"
+    )
     return pl.concat_str(pl.col(CollectiveRows.num_ranks_seen).cast(pl.String), pl.lit(" of "), group, bound)
 
 
@@ -311,29 +310,36 @@ def _summary(collectives: pl.DataFrame) -> pl.DataFrame:
         CollectiveSummaryRows.tier,
     )
     is_measured = pl.col(CollectiveRows.is_complete)
+    is_uncut = is_measured & ~pl.col(CollectiveRows.is_cut)
 
-    def of_measured(name: str) -> pl.Expr:
+    def measured(name: str) -> pl.Expr:
         return pl.col(name).filter(is_measured)
 
-    def total(name: str) -> pl.Expr:
-        return pl.when(of_measured(name).count() > 0).then(of_measured(name).sum()).alias(name)
+    def total(name: str, counts: pl.Expr) -> pl.Expr:
+        known = pl.col(name).filter(counts)
+        return pl.when(known.count() > 0).then(known.sum()).alias(name)
 
     transfer, busbw = CollectiveRows.transfer_ns, CollectiveRows.busbw_bytes_per_s
     table = collectives.group_by(keys).agg(
         pl.len().cast(pl.Int64).alias(CollectiveSummaryRows.num_collectives),
         is_measured.sum().cast(pl.Int64).alias(CollectiveSummaryRows.num_measured),
-        total(transfer).alias(CollectiveSummaryRows.total_transfer_ns),
-        of_measured(transfer).quantile(0.5, "lower").cast(pl.Int64).alias(CollectiveSummaryRows.median_transfer_ns),
-        total(CollectiveRows.total_wait_ns),
-        of_measured(CollectiveRows.is_cut).sum().cast(pl.Int64).alias(CollectiveSummaryRows.num_cut),
-        of_measured(CollectiveRows.skew_ns).max().alias(CollectiveSummaryRows.max_skew_ns),
-        of_measured(CollectiveRows.algbw_bytes_per_s).median().alias(CollectiveSummaryRows.median_algbw_bytes_per_s),
-        of_measured(busbw).median().alias(CollectiveSummaryRows.median_busbw_bytes_per_s),
-        of_measured(busbw).max().alias(CollectiveSummaryRows.max_busbw_bytes_per_s),
+        total(transfer, is_measured).alias(CollectiveSummaryRows.total_transfer_ns),
+        _lower_median(measured(transfer)).cast(pl.Int64).alias(CollectiveSummaryRows.median_transfer_ns),
+        total(CollectiveRows.total_wait_ns, is_uncut),
+        measured(CollectiveRows.is_cut).sum().cast(pl.Int64).alias(CollectiveSummaryRows.num_cut),
+        pl.col(CollectiveRows.skew_ns).filter(is_uncut).max().alias(CollectiveSummaryRows.max_skew_ns),
+        _lower_median(measured(CollectiveRows.algbw_bytes_per_s)).alias(CollectiveSummaryRows.median_algbw_bytes_per_s),
+        _lower_median(measured(busbw)).alias(CollectiveSummaryRows.median_busbw_bytes_per_s),
+        measured(busbw).max().alias(CollectiveSummaryRows.max_busbw_bytes_per_s),
     )
     cost = pl.sum_horizontal(CollectiveSummaryRows.total_transfer_ns, CollectiveSummaryRows.total_wait_ns)
     ordered = table.sort(cost, *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
     return CollectiveSummaryRows.check(ordered.select(CollectiveSummaryRows.schema().names()))
+
+
+def _lower_median(values: pl.Expr) -> pl.Expr:
+    """Return the median, of two in the middle the lower, so that it is a value that occurs."""
+    return values.quantile(0.5, "lower")
 
 
 def _rank_waits(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
@@ -341,15 +347,17 @@ def _rank_waits(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     measured = collectives.filter(CollectiveRows.is_complete).select(
         CollectiveRows.collective_id, CollectiveRows.last_rank, CollectiveRows.skew_ns, CollectiveRows.is_cut
     )
+    is_uncut = ~pl.col(CollectiveRows.is_cut)
     is_last = (pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)) & (pl.col(CollectiveRows.skew_ns) > 0)
     table = (
         calls.join(measured, on=MatchedCalls.collective_id)
         .group_by(MatchedCalls.rank)
         .agg(
-            pl.len().cast(pl.Int64).alias(RankWaitRows.num_collectives),
-            pl.col(MatchedCalls.wait_ns).sum(),
-            pl.col(MatchedCalls.wait_ns).filter(CollectiveRows.is_cut).sum().alias(RankWaitRows.cut_wait_ns),
-            is_last.sum().cast(pl.Int64).alias(RankWaitRows.num_last),
+            is_uncut.sum().cast(pl.Int64).alias(RankWaitRows.num_collectives),
+            pl.col(MatchedCalls.wait_ns).filter(is_uncut).sum(),
+            (is_last & is_uncut).sum().cast(pl.Int64).alias(RankWaitRows.num_last),
+            (~is_uncut).sum().cast(pl.Int64).alias(RankWaitRows.num_cut),
+            pl.col(MatchedCalls.wait_ns).filter(~is_uncut).sum().alias(RankWaitRows.cut_wait_ns),
         )
         .sort(RankWaitRows.rank)
     )

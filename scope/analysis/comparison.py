@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.host import host_events
+from scope.analysis.host import host_events, merge_operators
 from scope.analysis.result import Result
 from scope.analysis.spans import SPAN_NS
 from scope.trace.columns import Column, Table
@@ -138,7 +138,7 @@ def _median_step(steps: pl.DataFrame) -> int | None:
 
 
 def _events(trace: RankTrace, by_step: bool) -> pl.DataFrame:
-    events = host_events(trace) if trace.is_host_timeline else trace.device_events
+    events = merge_operators(host_events(trace)) if trace.is_host_timeline else trace.device_events
     whole = trace.steps.filter(~pl.col(Steps.is_cut))[Steps.step_id]
     return events.filter(pl.col(DeviceEvents.step_id).is_in(whole.implode())) if by_step else events
 

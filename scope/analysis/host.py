@@ -1,8 +1,10 @@
 """The host timeline: compute and communication of training on CPUs, as events of the device `HOST`.
 
-Compute is the leaf operators of the threads that run the steps or autograd, less those that only start a collective
-or wait for one. Communication is the ranges of the collectives themselves (`gloo:*`). Host ranges and device events
-are never mixed: a trace has either.
+Compute is the time that the threads of the steps and of autograd spend in operators: every instant counts for the
+innermost operator that runs, so that the self times of a thread's operators sum to the union of their spans. Not
+compute are operators that start a collective or wait for one, and the self time of those around `c10d::*`, which may
+block there without saying so. Communication is the ranges of the collectives themselves (`gloo:*`). Host ranges and
+device events are never mixed: a trace has either.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.trace.nesting import innermost
 from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops, Steps
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ HOST: Final = -1
 """The device index under which a host timeline is shown."""
 
 _AUTOGRAD: Final = "autograd::"
+_BLOCKING: Final = r"^c10d::|^record_param_comms$"
+_FUNCTIONAL: Final = r"^_?c10d_functional::"
 _NOT_COMPUTE: Final = r"^c10d::|^_?c10d_functional::|^record_param_comms$|::wait(_tensor)?_?$|^(gloo|nccl):"
 
 
@@ -44,13 +49,40 @@ def host_events(trace: RankTrace) -> pl.DataFrame:
     )
 
 
+def merge_operators(events: pl.DataFrame) -> pl.DataFrame:
+    """Return the events of a host timeline with the pieces of each operator put together: one row an operator.
+
+    Its span begins with its first piece and is as long as the self time of all pieces together, so that counts are
+    those of operators and lengths their self times. Where it lies in time is then no longer true of its end.
+    """
+    is_piece = pl.col(DeviceEvents.category) == "compute"
+    lengths = (pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)).sum().over(DeviceEvents.op_id)
+    whole = (
+        events.filter(is_piece)
+        .with_columns(
+            (pl.col(DeviceEvents.start_ns).min().over(DeviceEvents.op_id) + lengths).alias(DeviceEvents.end_ns)
+        )
+        .unique(DeviceEvents.op_id, keep="first", maintain_order=True)
+    )
+    return pl.concat([whole, events.filter(~is_piece)]).sort(DeviceEvents.event_id)
+
+
 def _compute(ops: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the leaf operators that compute."""
+    """Return the pieces of time in which an operator that computes is the innermost of its thread."""
     name = pl.col(Ops.name).cast(pl.String)
     autograd = ops.filter(name.str.starts_with(_AUTOGRAD))[Ops.thread]
     threads = pl.concat([autograd, steps[Steps.thread]]).unique()
     chosen = ops if threads.is_empty() else ops.filter(pl.col(Ops.thread).is_in(threads.implode()))
-    return chosen.filter(pl.col(Ops.is_leaf), ~name.str.contains(_NOT_COMPUTE)).select(
+    instants = pl.concat(
+        [chosen.select(Ops.thread, Ops.start_ns), chosen.select(Ops.thread, pl.col(Ops.end_ns).alias(Ops.start_ns))]
+    )
+    pieces = instants.unique().sort(Ops.thread, Ops.start_ns)
+    pieces = pieces.with_columns(
+        pl.col(Ops.start_ns).shift(-1).over(Ops.thread).alias(Ops.end_ns),
+        innermost(pieces, ops.select(Ops.thread, Ops.start_ns, Ops.end_ns, Ops.parent_id)).alias(Ops.op_id),
+    )
+    facts = ops.filter(~name.str.contains(_NOT_COMPUTE), ~pl.col(Ops.op_id).is_in(_around_blocking(ops).implode()))
+    return pieces.join(facts.select(Ops.op_id, Ops.name, Ops.step_id), on=Ops.op_id).select(
         pl.col(Ops.thread).alias(DeviceEvents.stream),
         pl.lit("compute", dtype=DeviceEvents.category.dtype).alias(DeviceEvents.category),
         pl.lit("other", dtype=DeviceEvents.kernel_class.dtype).alias(DeviceEvents.kernel_class),
@@ -60,6 +92,23 @@ def _compute(ops: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         pl.col(Ops.op_id).alias(DeviceEvents.op_id),
         pl.col(Ops.step_id).alias(DeviceEvents.step_id),
     )
+
+
+def _around_blocking(ops: pl.DataFrame) -> pl.Series:
+    """Return the operators that contain a call of c10d, whose wait is no operator of its own.
+
+    Functional collectives have one (`wait_tensor`), so what is around them computes.
+    """
+    name = ops[Ops.name].cast(pl.String)
+    is_functional = name.str.contains(_FUNCTIONAL)
+    parent = ops[Ops.parent_id]
+    around = pl.Series(dtype=Ops.op_id.dtype)
+    turn = parent.filter(name.str.contains(_BLOCKING)).drop_nulls().unique()
+    while len(turn):
+        turn = turn.filter(~is_functional.gather(turn) & ~turn.is_in(around.implode()))
+        around = pl.concat([around, turn])
+        turn = parent.gather(turn).drop_nulls().unique()
+    return around
 
 
 def _communication(calls: pl.DataFrame) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis import spans
+from scope.analysis.host import merge_operators
 from scope.analysis.lineage import inherit
 from scope.trace.columns import Column, Table
 from scope.trace.schema import CATEGORIES, KERNEL_CLASSES, DeviceEvents, Launches, Ops, PythonCalls
@@ -59,14 +60,15 @@ class KeyedEvents(Table):
 
 
 def key_events(timeline: Timeline, *, by: KernelKey) -> pl.DataFrame:
-    """Return the table `KeyedEvents` of one rank.
+    """Return the table `KeyedEvents` of one rank; on a host timeline one row an operator, of its self time.
 
     Args:
         timeline: One rank's events.
         by: What to group by. `module` needs the Python calls in the trace; without them every key is null.
     """
-    return timeline.events.select(
-        _keys(timeline.trace, timeline.events, by).alias(KeyedEvents.key),
+    events = merge_operators(timeline.events) if timeline.trace.is_host_timeline else timeline.events
+    return events.select(
+        _keys(timeline.trace, events, by).alias(KeyedEvents.key),
         DeviceEvents.category,
         DeviceEvents.kernel_class,
         spans.SPAN_NS.alias(KeyedEvents.length_ns),

@@ -141,7 +141,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
 
 
 def _judged(collectives: Collectives) -> pl.DataFrame:
-    """Return the calls of complete symmetric collectives among peers."""
+    """Return the calls of complete, uncut symmetric collectives among peers."""
     groups = collectives.groups
     pipelines = _pipelines(groups)
     peers = [
@@ -151,6 +151,7 @@ def _judged(collectives: Collectives) -> pl.DataFrame:
     ]
     rows = collectives.collectives.filter(
         CollectiveRows.is_complete,
+        ~pl.col(CollectiveRows.is_cut),
         pl.col(CollectiveRows.operation).is_in(SYMMETRIC),
         pl.col(CollectiveRows.num_ranks_seen) > 1,
         pl.col(CollectiveRows.clock_error_ns).is_not_null(),
@@ -251,21 +252,16 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         CollectiveRows.last_rank,
         CollectiveRows.imposed_wait_ns,
         CollectiveRows.clock_error_ns,
-        CollectiveRows.last_arrival_ns,
     )
     calls = own.join(rows, on=MatchedCalls.collective_id)
     is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
     time = pl.col(_OWN)
-    begun = pl.col(MatchedCalls.window_start_ns).filter(is_last).first()
     found = calls.group_by(MatchedCalls.collective_id).agg(
         pl.col(CollectiveRows.group_id).first(),
         pl.col(MatchedCalls.step_number).first(),
         pl.col(CollectiveRows.last_rank).first(),
         pl.col(CollectiveRows.clock_error_ns).first(),
-        # What others waited before the last rank's recording began may be the profiler's doing.
-        pl.min_horizontal(
-            pl.col(CollectiveRows.imposed_wait_ns).first(), pl.col(CollectiveRows.last_arrival_ns).first() - begun
-        ).alias(CollectiveRows.imposed_wait_ns),
+        pl.col(CollectiveRows.imposed_wait_ns).first(),
         (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
         # Of two ranks neither shows what is usual.
         pl.when(pl.len() > 2).then((time - time.median()).abs().median()).otherwise(0.0).alias(_FLOOR),

@@ -172,7 +172,7 @@ _COLLECTIVE_COUNTS: Final = {
     "num_ambiguous": "Calls left out because their partners cannot be told.",
     "num_unmatchable": "Calls whose peers or group are unknown.",
     "num_incomplete": "Collectives that some rank of the group is missing from.",
-    "num_cut": "Collectives at the edge of some rank's window, left out of times.",
+    "num_cut": "Collectives at the edge of some rank's window, left out of waits and skews.",
 }
 
 

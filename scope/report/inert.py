@@ -15,6 +15,9 @@ UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "＝", "＋", "－", "＠")
+_LINK_STARTS: Final = re.compile(r"://|@|\bwww(?=\.)", re.IGNORECASE)
+_WORD_JOINER: Final = "\u2060"
+"""Takes no room and breaks no line. A bare address with one in it is no link; escaping alone does not stop those."""
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&])")
 
 
@@ -57,11 +60,16 @@ def html_text(text: str) -> str:
 def markdown_text(text: str) -> str:
     r"""Return `text` so that Markdown shows it letter by letter: no link, image, emphasis, table cell or formula.
 
+    An address of the web or of mail gets an invisible character that keeps it from becoming a link by itself.
+
     Examples:
         >>> markdown_text("[a](b)")
         '\\[a\\]\\(b\\)'
+        >>> markdown_text("www.a")
+        'www\u2060\\.a'
     """
-    return _MARKDOWN.sub(r"\\\1", visible(text))
+    unlinked = _LINK_STARTS.sub(lambda match: match[0] + _WORD_JOINER, visible(text))
+    return _MARKDOWN.sub(r"\\\1", unlinked)
 
 
 def shortened(text: str, *, length: int) -> str:

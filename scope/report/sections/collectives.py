@@ -40,13 +40,14 @@ _SUMMARY: Final = (
     CollectiveSummaryRows.max_skew_ns,
     CollectiveSummaryRows.tier,
     CollectiveSummaryRows.num_measured,
+    CollectiveSummaryRows.num_cut,
     CollectiveSummaryRows.max_busbw_bytes_per_s,
     CollectiveSummaryRows.variant,
     CollectiveSummaryRows.library,
 )
 _SUMMARY_HEADINGS: Final = (
     "operation", "message", "dtype", "count", "transfer", "wait", "median transfer", "busbw", "algbw", "largest skew",
-    "tier", "measured", "best busbw", "variant", "library",
+    "tier", "measured", "cut", "best busbw", "variant", "library",
 )  # fmt: skip
 _CALLS: Final = (
     CollectiveRows.operation,
@@ -67,12 +68,14 @@ _CALLS: Final = (
     CollectiveRows.tier,
     CollectiveRows.dtype,
     CollectiveRows.clock_interval_ns,
+    CollectiveRows.clock_error_ns,
     CollectiveRows.first_arrival_ns,
     CollectiveRows.end_ns,
 )
 _CALL_HEADINGS: Final = (
     "operation", "message", "step", "sequence", "transfer", "skew", "last rank", "imposed wait", "wait", "busbw",
-    "algbw", "ranks seen", "ranks", "complete", "cut", "tier", "dtype", "clock interval", "first arrival", "end",
+    "algbw", "ranks seen", "ranks", "complete", "cut", "tier", "dtype", "clock interval", "clock error",
+    "first arrival", "end",
 )  # fmt: skip
 _POINTS: Final = (
     CollectiveRooflineRows.operation,
@@ -119,16 +122,29 @@ WAIT_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     frame_column(RankWaitRows.wait_ns, "waited"),
     frame_column(RankWaitRows.num_last, "arrived last"),
     frame_column(RankWaitRows.num_collectives, "collectives"),
+    frame_column(RankWaitRows.num_cut, "cut"),
+    frame_column(RankWaitRows.cut_wait_ns, "waited in cut"),
 )
 CLOCK_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("rank", "rank", "Global rank.", unit="id"),
     column("reference_rank", "reference", "Rank whose clock this one is compared with.", unit="id"),
-    column("offset_ns", "offset", "Estimate: the rank's time less the reference's."),
-    column("low_ns", "at least", "The offset is at least this, whatever the ranks waited."),
+    column(
+        "offset_ns",
+        "offset",
+        "Estimate of the rank's time less the reference's: the median difference of the ends of common collectives.",
+    ),
+    column("low_ns", "at least", "The offset is at least this, whatever the ranks did."),
     column("high_ns", "at most", "The offset is at most this."),
     column("drift_ppb", "drift (ppb)", "How much faster the clock runs, nanoseconds a second.", unit="number"),
     column("residual_ns", "residual", "Median distance of the ends of common collectives after the estimate."),
-    column("is_applied", "applied", "Offset and drift were taken off the rank's instants."),
+    column("is_applied", "applied", "Offset and drift were taken off the rank's instants; else it stays as recorded."),
+    column(
+        "assumption",
+        "assumes",
+        "What the clock of figures rests on: `reference`; `one host` or `clocks agree` (within 10 us): left as "
+        "recorded; `ends together`: ranks leave symmetric collectives together, and the estimate was taken off.",
+    ),
+    column("error_ns", "probable error", "How wrong that clock is if the assumption holds."),
     column("num_collectives", "collectives", "Collectives that the estimate rests on."),
 )
 EXPOSED_COLUMNS: Final[tuple[ReportColumn, ...]] = (
@@ -141,7 +157,19 @@ EXPOSED_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     frame_column(ExposedCollectives.num_ranks, "ranks"),
 )
 _UNKNOWN: Final = "the trace does not say it"
-_NOT_MEASURED: Final = "no collective of this row is complete and uncut"
+_NO_TOPOLOGY: Final = "unknown which ranks share a node (--ranks-per-node or --topology says it)"
+_NOT_MEASURED: Final = "no collective of this row is complete"
+_NO_WAIT: Final = "no collective of this row is complete and uncut"
+_CALL_REASONS: Final = {
+    CollectiveRows.message_bytes: "its operation has no message, or the trace does not say its size",
+    CollectiveRows.step_number: "it was launched in no step",
+    CollectiveRows.num_ranks: "the trace does not say its group",
+    CollectiveRows.tier: _NO_TOPOLOGY,
+    CollectiveRows.dtype: _UNKNOWN,
+    CollectiveRows.clock_interval_ns: "its calls do not bound the clocks of its ranks from both sides",
+    CollectiveRows.clock_error_ns: "its calls do not bound the clocks of its ranks from both sides",
+}
+"""Why a figure of a collective is null, where the remark of its row, which is about times, does not say it."""
 
 
 def group_names(collectives: Collectives) -> dict[int, str]:
@@ -186,7 +214,9 @@ def collectives_table(collectives: Collectives) -> ReportTable:
     reasons |= {
         CollectiveSummaryRows.message_bytes: _UNKNOWN,
         CollectiveSummaryRows.dtype: _UNKNOWN,
-        CollectiveSummaryRows.tier: "unknown which ranks share a node (--ranks-per-node or --topology says it)",
+        CollectiveSummaryRows.tier: _NO_TOPOLOGY,
+        CollectiveSummaryRows.total_wait_ns: _NO_WAIT,
+        CollectiveSummaryRows.max_skew_ns: _NO_WAIT,
     }
     names = group_names(collectives)
     ids = collectives.summary[CollectiveSummaryRows.group_id].to_list()
@@ -201,9 +231,12 @@ def collective_calls_table(collectives: Collectives) -> ReportTable:
     frame = collectives.collectives
     keys = frame.select(CollectiveRows.collective_id, CollectiveRows.group_id, CollectiveRows.reason)
     rows: list[tuple[Cell, ...]] = []
+    absences = [Absent(_CALL_REASONS[name]) if name in _CALL_REASONS else None for name in _CALLS]
     for (collective_id, group_id, reason), row in zip(keys.iter_rows(), frame_rows(frame, _CALLS), strict=True):
         why = Absent(reason or _UNKNOWN)
-        cells = tuple(why if isinstance(cell, Absent) else cell for cell in row)
+        cells = tuple(
+            (own or why) if isinstance(cell, Absent) else cell for cell, own in zip(row, absences, strict=True)
+        )
         rows.append((collective_id, names[group_id], *cells, reason or Absent("nothing to remark")))
     return whole_table("collectives", "Collectives one by one", CALL_COLUMNS, rows, notes=_match_notes(collectives))
 
@@ -211,10 +244,14 @@ def collective_calls_table(collectives: Collectives) -> ReportTable:
 def collective_roofline_table(roofline: CollectiveRoofline) -> ReportTable:
     """Return message sizes with their bus bandwidth and what the links allow."""
     reasons = roofline.points[CollectiveRooflineRows.reason].to_list()
+    dtype = Absent(_UNKNOWN)
     rows: list[tuple[Cell, ...]] = []
     for reason, row in zip(reasons, frame_rows(roofline.points, _POINTS), strict=True):
         why = Absent(reason or _UNKNOWN)
-        cells = tuple(why if isinstance(cell, Absent) else cell for cell in row)
+        cells = tuple(
+            (dtype if name == CollectiveRooflineRows.dtype else why) if isinstance(cell, Absent) else cell
+            for cell, name in zip(row, _POINTS, strict=True)
+        )
         rows.append((*cells, reason or Absent("the ceiling is known")))
     notes = [f"Links: {roofline.links.source}. Bandwidth is decimal and one way, as in nccl-tests."]
     if roofline.num_without_bandwidth:
@@ -229,9 +266,16 @@ def rank_waits_table(collectives: Collectives) -> ReportTable:
     """Return what each rank waited for others."""
     rows = frame_rows(
         collectives.rank_waits,
-        (RankWaitRows.rank, RankWaitRows.wait_ns, RankWaitRows.num_last, RankWaitRows.num_collectives),
+        (
+            RankWaitRows.rank,
+            RankWaitRows.wait_ns,
+            RankWaitRows.num_last,
+            RankWaitRows.num_collectives,
+            RankWaitRows.num_cut,
+            RankWaitRows.cut_wait_ns,
+        ),
     )
-    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows)
+    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows, notes=_cut_note(collectives))
 
 
 def clock_table(collectives: Collectives) -> ReportTable:
@@ -258,7 +302,14 @@ def _match_notes(collectives: Collectives) -> Iterator[str]:
             yield f"{count:,} of {collectives.num_calls:,} {words}."
     if collectives.num_incomplete:
         yield f"{collectives.num_incomplete:,} collectives miss ranks: waits are at least, transfers at most."
-    if collectives.num_cut:
-        yield f"{collectives.num_cut:,} collectives at the edge of a rank's window are left out of times."
+    yield from _cut_note(collectives)
     if collectives.is_group_assumed:
         yield "Some calls carry no group: they were matched by operation and order over all ranks."
+
+
+def _cut_note(collectives: Collectives) -> Iterator[str]:
+    if collectives.num_cut:
+        yield (
+            f"{collectives.num_cut:,} collectives at the edge of a rank's window are left out of waits and skews: "
+            "ranks were in them before another's recording began."
+        )

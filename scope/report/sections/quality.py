@@ -30,12 +30,15 @@ _MEANINGS: Final[dict[str, tuple[str, str]]] = {
     ),
     "steps_found": ("steps", "Profiler steps."),
     "missing_ranks": ("missing ranks", MISSING_RANKS),
-    "clock_interval_ns": ("clock interval", "Width of the interval that the clock offset is known to."),
+    "clock_interval_ns": (
+        "clock interval",
+        "Width of the interval that holds its offset whatever the ranks did.",
+    ),
     "attributed_ratio": ("attributed", "Share of device time whose operator is known."),
     "roofline_coverage_ratio": ("on the roofline", "Share of compute time that the roofline places."),
 }
 _NOT_KNOWN: Final = {
-    "clock_interval_ns": "no collective was matched across ranks, so the clocks cannot be compared",
+    "clock_interval_ns": "no collective that was matched across ranks bounds its clock from both sides",
     "host_overlaps": "the operators were not read",
     "attributed_ratio": "no device event to attribute",
     "roofline_coverage_ratio": "no compute kernels, or the roofline was not asked for",

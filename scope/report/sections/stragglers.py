@@ -24,7 +24,11 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("memory_excess_ns", "excess memory", "Copies and allocation beyond the peers' median."),
     column("host_excess_ns", "excess host", "Other idle time beyond the peers' median."),
     column("peers", "peers", "Ranks that it is compared with."),
-    column("noise_floor_ns", "noise floor", "Lateness below the clock interval plus this is held against nobody."),
+    column(
+        "noise_floor_ns",
+        "noise floor",
+        "Lateness below the clocks' probable error plus this counts for nobody.",
+    ),
 )
 _PLAIN: Final = (
     "rank", "imposed_wait_ns", "reason", "num_collectives", "num_steps", "worst_step_number",

@@ -92,10 +92,10 @@ def test_bounds_equal_shortest_paths(work: list[tuple[int, int, int, int]], offs
         assert offset.low_ns is not None
         assert offset.high_ns is not None
         assert offset.low_ns <= clocks[offset.rank] <= offset.high_ns
-        if found.is_corrected:
-            assert (offset.low_ns, offset.high_ns) == (low, high)
-        else:
-            assert (offset.low_ns, offset.high_ns) == (max(low, -SAME_CLOCK_NS), min(high, SAME_CLOCK_NS))
+        assert (offset.low_ns, offset.high_ns) == (low, high)
+        assert offset.error_ns is not None
+        if not found.is_corrected:
+            assert offset.error_ns == min(high, SAME_CLOCK_NS) - max(low, -SAME_CLOCK_NS)
 
 
 def test_components_are_kept_apart() -> None:
@@ -121,11 +121,39 @@ def test_broadcast_bounds_one_side_only() -> None:
     calls = _calls([[(0, 1_000_001, 1_000_101), (1, 3_000_001, 3_000_101)]], operation="broadcast")
     offset = _align(calls, range(2)).offsets[1]
     assert (offset.offset_ns, offset.is_applied) == (0, False)
-    assert offset.high_ns == SAME_CLOCK_NS
+    # The receiver ends 2.0001 ms after the root arrives; nothing tells how far it may run behind.
+    assert (offset.low_ns, offset.high_ns) == (None, 3_000_101 - 1_000_001)
+    assert offset.error_ns == 2 * SAME_CLOCK_NS
     behind = _calls([[(0, 1_000_001, 1_000_101), (1, 3_001, 3_101)]], operation="broadcast")
     offset = _align(behind, range(2)).offsets[1]
     assert (offset.high_ns, offset.offset_ns) == (3_101 - 1_000_001, 3_101 - 1_000_001)
     assert offset.low_ns is None
+
+
+def test_a_clock_that_seems_to_agree_keeps_its_whole_interval() -> None:
+    """Rank 1 runs 14 us ahead and leaves 8 us early: the estimate is 6 us, the interval holds 14, not 10 us at most.
+
+    The true ends are 100 and 92 us after rank 0 arrives, and rank 1 arrives 1 us after it. So rank 1's clock shows an
+    arrival at 15 us and an end at 106 us: its offset is at least 15 - 100 and at most 106 - 0 us.
+    """
+    parts = [[(0, at + 1, at + 100_001), (1, at + 15_001, at + 106_001)] for at in range(0, 80_000_000, 10_000_000)]
+    for host in (None, "node"):
+        found = compute_clock_alignment(_calls(parts), hosts={0: host, 1: host}).check()
+        assert not found.is_corrected
+        offset = found.offsets[1]
+        assert (offset.low_ns, offset.high_ns) == (-85_000, 106_000)
+        assert offset.offset_ns == 6_000
+        assert offset.error_ns == 20_000
+        assert offset.assumption == ("clocks agree" if host is None else "one host")
+
+
+def test_an_estimate_on_one_host_is_not_held_to_what_clocks_of_one_host_are() -> None:
+    """Ends 200 us apart on one host give that estimate, which is not applied; the clock's error is 20 us at most."""
+    calls = _calls([[(0, 1, 900_001), (1, 5, 700_001)]])
+    offset = compute_clock_alignment(calls, hosts={0: "node", 1: "node"}).check().offsets[1]
+    assert (offset.offset_ns, offset.is_applied, offset.assumption) == (-200_000, False, "one host")
+    assert (offset.low_ns, offset.high_ns) == (5 - 900_001, 700_001 - 1)
+    assert offset.error_ns == 2 * SAME_CLOCK_NS
 
 
 def test_one_host_has_one_clock() -> None:

@@ -149,7 +149,9 @@ def test_missing_ranks_make_bounds(tmp_path: Path) -> None:
         assert not row["is_complete"]
         assert all(row["waits"][rank] <= each.waits_ns[rank] for rank in row["waits"])
         assert row["transfer_ns"] > each.transfer_ns
+        assert row["imposed_wait_ns"] is None
         assert "2 of 4 ranks seen" in row["reason"]
+        assert "imposed wait unknown" in row["reason"]
     assert result.summary["num_measured"].sum() == 0
     named = compute_stragglers(job, result)
     assert named.stragglers == ()
@@ -247,7 +249,10 @@ def test_recording_that_began_inside_a_collective(tmp_path: Path) -> None:
     result = compute_collectives(job)
     assert result.collectives["is_cut"].to_list() == [True, False, False]
     assert "began" in result.collectives["reason"][0]
-    assert result.collectives["imposed_wait_ns"][0] > 30 * NS_PER_MS
+    assert result.collectives["skew_ns"][0] > 30 * NS_PER_MS
+    for name in ("imposed_wait_ns", "total_wait_ns"):
+        assert [each is None for each in result.collectives[name]] == [True, False, False]
+    assert result.collectives["transfer_ns"].null_count() == 0
     named = compute_stragglers(job, result)
     assert all(each.imposed_wait_ns < NS_PER_MS for each in named.stragglers)
 

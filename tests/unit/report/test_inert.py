@@ -82,7 +82,7 @@ def test_html_shows_a_name_letter_by_letter(name: str) -> None:
 
 def test_markdown_shows_a_name_letter_by_letter() -> None:
     """Every character that Markdown reads is escaped."""
-    assert markdown_text("![x](http://a)|*b*") == "\\!\\[x\\]\\(http\\://a\\)\\|\\*b\\*"
+    assert markdown_text("![x](http://a)|*b*") == "\\!\\[x\\]\\(http\\://\u2060a\\)\\|\\*b\\*"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
