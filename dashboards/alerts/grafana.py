@@ -27,34 +27,54 @@ class Panel:
     queries: tuple[tuple[str, str], ...]
 
 
-_RUN: Final = 'run=~"$run"'
-_NODE: Final = 'instance=~"$node"'
+_RUN: Final = 'cluster=~"$cluster",run=~"$run"'
+_NODE: Final = 'cluster=~"$cluster",instance=~"$node"'
 
 ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "Is it running, and how fast",
         (
-            Panel("Tokens a second", "short", ((f"sum by (run) (scope:train_tokens:rate{{{_RUN}}})", "{{run}}"),)),
+            Panel(
+                "Tokens a second",
+                "short",
+                ((f"sum by (cluster, run) (scope:train_tokens:rate{{{_RUN}}})", "{{cluster}} {{run}}"),),
+            ),
             Panel(
                 "Model FLOPs utilisation",
                 "percentunit",
-                ((f"avg by (run) (scope_train_mfu_ratio{{{_RUN}}})", "{{run}}"),),
+                ((f"avg by (cluster, run) (scope_train_mfu_ratio{{{_RUN}}})", "{{cluster}} {{run}}"),),
             ),
             Panel(
                 "Step time, slowest rank and median rank",
                 "s",
                 (
-                    (f"max by (run) (scope_train_step_median_seconds{{{_RUN}}})", "{{run}} slowest"),
-                    (f"quantile by (run) (0.5, scope_train_step_median_seconds{{{_RUN}}})", "{{run}} median"),
+                    (
+                        f"max by (cluster, run) (scope_train_step_median_seconds{{{_RUN}}})",
+                        "{{cluster}} {{run}} slowest",
+                    ),
+                    (
+                        f"quantile by (cluster, run) (0.5, scope_train_step_median_seconds{{{_RUN}}})",
+                        "{{cluster}} {{run}} median",
+                    ),
                 ),
             ),
-            Panel("Goodput", "percentunit", ((f"min by (run) (scope_train_goodput_ratio{{{_RUN}}})", "{{run}}"),)),
+            Panel(
+                "Goodput",
+                "percentunit",
+                ((f"min by (cluster, run) (scope_train_goodput_ratio{{{_RUN}}})", "{{cluster}} {{run}}"),),
+            ),
             Panel(
                 "Ranks that run, and that are gone without a goodbye",
                 "short",
                 (
-                    (f"sum by (run) (scope_train_active{{{_RUN}}})", "{{run}} run"),
-                    (f"count by (run) (scope_train_lost_seconds{{{_RUN}}})", "{{run}} gone"),
+                    (
+                        f"sum by (cluster, run) (max by (cluster, run, rank) (scope_train_active{{{_RUN}}}))",
+                        "{{cluster}} {{run}} run",
+                    ),
+                    (
+                        f"count by (cluster, run) (max by (cluster, run, rank) (scope_train_lost_seconds{{{_RUN}}}))",
+                        "{{cluster}} {{run}} gone",
+                    ),
                 ),
             ),
         ),
@@ -62,11 +82,15 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "Where the step goes, and who is late",
         (
-            Panel("Share of the step by phase", "percentunit", ((f"scope:train_phase:ratio{{{_RUN}}}", "{{phase}}"),)),
+            Panel(
+                "Share of the step by phase",
+                "percentunit",
+                ((f"scope:train_phase:ratio{{{_RUN}}}", "{{cluster}} {{run}} {{phase}}"),),
+            ),
             Panel(
                 "Time a rank does not wait, of its step",
                 "percentunit",
-                ((f"scope:train_own_time:ratio{{{_RUN}}}", "rank {{rank}}"),),
+                ((f"scope:train_own_time:ratio{{{_RUN}}}", "{{cluster}} {{run}} rank {{rank}}"),),
             ),
             Panel(
                 "Collective bytes a second",
@@ -81,7 +105,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Peak memory of the last step",
                 "bytes",
-                ((f'scope_train_memory_bytes{{{_RUN},kind="allocated"}}', "rank {{rank}}"),),
+                ((f'scope_train_memory_bytes{{{_RUN},kind="allocated"}}', "{{cluster}} {{run}} rank {{rank}}"),),
             ),
         ),
     ),
@@ -92,16 +116,19 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Multiprocessors and tensor cores at work",
                 "percentunit",
                 (
-                    (f'scope_gpu_sm_active_ratio{{{_NODE},mig=""}}', "{{instance}} GPU {{gpu}} SM"),
-                    (f'scope_gpu_tensor_active_ratio{{{_NODE},mig=""}}', "{{instance}} GPU {{gpu}} tensor"),
+                    (f'scope_gpu_sm_active_ratio{{{_NODE},mig=""}}', "{{cluster}} {{instance}} GPU {{gpu}} SM"),
+                    (f'scope_gpu_tensor_active_ratio{{{_NODE},mig=""}}', "{{cluster}} {{instance}} GPU {{gpu}} tensor"),
                 ),
             ),
             Panel(
                 "Power, and its limit",
                 "watt",
                 (
-                    (f"scope_gpu_power_watts{{{_NODE}}}", "{{instance}} GPU {{gpu}}"),
-                    (f"max by (instance) (scope_gpu_power_limit_watts{{{_NODE}}})", "{{instance}} limit"),
+                    (f"scope_gpu_power_watts{{{_NODE}}}", "{{cluster}} {{instance}} GPU {{gpu}}"),
+                    (
+                        f"max by (cluster, instance) (scope_gpu_power_limit_watts{{{_NODE}}})",
+                        "{{cluster}} {{instance}} limit",
+                    ),
                 ),
             ),
             Panel(
@@ -110,7 +137,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         f'scope_gpu_temperature_celsius{{{_NODE},sensor!="margin"}}',
-                        "{{instance}} GPU {{gpu}} {{sensor}}",
+                        "{{cluster}} {{instance}} GPU {{gpu}} {{sensor}}",
                     ),
                 ),
             ),
@@ -120,7 +147,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         f'rate(scope_gpu_throttle_seconds_total{{{_NODE},reason=~"hw_.*"}}[5m])',
-                        "{{instance}} GPU {{gpu}} {{reason}}",
+                        "{{cluster}} {{instance}} GPU {{gpu}} {{reason}}",
                     ),
                 ),
             ),
@@ -132,17 +159,17 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "NVLink payload sent by a GPU",
                 "Bps",
-                ((f"scope:nvlink_transmit:rate{{{_NODE}}}", "{{instance}} GPU {{gpu}}"),),
+                ((f"scope:nvlink_transmit:rate{{{_NODE}}}", "{{cluster}} {{instance}} GPU {{gpu}}"),),
             ),
             Panel(
                 "Use of each NVLink, raw",
                 "percentunit",
-                ((f"scope:nvlink_use:ratio{{{_NODE}}}", "{{instance}} GPU {{gpu}} link {{link}}"),),
+                ((f"scope:nvlink_use:ratio{{{_NODE}}}", "{{cluster}} {{instance}} GPU {{gpu}} link {{link}}"),),
             ),
             Panel(
                 "Use of each RDMA port",
                 "percentunit",
-                ((f"scope:rdma_transmit_use:ratio{{{_NODE}}}", "{{instance}} {{device}}"),),
+                ((f"scope:rdma_transmit_use:ratio{{{_NODE}}}", "{{cluster}} {{instance}} {{device}}"),),
             ),
             Panel(
                 "Paused by flow control",
@@ -150,7 +177,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (
                         f'rate(scope_net_pfc_pause_seconds_total{{{_NODE},direction="rx"}}[5m])',
-                        "{{instance}} {{device}} priority {{priority}}",
+                        "{{cluster}} {{instance}} {{device}} priority {{priority}}",
                     ),
                 ),
             ),
@@ -166,19 +193,23 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                     (
                         f"rate(scope_nfs_queue_seconds_total{{{_NODE}}}[5m]) "
                         f"/ (rate(scope_nfs_operations_total{{{_NODE}}}[5m]) > 0)",
-                        "{{instance}} {{mount}} {{operation}}",
+                        "{{cluster}} {{instance}} {{mount}} {{operation}}",
                     ),
                 ),
             ),
             Panel("Firing alerts", "short", (('count by (alertname) (ALERTS{alertstate="firing"})', "{{alertname}}"),)),
-            Panel("Age of the last sample", "s", ((f"scope_exporter_sample_age_seconds{{{_NODE}}}", "{{instance}}"),)),
+            Panel(
+                "Age of the last sample",
+                "s",
+                ((f"scope_exporter_sample_age_seconds{{{_NODE}}}", "{{cluster}} {{instance}}"),),
+            ),
             Panel(
                 "Figures that could not be read",
                 "short",
                 (
                     (
                         f"increase(scope_exporter_sample_errors_total{{{_NODE}}}[1h])",
-                        "{{instance}} {{collector}} {{error}}",
+                        "{{cluster}} {{instance}} {{collector}} {{error}}",
                     ),
                 ),
             ),
@@ -249,6 +280,24 @@ def _variables() -> list[dict[str, Any]]:
         "refresh": 2,
         "current": {"text": "All", "value": "$__all"},
     }
-    run = {**chosen, "name": "run", "label": "Run", "query": "label_values(scope_train_active, run)"}
-    node = {**chosen, "name": "node", "label": "Node", "query": "label_values(scope_collector_up, instance)"}
-    return [source, run, node]
+    # All of them also where Prometheus knows no clusters: a label that is absent matches .*.
+    cluster = {
+        **chosen,
+        "name": "cluster",
+        "label": "Cluster",
+        "query": "label_values(scope_collector_up, cluster)",
+        "allValue": ".*",
+    }
+    run = {
+        **chosen,
+        "name": "run",
+        "label": "Run",
+        "query": 'label_values(scope_train_active{cluster=~"$cluster"}, run)',
+    }
+    node = {
+        **chosen,
+        "name": "node",
+        "label": "Node",
+        "query": 'label_values(scope_collector_up{cluster=~"$cluster"}, instance)',
+    }
+    return [source, cluster, run, node]

@@ -45,8 +45,9 @@ GPU_ALERTS: Final = (
         "ScopeGpuMissing",
         "scope-gpu",
         # Without any GPU there is no series to count: an exporter that answers and shows none shows 0.
-        "(count by (instance) (scope_gpu_info) or 0 * max by (instance) (scope_exporter_sample_age_seconds)) "
-        "< on (instance) max_over_time(scope:gpus:count[${remember}s:5m])",
+        "(count by (cluster, job, instance) (scope_gpu_info) "
+        "or 0 * max by (cluster, job, instance) (scope_exporter_sample_age_seconds)) "
+        "< on (cluster, job, instance) max_over_time(scope:gpus:count[${remember}s:5m])",
         "10m",
         "critical",
         "{{ $labels.instance }} shows only {{ $value }} GPUs",
@@ -116,9 +117,11 @@ GPU_ALERTS: Final = (
         "scope-gpu",
         # GPUs before Hopper do not count these seconds; there the reasons that are active at each scrape are counted,
         # hw_slowdown, which stands for both, where neither is told.
-        '(rate(scope_gpu_throttle_seconds_total{reason=~"hw_.*"}[5m]) > $throttle) or on (instance, uuid) '
+        '(rate(scope_gpu_throttle_seconds_total{reason=~"hw_.*"}[5m]) > $throttle) '
+        "or on (cluster, job, instance, uuid) "
         '(avg_over_time(scope_gpu_throttle_active{reason=~"hw_thermal|hw_power_brake"}[5m]) > $throttle) '
-        'or on (instance, uuid) (avg_over_time(scope_gpu_throttle_active{reason="hw_slowdown"}[5m]) > $throttle)',
+        "or on (cluster, job, instance, uuid) "
+        '(avg_over_time(scope_gpu_throttle_active{reason="hw_slowdown"}[5m]) > $throttle)',
         "5m",
         "warning",
         "GPU {{ $labels.gpu }} of {{ $labels.instance }} is slowed by {{ $labels.reason }}",
@@ -132,7 +135,7 @@ GPU_ALERTS: Final = (
         "scope-gpu",
         '(scope_gpu_temperature_celsius{sensor="margin"} < $margin_celsius) or '
         '(scope_gpu_temperature_celsius{sensor="core"} >= $core_warning '
-        'unless on (instance, uuid) scope_gpu_temperature_celsius{sensor="margin"})',
+        'unless on (cluster, job, instance, uuid) scope_gpu_temperature_celsius{sensor="margin"})',
         "10m",
         "warning",
         "GPU {{ $labels.gpu }} of {{ $labels.instance }} is hot",
@@ -168,7 +171,7 @@ LINK_ALERTS: Final = (
     Alert(
         "ScopeNvlinkDown",
         "scope-links",
-        "scope_nvlink_up == 0 and scope:nvlink_up:last_timestamp",
+        "scope_nvlink_up == 0 and on (cluster, job, instance, uuid, link) scope:nvlink_up:last_timestamp",
         "2m",
         "critical",
         "NVLink {{ $labels.link }} of GPU {{ $labels.gpu }} of {{ $labels.instance }} is down",
@@ -203,12 +206,12 @@ LINK_ALERTS: Final = (
     Alert(
         "ScopeNvlinkSlow",
         "scope-links",
-        "(scope_nvlink_speed_bytes_per_second < on (instance, gpu, uuid) group_left () "
-        "max by (instance, gpu, uuid) (scope_nvlink_speed_bytes_per_second)) or "
+        "(scope_nvlink_speed_bytes_per_second < on (cluster, job, instance, gpu, uuid) group_left () "
+        "max by (cluster, job, instance, gpu, uuid) (scope_nvlink_speed_bytes_per_second)) or "
         "(scope_nvlink_speed_bytes_per_second < $nvlink4_speed "
-        'and on (instance, uuid, link) scope_nvlink_info{version="4.0"}) or '
+        'and on (cluster, job, instance, uuid, link) scope_nvlink_info{version="4.0"}) or '
         "(scope_nvlink_speed_bytes_per_second < $nvlink5_speed "
-        'and on (instance, uuid, link) scope_nvlink_info{version="5.0"})',
+        'and on (cluster, job, instance, uuid, link) scope_nvlink_info{version="5.0"})',
         "5m",
         "warning",
         "NVLink {{ $labels.link }} of GPU {{ $labels.gpu }} of {{ $labels.instance }} is slow",
@@ -219,10 +222,11 @@ LINK_ALERTS: Final = (
     Alert(
         "ScopeNvlinkAsymmetry",
         "scope-links",
-        'min by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
+        'min by (cluster, job, instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
         "< $nvlink_asymmetry * "
-        'avg by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
-        'and avg by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) > $nvlink_busy',
+        'avg by (cluster, job, instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) '
+        "and avg by (cluster, job, instance, gpu, uuid) "
+        '(rate(scope_nvlink_transmit_bytes_total{layer="data"}[5m])) > $nvlink_busy',
         "5m",
         "warning",
         "A link of GPU {{ $labels.gpu }} of {{ $labels.instance }} carries less than the others",
@@ -281,7 +285,8 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeRdmaPortDown",
         "scope-network",
-        "scope_rdma_port_state != 4 and scope:rdma_port_active:last_timestamp",
+        # 5 is active deferred: the port keeps its connections over a short fault of the link.
+        "scope_rdma_port_state < 4 and on (cluster, job, instance, device, port) scope:rdma_port_active:last_timestamp",
         "1m",
         "critical",
         "Port {{ $labels.port }} of {{ $labels.device }} of {{ $labels.instance }} is down",
@@ -289,13 +294,14 @@ NETWORK_ALERTS: Final = (
         "Collectives across nodes lose a rail, or the whole job. The alert stays as long as the port is not active, at "
         "most for the time of setting remember (7 days by default). Prometheus itself remembers when each port was "
         "active, and forgets it when it is stopped for more than an hour.",
-        "Cable, transceiver, switch port, in this order. Ports that never were active are not meant.",
+        "Cable, transceiver, switch port, in this order. Ports that never were active are not meant, and one that "
+        "is active deferred (5) counts as active.",
     ),
     Alert(
         "ScopeRdmaPortFlaps",
         "scope-network",
         'increase(scope_rdma_port_events_total{counter="link_downed"}[3h]) > $link_flaps '
-        "and on (instance, device, port) scope_rdma_port_state",
+        "and on (cluster, job, instance, device, port) scope_rdma_port_state",
         "1m",
         "warning",
         "Port {{ $labels.port }} of {{ $labels.device }} of {{ $labels.instance }} flaps",
@@ -319,7 +325,8 @@ NETWORK_ALERTS: Final = (
         "ScopeRdmaCongestion",
         "scope-network",
         'rate(scope_rdma_hardware_events_total{counter="np_ecn_marked_roce_packets"}[5m]) '
-        "> on (instance, device, port) group_left () $ecn_ratio * rate(scope_rdma_receive_packets_total[5m])",
+        "> on (cluster, job, instance, device, port) group_left () "
+        "$ecn_ratio * rate(scope_rdma_receive_packets_total[5m])",
         "5m",
         "info",
         "Congestion towards {{ $labels.device }} of {{ $labels.instance }}",
@@ -375,12 +382,13 @@ NETWORK_ALERTS: Final = (
         "ScopeTrainingOnSockets",
         "scope-network",
         # RDMA may be idle, or its devices gone. The run must span nodes, and one of them must have, or have had, RDMA.
-        "(sum by (instance) (rate(scope_net_transmit_bytes_total[5m])) > $socket_bytes "
-        "unless sum by (instance) (rate(scope_rdma_transmit_bytes_total[5m])) >= 1e6) "
-        "and on (instance) (count by (run, instance) (scope_train_active == 1) "
-        "and on (run) (count by (run) (count by (run, instance) (scope_train_active == 1)) > 1) "
-        "and on (run) (count by (run, instance) (scope_train_active == 1) "
-        "and on (instance) scope:rdma_port_active:last_timestamp))",
+        "(sum by (cluster, job, instance) (rate(scope_net_transmit_bytes_total[5m])) > $socket_bytes "
+        "unless sum by (cluster, job, instance) (rate(scope_rdma_transmit_bytes_total[5m])) >= 1e6) "
+        "and on (cluster, job, instance) (count by (cluster, job, instance, run) (scope_train_active == 1) "
+        "and on (cluster, run) "
+        "(count by (cluster, run) (count by (cluster, instance, run) (scope_train_active == 1)) > 1) "
+        "and on (cluster, run) (count by (cluster, job, instance, run) (scope_train_active == 1) "
+        "and on (cluster, job, instance) scope:rdma_port_active:last_timestamp))",
         "5m",
         "warning",
         "Training on {{ $labels.instance }} uses Ethernet while RDMA is idle or gone",

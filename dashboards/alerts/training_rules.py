@@ -45,7 +45,7 @@ EXPORTER_ALERTS: Final = (
     Alert(
         "ScopeSampleSlow",
         "scope-exporter",
-        "sum by (instance) (scope_exporter_sample_duration_seconds) > $slow_sample",
+        "sum by (cluster, job, instance) (scope_exporter_sample_duration_seconds) > $slow_sample",
         "10m",
         "warning",
         "Reading {{ $labels.instance }} takes {{ $value | humanizeDuration }}",
@@ -72,8 +72,8 @@ TRAINING_ALERTS: Final = (
         "ScopeFirstStepLate",
         "scope-training",
         'scope_train_heartbeat_age_seconds{thread="training"} > $startup_seconds '
-        "and on (instance, run, rank) scope_train_steps_total == 0 "
-        "and on (instance, run, rank) scope_train_active == 1",
+        "and on (cluster, job, instance, run, rank) scope_train_steps_total == 0 "
+        "and on (cluster, job, instance, run, rank) scope_train_active == 1",
         "1m",
         "critical",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} has not made its first step",
@@ -89,7 +89,7 @@ TRAINING_ALERTS: Final = (
         "ScopeRankSilent",
         "scope-training",
         'scope_train_heartbeat_age_seconds{thread="recorder"} > $heartbeat '
-        "and on (instance, run, rank) scope_train_active == 1",
+        "and on (cluster, job, instance, run, rank) scope_train_active == 1",
         "1m",
         "critical",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} gives no sign of life",
@@ -101,9 +101,10 @@ TRAINING_ALERTS: Final = (
         "ScopeRankLost",
         "scope-training",
         # Peers are ranks of the same attempt, on whatever node: a rank that was started anew has left the old one.
-        "(scope_train_lost_seconds > $lost_after) * on (instance, run, rank) group_left (attempt) scope_train_info "
-        "and on (run, attempt) "
-        "(scope_train_active == 1) * on (instance, run, rank) group_left (attempt) scope_train_info",
+        "(scope_train_lost_seconds > $lost_after) "
+        "* on (cluster, job, instance, run, rank) group_left (attempt) scope_train_info "
+        "and on (cluster, run, attempt) "
+        "(scope_train_active == 1) * on (cluster, job, instance, run, rank) group_left (attempt) scope_train_info",
         "30s",
         "critical",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} is gone while others of it run",
@@ -116,7 +117,7 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeStepRegression",
         "scope-training",
-        "max by (run) (scope_train_step_median_seconds) > "
+        "max by (cluster, run) (scope_train_step_median_seconds) > "
         "$regression * min_over_time(scope:train_step_median:hour[${regression_window}s])",
         "10m",
         "warning",
@@ -132,8 +133,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeStragglerRank",
         "scope-training",
-        "scope:train_own_time:ratio > on (run, peers) group_left () "
-        "$straggler * quantile by (run, peers) (0.5, scope:train_own_time:ratio)",
+        "scope:train_own_time:ratio > on (cluster, run, peers) group_left () "
+        "$straggler * quantile by (cluster, run, peers) (0.5, scope:train_own_time:ratio)",
         "10m",
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} works longer than the others",
@@ -146,7 +147,7 @@ TRAINING_ALERTS: Final = (
         "ScopeImposedWait",
         "scope-training",
         # Every node of the run tells the same findings.
-        "max by (run, rank) (scope_train_imposed_wait_ratio) > $imposed_wait",
+        "max by (cluster, run, rank) (scope_train_imposed_wait_ratio) > $imposed_wait",
         "10m",
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} makes the others wait",
@@ -158,7 +159,7 @@ TRAINING_ALERTS: Final = (
         "ScopeVerdict",
         "scope-training",
         # Every node of the run tells the same findings.
-        'max by (run, rank, kind, severity) (scope_train_verdict{severity="critical"}) == 1',
+        'max by (cluster, run, rank, kind, severity) (scope_train_verdict{severity="critical"}) == 1',
         "0s",
         "critical",
         "Run {{ $labels.run }}: {{ $labels.kind }}",
@@ -180,8 +181,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeIdleAllocated",
         "scope-training",
-        "max by (instance, gpu, uuid) (max_over_time(scope_gpu_sm_active_ratio[5m])) < $idle_sm "
-        "and on (instance, uuid) last_over_time(scope_gpu_job_info[5m])",
+        "max by (cluster, job, instance, gpu, uuid) (max_over_time(scope_gpu_sm_active_ratio[5m])) < $idle_sm "
+        "and on (cluster, job, instance, uuid) last_over_time(scope_gpu_job_info[5m])",
         "30m",
         "info",
         "GPU {{ $labels.gpu }} of {{ $labels.instance }} is allocated and idle",
@@ -192,8 +193,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeDataloaderBound",
         "scope-training",
-        'sum by (run) (rate(scope_train_phase_seconds_total{phase="input"}[10m])) > '
-        "$input_share * sum by (run) (rate(scope_train_step_seconds_total[10m]))",
+        'sum by (cluster, run) (rate(scope_train_phase_seconds_total{phase="input"}[10m])) > '
+        "$input_share * sum by (cluster, run) (rate(scope_train_step_seconds_total[10m]))",
         "10m",
         "warning",
         "Run {{ $labels.run }} waits for data",
@@ -204,7 +205,8 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeGoodputLow",
         "scope-training",
-        "min by (run) (scope_train_goodput_ratio) < $goodput and count by (run) (scope_train_active == 1) > 0",
+        "min by (cluster, run) (scope_train_goodput_ratio) < $goodput "
+        "and count by (cluster, run) (scope_train_active == 1) > 0",
         "1h",
         "info",
         "Goodput of run {{ $labels.run }} is {{ $value | humanizePercentage }}",
@@ -215,23 +217,28 @@ TRAINING_ALERTS: Final = (
 )
 
 RECORDINGS: Final = (
-    Recording("scope:gpus:count", "count by (instance) (scope_gpu_info)", "GPUs that a node shows, also lost ones."),
+    Recording(
+        "scope:gpus:count",
+        "count by (cluster, job, instance) (scope_gpu_info)",
+        "GPUs that a node shows, also lost ones.",
+    ),
     Recording(
         "scope:nvlink_up:last_timestamp",
         # It reads itself: a range over raw samples of so many links and days would cost far more.
-        "time() + 0 * (scope_nvlink_up == 1) "
+        # By uuid: a reboot may give a GPU another index, and a new pod of the exporter other labels.
+        "max by (cluster, job, instance, uuid, link) (time() + 0 * (scope_nvlink_up == 1)) "
         "or last_over_time(scope:nvlink_up:last_timestamp[1h]) > time() - $remember",
         "When a link was last up, for as long as that is remembered.",
     ),
     Recording(
         "scope:rdma_port_active:last_timestamp",
-        "time() + 0 * (scope_rdma_port_state == 4) "
+        "max by (cluster, job, instance, device, port) (time() + 0 * (scope_rdma_port_state >= 4)) "
         "or last_over_time(scope:rdma_port_active:last_timestamp[1h]) > time() - $remember",
         "When a port was last active, for as long as that is remembered.",
     ),
     Recording(
         "scope:train_step_median:hour",
-        "max by (run) (avg_over_time(scope_train_step_median_seconds[1h]) "
+        "max by (cluster, run) (avg_over_time(scope_train_step_median_seconds[1h]) "
         "and scope_train_step_median_seconds offset 15m)",
         "Mean of the step's median over the last hour, of the slowest rank, once there is a quarter of an hour.",
     ),
@@ -239,34 +246,36 @@ RECORDINGS: Final = (
         "scope:train_own_time:ratio",
         "(rate(scope_train_step_seconds_total[5m]) - rate(scope_train_communication_wait_seconds_total[5m])) "
         "/ (rate(scope_train_step_seconds_total[5m]) > 0) "
-        "* on (instance, run, rank) group_left (peers) scope_train_info",
+        "* on (cluster, job, instance, run, rank) group_left (peers) scope_train_info",
         "Share of a rank's step time that it does not wait for others.",
     ),
     Recording(
         "scope:train_phase:ratio",
-        "sum by (run, phase) (rate(scope_train_phase_seconds_total[5m])) "
-        "/ on (run) group_left () sum by (run) (rate(scope_train_step_seconds_total[5m]))",
+        "sum by (cluster, run, phase) (rate(scope_train_phase_seconds_total[5m])) "
+        "/ on (cluster, run) group_left () sum by (cluster, run) (rate(scope_train_step_seconds_total[5m]))",
         "Share of the step by phase.",
     ),
     Recording(
         "scope:train_tokens:rate",
-        "sum by (run) (rate(scope_train_tokens_total[5m]))",
+        # A rank that two jobs scrape, or that moved to another node, is one rank.
+        "sum by (cluster, run) (max by (cluster, run, rank) (rate(scope_train_tokens_total[5m])))",
         "Tokens a second of the whole run.",
     ),
     Recording(
         "scope:train_collective_bytes:rate",
-        "sum by (run, operation, axis) (rate(scope_train_collective_bytes_total[5m]))",
+        "sum by (cluster, run, operation, axis) "
+        "(max by (cluster, run, rank, operation, axis) (rate(scope_train_collective_bytes_total[5m])))",
         "Bytes a second that ranks gave to collectives.",
     ),
     Recording(
         "scope:nvlink_transmit:rate",
-        'sum by (instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[1m]))',
+        'sum by (cluster, job, instance, gpu, uuid) (rate(scope_nvlink_transmit_bytes_total{layer="data"}[1m]))',
         "Payload a GPU sends over all its NVLinks, bytes a second.",
     ),
     Recording(
         "scope:nvlink_use:ratio",
         'rate(scope_nvlink_transmit_bytes_total{layer="raw"}[1m]) '
-        "/ on (instance, gpu, uuid, link) group_left () scope_nvlink_speed_bytes_per_second",
+        "/ on (cluster, job, instance, gpu, uuid, link) group_left () scope_nvlink_speed_bytes_per_second",
         "Raw traffic of a link over its raw speed, one way.",
     ),
     Recording(
@@ -274,5 +283,7 @@ RECORDINGS: Final = (
         "rate(scope_rdma_transmit_bytes_total[1m]) / scope_rdma_port_rate_bytes_per_second",
         "Traffic of a port over its rate, one way.",
     ),
-    Recording("scope:gpu_power:sum", "sum by (instance) (scope_gpu_power_watts)", "Power of a node's GPUs."),
+    Recording(
+        "scope:gpu_power:sum", "sum by (cluster, job, instance) (scope_gpu_power_watts)", "Power of a node's GPUs."
+    ),
 )

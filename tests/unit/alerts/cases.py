@@ -252,9 +252,24 @@ HARDWARE = [
     ),
     Case(
         "ScopeNvlinkDown",
-        {f'scope_nvlink_up{{{GPU},link="3"}}': change(1, 0, after=40), f'scope_nvlink_up{{{GPU},link="4"}}': hold(1)},
+        {
+            f'scope_nvlink_up{{{GPU},link="3"}}': change(1, 0, after=40),
+            f'scope_nvlink_up{{{GPU},link="4"}}': hold(1),
+            # A reboot gave this GPU another index, and its link did not come back.
+            f'scope_nvlink_up{{{N},gpu="2",uuid="J",link="5"}}': f"1x40 stale _x{LENGTH}",
+            f'scope_nvlink_up{{{N},gpu="1",uuid="J",link="5"}}': f"_x42 0x{LENGTH}",
+        },
         15,
-        [{f'scope_nvlink_up{{{GPU},link="3"}}': hold(0)}, {f'scope_nvlink_up{{{GPU},link="3"}}': hold(1)}],
+        [
+            {f'scope_nvlink_up{{{GPU},link="3"}}': hold(0)},
+            {f'scope_nvlink_up{{{GPU},link="3"}}': hold(1)},
+            # The GPU that has the index now is another one, whose link never was up.
+            {
+                f'scope_nvlink_up{{{GPU},link="3"}}': f"1x40 stale _x{LENGTH}",
+                f'scope_nvlink_up{{{N},gpu="0",uuid="J",link="3"}}': f"_x42 0x{LENGTH}",
+            },
+        ],
+        count=2,
     ),
     Case(
         "ScopeNvlinkErrors",
@@ -398,7 +413,12 @@ NETWORK = [
             f'scope_rdma_port_state{{{N},device="mlx5_1",port="1"}}': f"4x10 5 4x25 1x{LENGTH}",
         },
         13,
-        [{f"scope_rdma_port_state{{{PORT}}}": hold(1)}, {f"scope_rdma_port_state{{{PORT}}}": hold(4)}],
+        [
+            {f"scope_rdma_port_state{{{PORT}}}": hold(1)},
+            {f"scope_rdma_port_state{{{PORT}}}": hold(4)},
+            # Active deferred: the port keeps its connections.
+            {f"scope_rdma_port_state{{{PORT}}}": change(4, 5, after=40)},
+        ],
         count=2,
     ),
     Case(
