@@ -112,11 +112,16 @@ class Collector:
         self._tables = {raw for raw, table in _TABLE_OF_RAW.items() if table in loaded}
         self._bare_ops = DeviceEvents in loaded and Ops not in loaded
         kinds = frozenset(kind for kind, raw in _RAW_TABLES.items() if raw in self._tables)
-        self.typed: TypedRecords = typed_records(kinds, memory=RawMemory in self._tables)
+        self._kinds = kinds
+        self.typed: TypedRecords = typed_records(kinds, memory=RawMemory in self._tables, collectives=False)
         """The records that `add_typed` takes."""
 
-    def add_typed(self, events: Sequence[Any]) -> None:
+    def add_typed(self, events: Sequence[Any]) -> bool:
         """Take a chunk of the records of `typed`.
+
+        Returns:
+            False for the first chunk with a collective: nothing of it was taken, and `typed` has changed, so that
+            it decodes all that this chunk, and those behind it, say of their collectives.
 
         Raises:
             InexactError: The chunk needs instants as texts; nothing of it was taken.
@@ -128,9 +133,24 @@ class Collector:
         for event in events:
             append[type(event)](event)
         by_category = {category: by_type[kind] for kind, category in typed.spans.items() if by_type[kind]}
+        if self._collectives and not typed.with_collectives and self._says_collective(by_category):
+            self.typed = typed_records(self._kinds, memory=RawMemory in self._tables, collectives=True)
+            return False
         memory = by_type[typed.memory] if RawMemory in self._tables else []
         self._take(len(events), by_category, memory, exact=False)
         self.collected.arrow_categories.update([category for kind, category in typed.arrows.items() if by_type[kind]])
+        return True
+
+    def _says_collective(self, by_category: dict[str, list[Any]]) -> bool:
+        """Say whether any of these records, which `typed` decoded, is part of a collective."""
+        for category, members in by_category.items():
+            kind = kind_of(category)
+            if kind is None or _RAW_TABLES[kind] not in (RawDevice, RawOps):
+                continue
+            names = [event.args.collective for event in members]
+            if names.count(None) < len(names):
+                return True
+        return False
 
     def add(self, events: Sequence[Any], *, exact: bool) -> None:
         """Take a chunk of the records of `events`; with `exact`, of those whose instants are texts.

@@ -248,13 +248,15 @@ class _Reader:
         """Try the quick way; a file that does not go it, chunk after chunk, is not tried on for ever."""
         if self.num_untyped >= _MOST_UNTYPED:
             return False
-        try:
-            events = self.collector.typed.decoder.decode(text)
-        except DECODE_ERRORS:
-            self.num_untyped += 1
-            return False
+        is_taken = False
+        while not is_taken:  # a second time where its records say more than was decoded
+            try:
+                events = self.collector.typed.decoder.decode(text)
+            except DECODE_ERRORS:
+                self.num_untyped += 1
+                return False
+            is_taken = self.collector.add_typed(events)
         self.num_untyped = 0
-        self.collector.add_typed(events)
         return True
 
 

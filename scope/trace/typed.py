@@ -52,23 +52,30 @@ class TypedRecords:
         spans: Category of each type of record that has a length.
         arrows: Category of each type of arrow.
         memory: The type of allocations, and of other instants of their category.
+        with_collectives: Whether arguments hold all that is said of a collective, not only its name.
     """
 
     decoder: msgspec.json.Decoder[list[Any]]
     spans: dict[type[Any], str]
     arrows: dict[type[Any], str]
     memory: type[Any]
+    with_collectives: bool
 
 
 @lru_cache(maxsize=8)
-def typed_records(kinds: frozenset[int], *, memory: bool) -> TypedRecords:
+def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool) -> TypedRecords:
     """Return how to decode chunks of which only some kinds of records, and perhaps allocations, are wanted.
 
     Records of other kinds are decoded as far as they count: not their arguments, of Python frames nothing at all.
+    With `collectives`, arguments hold all that is said of a collective, which makes them more than twice as large.
     """
-    spans = {
-        _record(category, _fields(kind, is_wanted=kind in kinds)): category for category, kind in _SPAN_KINDS.items()
-    }
+    spans: dict[type[Any], str] = {}
+    for category, kind in _SPAN_KINDS.items():
+        args = None
+        if kind in kinds:
+            args = ARGS_OF_KIND[kind]
+            args = _WITH_COLLECTIVES.get(args, args) if collectives else args
+        spans[_record(category, _fields(kind, args))] = category
     arrows = {_record(category, [("ph", Literal["s", "f"])]): category for category in sorted(_ARROWS)}
     fields: list[_Field] = [("ph", Literal["i"])]
     if memory:
@@ -77,19 +84,19 @@ def typed_records(kinds: frozenset[int], *, memory: bool) -> TypedRecords:
     union: Any = instant
     for member in (*spans, *arrows):
         union = union | member
-    return TypedRecords(msgspec.json.Decoder(type=list_of(union)), spans, arrows, instant)
+    return TypedRecords(msgspec.json.Decoder(type=list_of(union)), spans, arrows, instant, collectives)
 
 
-def _fields(kind: int, *, is_wanted: bool) -> list[_Field]:
+def _fields(kind: int, args: type[Any] | None) -> list[_Field]:
+    """Return the fields of a kind of records, of which only those that are wanted have arguments."""
     phase: _Field = ("ph", Literal["X"])
-    if kind == PYTHON and not is_wanted:
+    if kind == PYTHON and args is None:
         return [phase]
     number = int | float | None
     fields: list[_Field] = [phase, ("name", str, ""), ("pid", Text, 0), ("tid", Text, 0), ("ts", number, None)]
     fields.append(("dur", number, None))
-    if is_wanted:
-        args = ARGS_OF_KIND[kind]
-        fields.append(_args(_WITH_COLLECTIVES.get(args, args)))
+    if args is not None:
+        fields.append(_args(args))
     return fields
 
 

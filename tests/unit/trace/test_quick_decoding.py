@@ -11,6 +11,7 @@ import pytest
 from scope.testing import scenarios
 from scope.trace import ReadOptions, load_rank, reader
 from scope.trace.narrowing import TABLE_NAMES
+from scope.trace.schema import CollectiveCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,11 +81,11 @@ def test_the_usual_records_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.
     chunks: list[str] = []
     monkeypatch.setattr(reader, "_CHUNK_BYTES", 20_000)
     for way in ("add_typed", "add"):
-        taken: Callable[..., None] = getattr(reader.Collector, way)
+        taken: Callable[..., Any] = getattr(reader.Collector, way)
 
-        def noted(*args: Any, way: str = way, taken: Callable[..., None] = taken, **options: Any) -> None:
+        def noted(*args: Any, way: str = way, taken: Callable[..., Any] = taken, **options: Any) -> Any:
             chunks.append(way)
-            taken(*args, **options)
+            return taken(*args, **options)
 
         monkeypatch.setattr(reader.Collector, way, noted)
     monkeypatch.setattr("scope.trace.sources.BLOCK_BYTES", 10_000)
@@ -108,6 +109,27 @@ def test_collectives_are_read_as_without_the_quick_way(
     quick, slow = read_both(path, monkeypatch)
     assert contents(quick) == contents(slow)
     assert quick.collective_calls.height > 0
+
+
+@pytest.mark.parametrize("odd", [{}, {"Seq": "ninth"}], ids=["usual", "a wrong type"])
+def test_a_collective_after_many_chunks_without_one_is_read_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: dict[str, Any]
+) -> None:
+    """The first collective of a file makes its own chunk, and those behind it, tell all of theirs."""
+    said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 10, "Group size": 2, "Seq": 4}
+    launch = LAUNCH | {"ts": 50, "args": {"correlation": 9}}
+    kernel = KERNEL | {"name": "ncclDevKernel_AllReduce", "ts": 60, "args": KERNEL["args"] | said | {"correlation": 9}}
+    later = kernel | {"ts": 70, "args": kernel["args"] | {"Seq": 5} | odd}
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 20_000)
+    monkeypatch.setattr("scope.trace.sources.BLOCK_BYTES", 10_000)
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [*USUAL * 300, launch, kernel, *USUAL * 300, later]}))
+    quick, slow = read_both(path, monkeypatch)
+    assert contents(quick) == contents(slow)
+    assert quick.quality == slow.quality
+    calls = quick.collective_calls
+    assert calls[CollectiveCalls.sequence].to_list() == [4, 5 if not odd else None]
+    assert calls[CollectiveCalls.in_elements].to_list() == [10, 10]
 
 
 def test_real_traces_are_read_as_without_the_quick_way(shared_traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
