@@ -1,0 +1,134 @@
+"""The one way for words to reach a page: whatever is passed in here is shown letter by letter.
+
+Streamlit takes almost every text for Markdown, so that a name in it could be a link, an image or a formula. No other
+module calls what draws texts (a test sees to it). Each function here is Streamlit's own of that name, except that every
+plain text that it is given is made inert; where Markdown is meant, `words` fills a fixed sentence with inert parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar, cast
+
+import streamlit as st
+
+from scope.report.inert import markdown_text, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Call = TypeVar("_Call", bound="Callable[..., Any]")
+_MARKDOWN: Final = frozenset({"body", "title", "label", "help", "text", "tabs", "captions"})
+"""Parameters of Streamlit that are Markdown."""
+_METRIC: Final = _MARKDOWN | {"value", "delta", "delta_description"}
+_PLAIN: Final = frozenset({"placeholder"})
+"""Parameters that are shown as they are."""
+_HARMLESS: Final = re.compile(
+    r"(?!.*www\.)(?!\s|[-+](?:\s|$)|--|\d+[.)](?:\s|$))[A-Za-z0-9 ,;%()/.+·–…×'-]*", re.IGNORECASE
+)
+"""What Markdown shows letter by letter of itself."""
+
+
+class Words(str):
+    """Markdown in which every part that is not fixed is inert; only `words` and `inert` make it."""
+
+    __slots__ = ()
+
+
+def inert(text: str) -> Words:
+    """Return a text so that Markdown shows it letter by letter; `Words` are so already."""
+    if isinstance(text, Words):
+        return text
+    return Words(text if _HARMLESS.fullmatch(text) else markdown_text(text))
+
+
+def words(sentence: LiteralString, *parts: object) -> Words:
+    """Return a fixed sentence, in Markdown, with each `{}` replaced by a part that is made inert.
+
+    Args:
+        sentence: Written in the code, never made of names.
+        parts: What is filled in.
+    """
+    return Words(sentence.format(*(inert(part if isinstance(part, str) else str(part)) for part in parts)))
+
+
+def lines(items: list[Words]) -> Words:
+    """Return a list of lines, one below the other."""
+    return Words("\n".join(f"- {inert(item)}" for item in items))
+
+
+def _clean(value: Any, clean: Callable[[str], str]) -> Any:
+    """Return a value with the texts in it cleaned; what is no text stays."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list | tuple):
+        return [_clean(each, clean) for each in cast("list[Any]", value)]
+    return value
+
+
+def _guarded(
+    call: _Call,
+    *,
+    markdown: frozenset[str] = _MARKDOWN,
+    plain: frozenset[str] = _PLAIN,
+    options: Callable[[str], str] | None = None,
+) -> _Call:
+    """Return a function of Streamlit that makes the texts inert that it is given.
+
+    Args:
+        call: The function.
+        markdown: Its parameters that are Markdown.
+        plain: Its parameters that are shown as they are.
+        options: Makes the names of options inert; None for a function without.
+    """
+    names = list(inspect.signature(call).parameters)
+
+    @functools.wraps(call)
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        given = {**dict(zip(names, arguments, strict=False)), **named}
+        for name in markdown & given.keys():
+            given[name] = _clean(given[name], inert)
+        for name in plain & given.keys():
+            given[name] = _clean(given[name], visible)
+        if options is not None:
+            form = given.get("format_func", str)
+            given["format_func"] = lambda each: options(str(form(each)))
+        return call(**given)
+
+    return cast("_Call", guarded)
+
+
+_NONE: Final = frozenset[str]()
+
+title = _guarded(st.title)
+subheader = _guarded(st.subheader)
+markdown = _guarded(st.markdown)
+caption = _guarded(st.caption)
+code = _guarded(st.code, markdown=_NONE, plain=frozenset({"body"}))
+error = _guarded(st.error)
+warning = _guarded(st.warning)
+info = _guarded(st.info)
+success = _guarded(st.success)
+progress = _guarded(st.progress)
+metric = _guarded(st.metric, markdown=_METRIC)
+expander = _guarded(st.expander)
+tabs = _guarded(st.tabs)
+text_input = _guarded(st.text_input)
+number_input = _guarded(st.number_input)
+slider = _guarded(st.slider)
+button = _guarded(st.button)
+form_submit_button = _guarded(st.form_submit_button)
+download_button = _guarded(st.download_button)
+link_button = _guarded(st.link_button)
+page_link = _guarded(st.page_link)
+radio = _guarded(st.radio, options=inert)
+segmented_control = _guarded(st.segmented_control, options=inert)
+# The options of these two are no Markdown.
+selectbox = _guarded(st.selectbox, options=visible)
+multiselect = _guarded(st.multiselect, options=visible)
+_HEADING: Final = {"markdown": frozenset({"help"}), "plain": frozenset({"label"})}
+column = _guarded(st.column_config.Column, **_HEADING)
+text_column = _guarded(st.column_config.TextColumn, **_HEADING)
+number_column = _guarded(st.column_config.NumberColumn, **_HEADING)
