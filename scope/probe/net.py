@@ -169,7 +169,7 @@ def take_driver_counters(reading: NetDevice, counters: dict[str, int], problems:
         if name not in DRIVER_COUNTERS and match is None:
             continue
         size = value * NS_PER_US if match is not None and match[3] else value
-        if not (is_plausible(value, "counter") and is_plausible(size, "counter")):
+        if not (is_plausible(value, "counter32") and is_plausible(size, "counter")):
             problems.add("implausible", where=f"ethtool {reading.name} {name}", message=f"{value} is not possible")
         elif match is None:
             reading.driver_counters[name] = size

@@ -141,7 +141,7 @@ class RdmaProbe:
             return None
         if content.isdigit() and len(content) <= 20:
             count = int(content)
-            if is_plausible(count, "counter") and is_plausible(count * unit, "counter"):
+            if is_plausible(count, "counter32") and is_plausible(count * unit, "counter"):
                 return count * unit
             problems.add("implausible", where=path, message=f"{count} is not possible")
             return None

@@ -47,7 +47,7 @@ class C2cReader:
             return []
         readings = [C2cReading(link) for link in range(self._links)]
         for (name, link), value in self._fields.read(report).items():
-            if not is_plausible(value, _KINDS.get(name, "counter")):
+            if not is_plausible(value, _KINDS.get(name, "counter32")):
                 report("implausible", f"{name}[{link}]")
             elif name == _STATUS:
                 readings[link].up = int(value)

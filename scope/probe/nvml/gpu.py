@@ -55,19 +55,19 @@ _PLAIN_FIELDS: Final = {
     "POWER_AVERAGE": ("power_mw", "power_mw"),
     "TOTAL_ENERGY_CONSUMPTION": ("energy_mj", "counter"),
     "ENERGY": ("energy_mj", "counter"),
-    "PCIE_COUNT_TX_BYTES": ("pcie_transmit_bytes", "counter"),
-    "PCIE_COUNT_RX_BYTES": ("pcie_receive_bytes", "counter"),
+    "PCIE_COUNT_TX_BYTES": ("pcie_transmit_bytes", "counter32"),
+    "PCIE_COUNT_RX_BYTES": ("pcie_receive_bytes", "counter32"),
     "REMAPPED_PENDING": ("row_remap_pending", "flag"),
     "REMAPPED_FAILURE": ("row_remap_failure", "flag"),
     "GET_GPU_RECOVERY_ACTION": ("recovery_action", "recovery_action"),
-    "PCIE_REPLAY_COUNTER": ("pcie_replays", "counter"),
+    "PCIE_REPLAY_COUNTER": ("pcie_replays", "counter32"),
 }
 _GROUPED_FIELDS: Final = {
     "MEMORY_TEMP": ("temperature_celsius", "memory", "temperature_celsius"),
     "REMAPPED_COR": ("remapped_rows", "corrected", "rows"),
     "REMAPPED_UNC": ("remapped_rows", "uncorrected", "rows"),
     **{name: ("throttle_ns", reason, "counter") for name, reason in THROTTLE_TIMES.items()},
-    **{name: ("pcie_errors", kind, "counter") for name, kind in PCIE_ERRORS.items()},
+    **{name: ("pcie_errors", kind, "counter32") for name, kind in PCIE_ERRORS.items()},
 }
 
 
@@ -185,7 +185,7 @@ class GpuReader:
                 getattr(reading, group)[key] = int(value)
 
     def _keep_ecc(self, reading: GpuReading, name: str, value: float, report: Callable[[str, str], None]) -> None:
-        if is_plausible(value, "counter"):
+        if is_plausible(value, "counter32"):
             kind, scope = ECC_TOTALS[name]
             reading.ecc.append(EccCount(kind, scope, "all", int(value)))
         else:
@@ -209,7 +209,7 @@ class GpuReader:
         margin = self._number("nvmlDeviceGetMarginTemperature", "margin_celsius", problems)
         if margin is not None:
             reading.temperature_celsius["margin"] = margin
-        reading.throttle_mask = self._number("nvmlDeviceGetCurrentClocksEventReasons", "counter", problems)
+        reading.throttle_mask = self._number("nvmlDeviceGetCurrentClocksEventReasons", "bits", problems)
 
     def _read_memory(self, reading: GpuReading, problems: Problems) -> None:
         """Read memory in the newer form, whose `used` leaves out what the driver keeps, else in the older."""
@@ -249,7 +249,7 @@ class GpuReader:
                     tag = f"[{kind},{scope},{location}]"
                     arguments = (kind_number, scope_number, place)
                     count = self._ask(call, problems, *arguments, tag=tag)
-                    if count is not None and self._sane(count, "counter", call + tag, problems):
+                    if count is not None and self._sane(count, "counter32", call + tag, problems):
                         reading.ecc.append(EccCount(kind, scope, location, int(count)))
 
     def _read_gpm(self, problems: Problems, now_ns: int) -> dict[str, float]:

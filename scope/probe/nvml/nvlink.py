@@ -136,7 +136,7 @@ class NvlinkReader:
         elif name in NVLINK_FEC_BINS:
             if good := is_plausible(value, "counter"):
                 self._fec[link][NVLINK_FEC_BINS[name]] = int(value)
-        elif good := is_plausible(value, "counter"):
+        elif good := is_plausible(value, "counter32"):
             self._errors[link][NVLINK_SCOPED_ERRORS[name]] = int(value)
         return good
 
@@ -165,7 +165,7 @@ class NvlinkReader:
                 else:
                     report(failure.name, f"nvmlDeviceGetNvLinkErrorCounter[{link}]")
                 continue
-            if is_plausible(value, "counter"):
+            if is_plausible(value, "counter32"):
                 self._errors[link][kind] = value
             else:
                 report("implausible", f"{kind}[{link}]")

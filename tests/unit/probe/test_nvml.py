@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pynvml
 import pytest
 
 from scope.probe.nvml.library import NvmlFailure, sysfs_address
@@ -245,6 +246,56 @@ def test_blank_counters_are_refused(open_node: Open) -> None:
     assert gpu.pcie_transmit_bytes is None
     assert gpu.nvlinks[7].raw_transmit_bytes is None
     assert [problem.error for problem in problems.found] == ["implausible", "implausible"]
+
+
+def number_of(name: str) -> int:
+    """Return the number of a field by NVIDIA's own table."""
+    return int(getattr(pynvml, f"NVML_FI_DEV_{name}"))
+
+
+@pytest.mark.parametrize("blank", [2**32 - 1, 2**47, 2**47 + 3, 2**31 - 16, 2**31 - 13])
+def test_blanks_of_32_bits_and_of_dcgm_are_no_errors(open_node: Open, blank: int) -> None:
+    """All ones of a GPU off the bus and DCGM's blanks are absent and counted, from every counter of errors."""
+    script, probe = open_node("hopper")
+    script.field(0, number_of("PCIE_REPLAY_COUNTER"), blank)
+    script.field(0, number_of("ECC_DBE_VOL_TOTAL"), blank)
+    script.field(0, number_of("NVLINK_ERROR_DL_REPLAY"), blank, scope=3)
+    change(script)
+    problems = Problems("gpu")
+    gpu = probe.read(problems)[0]
+    assert gpu.pcie_replays is None
+    assert ("uncorrected", "volatile", "all") not in [(count.type, count.scope, count.location) for count in gpu.ecc]
+    # The older call, which is asked for what no field tells, has an answer.
+    assert gpu.nvlinks[3].errors["replay"] == 0
+    assert [problem.error for problem in problems.found] == ["implausible"] * 3
+
+
+def test_a_blank_energy_is_refused(open_node: Open) -> None:
+    """DCGM's blank of a double would be 1.4e11 J."""
+    script, probe = open_node("hopper")
+    script.field(0, number_of("TOTAL_ENERGY_CONSUMPTION"), 2**47)
+    change(script)
+    problems = Problems("gpu")
+    assert probe.read(problems)[0].energy_mj is None
+    assert [problem.error for problem in problems.found] == ["implausible"]
+
+
+@pytest.mark.parametrize("value", [0, 2**32 - 2, 2**32, 2**47 - 1, 2**47 + 4, 2**62])
+def test_counters_beside_the_blanks_stand(value: int) -> None:
+    """Only the blanks themselves are refused: counters of 64 bits pass them by."""
+    assert is_plausible(value, "counter")
+    assert is_plausible(value, "counter32")
+    assert is_plausible(2**32 - 1, "counter")
+
+
+def test_all_throttle_reasons_at_once_are_none(open_node: Open) -> None:
+    """32 set bits are no mask of reasons."""
+    script, probe = open_node("hopper")
+    script.set("g0.nvmlDeviceGetCurrentClocksEventReasons", 2**32 - 1)
+    change(script)
+    problems = Problems("gpu")
+    assert probe.read(problems)[0].throttle_mask is None
+    assert [problem.error for problem in problems.found] == ["implausible"]
 
 
 def test_unsupported_is_asked_again_only_after_a_while(open_node: Open) -> None:

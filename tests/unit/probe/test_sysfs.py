@@ -185,6 +185,14 @@ def test_counters_that_are_all_ones_are_no_reading(tmp_path: Path) -> None:
     assert [problem.error for problem in problems.found] == ["implausible"] * 3
 
 
+def test_32_bits_of_all_ones_are_no_reading_of_a_port(tmp_path: Path) -> None:
+    """A NIC that fell off the bus reads as all ones, and old counters of words stop there."""
+    port = make_port(tmp_path, port_xmit_data=str(2**32 - 1), port_rcv_data="3", symbol_error=str(2**32 - 1))
+    problems = Problems("rdma")
+    assert RdmaProbe(port).read(problems)[0].counters == {"port_rcv_data_bytes": 12}
+    assert [problem.error for problem in problems.found] == ["implausible", "implausible"]
+
+
 def test_interfaces_from_sysfs(tmp_path: Path) -> None:
     """A physical interface tells its speed, a virtual one and the loopback do not."""
     base = "/sys/devices/pci0000:00/0000:00:01.0/net/eth0"
