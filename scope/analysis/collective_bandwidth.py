@@ -20,14 +20,19 @@ _SEEN_BY_RECEIVERS: Final = ("broadcast", "scatter", "send", "recv")
 _NO_MESSAGE: Final = ("barrier", "unknown")
 _FACTOR: Final = "bus_factor"
 _SENT: Final = "largest_sent_bytes"
+_SENDER_INPUT: Final = "input_of_largest_sender_bytes"
 _IS_UNEVEN: Final = "is_uneven"
+_IS_EQUAL: Final = "is_equal_on_all_ranks"
+_RANKS: Final = "ranks_seen"
+_RANKS_KNOWN: Final = "ranks_of_known_splits"
 
 
 def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Add message bytes, algbw and busbw to collectives, and the reason where one of them is null.
 
-    algbw = message / transfer; busbw = algbw x the factor of the operation. Of an uneven all_to_all the message is the
-    largest input of a rank, and busbw the largest sum that one rank sends to others / transfer. No bandwidth is stated
+    algbw = message / transfer; busbw = algbw x the factor of the operation. Of an uneven all_to_all busbw is the
+    largest sum that one rank sends to others / transfer, and the message is the whole input of that rank (the larger of
+    equals). Where the splits of a rank are unknown neither is known, unless all put in as much. No bandwidth is stated
     where the clocks agree less well than the transfer is long.
 
     Args:
@@ -45,18 +50,18 @@ def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFra
     return joined.sort(CollectiveRows.collective_id).with_columns(
         algbw.alias(CollectiveRows.algbw_bytes_per_s),
         pl.when(_IS_UNEVEN).then(sent).otherwise(algbw * pl.col(_FACTOR)).alias(CollectiveRows.busbw_bytes_per_s),
-        pl.when(has_message & message.is_null())
+        pl.when(pl.col(_IS_UNEVEN) & pl.col(_SENT).is_null())
+        .then(pl.lit("the trace does not say what each rank sends to each"))
+        .when(has_message & message.is_null())
         .then(pl.lit("the trace does not say its size"))
         .when(is_blurred)
         .then(pl.lit("the clocks agree less well than the transfer is long"))
-        .when(pl.col(_IS_UNEVEN) & pl.col(_SENT).is_null())
-        .then(pl.lit("the trace does not say what each rank sends to each"))
         .alias(BANDWIDTH_REASON),
     )
 
 
 def _messages(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the full message of each collective, and of uneven all_to_all the most that one rank sends to others."""
+    """Return the full message of each collective, and of an uneven one the most that one rank sends to others."""
     operation = pl.col(CollectiveCalls.operation)
     put_in, received = pl.col(CollectiveCalls.in_bytes), pl.col(CollectiveCalls.out_bytes)
     size = (
@@ -69,20 +74,33 @@ def _messages(calls: pl.DataFrame) -> pl.DataFrame:
         .otherwise(put_in)
     )
     is_uneven = (operation == "all_to_all") & (pl.col(CollectiveCalls.variant) == "uneven")
+    message = pl.col(CollectiveRows.message_bytes)
     return (
         calls.filter(pl.col(MatchedCalls.collective_id).is_not_null())
         .with_columns(size.alias(CollectiveRows.message_bytes), is_uneven.alias(_IS_UNEVEN))
         .group_by(MatchedCalls.collective_id)
         .agg(
-            pl.col(CollectiveRows.message_bytes).max(),
+            message.max(),
+            (message.min() == message.max()).alias(_IS_EQUAL),
             pl.col(_IS_UNEVEN).any(),
+            pl.col(MatchedCalls.rank).n_unique().alias(_RANKS),
         )
         .join(_sent(calls.filter(is_uneven)), on=MatchedCalls.collective_id, how="left")
+        # A rank whose splits are unknown may be the one that sends most.
+        .with_columns(
+            pl.when(pl.col(_RANKS_KNOWN) == pl.col(_RANKS)).then(name).alias(name) for name in (_SENT, _SENDER_INPUT)
+        )
+        .with_columns(
+            pl.when(~pl.col(_IS_UNEVEN) | pl.col(_IS_EQUAL))
+            .then(message)
+            .otherwise(_SENDER_INPUT)
+            .alias(CollectiveRows.message_bytes)
+        )
     )
 
 
 def _sent(uneven: pl.DataFrame) -> pl.DataFrame:
-    """Return the largest sum of bytes that one rank of each uneven all_to_all sends to others.
+    """Return the largest sum of bytes that one rank of each uneven all_to_all sends to others, and that rank's input.
 
     Splits count rows, of as many bytes as the input has for each of them.
     """
@@ -95,9 +113,16 @@ def _sent(uneven: pl.DataFrame) -> pl.DataFrame:
     return (
         parts.explode(CollectiveCalls.group_ranks, CollectiveCalls.in_split)
         .group_by(MatchedCalls.collective_id, MatchedCalls.rank)
-        .agg(pl.when(rows.sum() > 0).then(rows.filter(others).sum() * size // rows.sum()).otherwise(0).alias(_SENT))
+        .agg(
+            pl.when(rows.sum() > 0).then(rows.filter(others).sum() * size // rows.sum()).otherwise(0).alias(_SENT),
+            size.alias(_SENDER_INPUT),
+        )
         .group_by(MatchedCalls.collective_id)
-        .agg(pl.col(_SENT).max())
+        .agg(
+            pl.col(_SENT).max(),
+            pl.col(_SENDER_INPUT).filter(pl.col(_SENT) == pl.col(_SENT).max()).max(),
+            pl.len().alias(_RANKS_KNOWN),
+        )
     )
 
 

@@ -74,7 +74,7 @@ def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
         f"{_TITLES[kind]}: time per {comparison.unit}",
         CHANGE_COLUMNS,
         frame_rows(frame, _SHOWN, reasons=only_one),
-        notes=_notes(changes),
+        notes=_notes(changes, _TITLES[kind]),
     )
 
 
@@ -88,8 +88,12 @@ def change_set(comparison: Comparison, kind: ChangeKind) -> ChangeSet:
     }[kind]
 
 
-def _notes(changes: ChangeSet) -> Iterator[str]:
-    yield f"{format_duration(round(changes.before_ns))} before, {format_duration(round(changes.after_ns))} after."
+def _notes(changes: ChangeSet, title: str) -> Iterator[str]:
+    if changes.changes.is_empty():
+        yield f"{title}: none in either run."
+        return
+    before, after = (format_duration(round(each)) for each in (changes.before_ns, changes.after_ns))
+    yield f"{title}: {before} before, {after} after."
     if changes.match_rate_ratio is None:
         yield f"No match rate: {changes.absent.get('match_rate_ratio', 'nothing to match')}."
     else:

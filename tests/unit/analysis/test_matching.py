@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scope.analysis.collective_roofline import LinkRates, compute_collective_roofline
 from scope.analysis.collectives import Collectives, compute_collectives
 from scope.trace.model import Job, ProcessGroup
 
@@ -131,6 +132,42 @@ def test_zero_transfer_has_no_bandwidth(match: Callable[..., Collectives]) -> No
     (row,) = match({0: [_call(0, 9)], 1: [_call(9, 9)]}).collectives.iter_rows(named=True)
     assert (row["transfer_ns"], row["algbw_bytes_per_s"], row["busbw_bytes_per_s"]) == (None, None, None)
     assert "no transfer" in row["reason"]
+
+
+def _uneven(start: int, end: int, split: list[int] | None, size: int) -> Row:
+    return _call(
+        start, end, operation="all_to_all", variant="uneven", in_split=split, in_bytes=size, out_bytes=70, dtype="Float"
+    )
+
+
+def test_an_uneven_message_is_the_input_of_the_largest_sender(match: Callable[..., Collectives]) -> None:
+    """Rank 0 puts in 100 bytes and keeps 90; rank 1 puts in 50 and sends 40: the message is 50, busbw counts 40."""
+    calls = {0: [_uneven(0, 30, [9, 1], 100)], 1: [_uneven(10, 30, [4, 1], 50)]}
+    (row,) = match(calls).collectives.iter_rows(named=True)
+    assert (row["message_bytes"], row["transfer_ns"]) == (50, 20)
+    assert row["algbw_bytes_per_s"] == pytest.approx(50 / 20e-9)
+    assert row["busbw_bytes_per_s"] == pytest.approx(40 / 20e-9)
+
+
+def test_an_uneven_message_of_unknown_splits_is_unknown(match: Callable[..., Collectives]) -> None:
+    """Where one rank's splits are elided it may send most: no message and no bandwidth, unless inputs are equal."""
+    (row,) = match({0: [_uneven(0, 30, None, 100)], 1: [_uneven(10, 30, [4, 1], 50)]}).collectives.iter_rows(named=True)
+    assert (row["message_bytes"], row["algbw_bytes_per_s"], row["busbw_bytes_per_s"]) == (None, None, None)
+    assert "what each rank sends to each" in row["reason"]
+    (same,) = match({0: [_uneven(0, 30, None, 50)], 1: [_uneven(10, 30, [4, 1], 50)]}).collectives.iter_rows(named=True)
+    assert (same["message_bytes"], same["busbw_bytes_per_s"]) == (50, None)
+
+
+def test_medians_are_values_that_occur(match: Callable[..., Collectives]) -> None:
+    """Of two all_reduces of 64 bytes that take 10 and 20 ns, every median is the lower of the two values."""
+    calls = {0: [_call(0, 10), _call(100, 120)], 1: [_call(0, 10), _call(100, 120)]}
+    found = match(calls)
+    (row,) = found.summary.iter_rows(named=True)
+    assert row["median_transfer_ns"] == 10
+    # The bus factor of two ranks is 1, so both bandwidths are 64 bytes over 20 ns.
+    assert (row["median_algbw_bytes_per_s"], row["median_busbw_bytes_per_s"]) == pytest.approx((3.2e9, 3.2e9))
+    (point,) = compute_collective_roofline(found, links=LinkRates()).points.iter_rows(named=True)
+    assert point["median_busbw_bytes_per_s"] == pytest.approx(3.2e9)
 
 
 def test_ranks_without_a_number_are_left_out(make_trace: Callable[..., RankTrace]) -> None:

@@ -42,3 +42,14 @@ def test_json_holds_the_match_rates(scope: Callable[..., Any], tmp_path: Path) -
     assert step["classes_match_ratio"] == 1.0
     assert step["phases_match_ratio"] is None
     assert step["absent"]["phases_match_ratio"]
+
+
+def test_what_neither_run_has_is_named(scope: Callable[..., Any], tmp_path: Path) -> None:
+    """Runs without operators and phases say on stderr which tables are empty, and no times of nothing."""
+    before = _write(tmp_path / "before.json", [("gemm_a", 40)])
+    after = _write(tmp_path / "after.json", [("gemm_a", 50)])
+    done = scope("compare", before, after, "--json", "--no-cache")
+    assert "0 ns" not in done.err
+    assert "Phases: none in either run." in done.err
+    text = scope("compare", before, after, "--no-cache").out
+    assert "Kernels: 40 us before, 50 us after." in text

@@ -50,7 +50,7 @@ def test_a_cut_collective_counts_in_no_wait_and_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_imposed_is_absent_where_ranks_miss(tmp_path: Path) -> None:
-    """With two of four ranks the last less the second-last that are seen bounds nothing: one that misses may lie between."""
+    """With two of four ranks the last less the second-last that are seen bounds nothing: another may lie between."""
     found = collectives_of(scenarios.missing_ranks(), tmp_path)
     for record in to_records(sections.collective_calls_table(found)):
         assert record["imposed_wait_ns"] is None
