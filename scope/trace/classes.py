@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 16384
 """How many names' classes are remembered: the ranks of a job run the same kernels, and searching is dear."""
 
-RULES_VERSION: Final = 3
+RULES_VERSION: Final = 4
 """Part of the key of the cache: raise it with every change of the rules."""
 
 
@@ -130,13 +130,21 @@ _OPERATORS: Final = _rules(
 )
 
 _KERNELS: Final = _rules(
+    # One template for lists of tensors: what it applies to them says what it is.
+    ("optimizer", r"multi_tensor_apply.*(?i:adam|sgd|lamb(?!da)|adagrad|novograd|\blion)"),
+    ("reduction", r"multi_tensor_apply.*Norm"),
+    ("elementwise", r"multi_tensor_apply.*Functor"),
+    # Norms that quantise their result too.
+    ("normalisation", r"(?i)(?:layer|rms)_?norm"),
     (
         "elementwise",
         r"(?i)reshape_and_cache|\bcast_|rotary|\brope_|_rope_|_quant(?:ize)?_|moe_permute|transpose_kernel",
     ),
     (
         "attention",
-        r"(?i)(?<!transformer_engine::)(?:flash|fmha|attention|attn|\bmha_|_mha_|\bmla_|_mla_)"
+        # FlashInfer is a library of attention, norms, sampling and more.
+        r"(?i)(?<!transformer_engine::)(?:flash(?!_?infer)|fmha|attention|attn|\bmha_|_mha_|\bmla_|_mla_"
+        r"|(?:prefill|decode)\w*kv_?cache|flashinfer::\w*merge_?states?)"
         r"|^_(?:fwd|bwd)_(?:grouped_)?kernel(?:_stage\d|_dk_?dv|_dq|_one_col_block)?$",
     ),
     (
@@ -154,12 +162,12 @@ _KERNELS: Final = _rules(
         r"(?i)(?<!fb)gemm|gemv|fused_moe_kernel|\bmarlin|machete|\bbmm_|Cijk_|nvjet|cutlass(?!_kernels)|cublas|splitK|matmul|tensile|_mm_kernel|wgmma|s\d+816|::dot_kernel|\bdot_kernel",
     ),
     ("embedding", r"(?i)embedding|indexSelect"),
-    ("optimizer", r"(?i)adam|sgd|lamb|multi_tensor_apply"),
+    ("optimizer", r"(?i)adam|sgd|lamb(?!da)"),
     ("fused", r"^triton_|(?i:nvfuser)|fused_"),
     ("reduction", r"(?i)reduce|softmax|cross_entropy|argmax|topk|sort|scan|cub::|rocprim::|pool"),
     (
         "elementwise",
-        r"(?i)elementwise|vectorized|unrolled|copy|fill|CatArray|index|gather|scatter|dropout|where|arange|transpose|pointwise"
+        r"(?i)elementwise|vectorized|unrolled|copy|fill|CatArray|index|indices|gather|scatter|dropout|where|arange|transpose|pointwise"
         r"|act_and_mul|swiglu|silu|gelu|quant|\bcast|_cast|rotary|rope|tensor_kernel|op_tensor|distribution",
     ),
 )
