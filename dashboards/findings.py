@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.shell import sources
 from dashboards.sources.alerts import alerts_of_run, firing_alerts
 from scope.analysis.recorded import RankExcess, compute_group_progress, find_missed_calls
@@ -18,9 +19,9 @@ from scope.run.naming import label_run
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from dashboards.sources.alerts import Firing
+    from dashboards.sources.alerts import Alert, Firing
     from dashboards.sources.runs import LiveRun
     from scope.report.findings import Finding
     from scope.run.schema import Verdict
@@ -33,28 +34,28 @@ _NOTABLE_EXCESS: Final = 0.05
 
 def draw_findings(findings: Sequence[Finding]) -> None:
     """Draw the findings of traces, the costliest first and open."""
-    st.subheader("Findings")
+    say.subheader("Findings")
     for number, finding in enumerate(findings):
         _draw_finding(finding, is_open=number == 0)
     if not findings:
-        st.success("Nothing stands out.", icon=":material/check_circle:")
+        say.success("Nothing stands out.", icon=":material/check_circle:")
 
 
 def _draw_finding(finding: Finding, *, is_open: bool) -> None:
     share = "" if finding.share_ratio is None else f"{format_ratio(finding.share_ratio)} · "
-    with st.expander(f"{share}{markdown_text(finding.title)}", expanded=is_open):
+    with say.expander(f"{share}{markdown_text(finding.title)}", expanded=is_open):
         where = finding.where.text()
         if where:
-            st.markdown(f"**Where:** {markdown_text(where)}")
-        st.markdown("\n".join(f"- {markdown_text(each.text())}" for each in finding.evidence))
-        st.markdown(f"**What to do:** {markdown_text(finding.action)}")
+            say.markdown(f"**Where:** {markdown_text(where)}")
+        say.markdown("\n".join(f"- {markdown_text(each.text())}" for each in finding.evidence))
+        say.markdown(f"**What to do:** {markdown_text(finding.action)}")
 
 
 def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
     """Draw what diagnosis found and still holds."""
     for verdict in verdicts:
         if verdict.resolved_ns is None:
-            show = st.error if verdict.severity == "critical" else st.warning
+            show = say.error if verdict.severity == "critical" else say.warning
             action = f" {verdict.action}" if verdict.action else ""
             show(markdown_text(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}"), icon=":material/gavel:")
 
@@ -70,7 +71,9 @@ def draw_missed_at_end(run: LiveRun) -> bool:
     infos = [info for info in run.run.rank_infos if info.attempt == run.attempt]
     missed = find_missed_calls(compute_group_progress(infos, run.black_boxes()))
     if missed:
-        st.warning(f"At its end: {markdown_text(missed_words(missed))}; see Post-mortem.", icon=":material/person_off:")
+        say.warning(
+            f"At its end: {markdown_text(missed_words(missed))}; see Post-mortem.", icon=":material/person_off:"
+        )
     return bool(missed)
 
 
@@ -83,14 +86,14 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
     """
     excess = run.excess()
     if excess.is_empty():
-        st.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
+        say.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
         return
     slow = excess.filter(pl.col(RankExcess.excess_ratio) > _NOTABLE_EXCESS).head(_WORST_RANKS)
     if slow.is_empty() and not stands_still:
-        st.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
+        say.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
     others = "of its peers" if run.peers() else "rank"
     for row in slow.iter_rows(named=True):
-        st.warning(
+        say.warning(
             f"**Rank {row[RankExcess.rank]}** works {format_duration(row[RankExcess.excess_ns])} a step longer than "
             f"the median {others} ({format_ratio(row[RankExcess.excess_ratio])}), most of it in "
             f"{markdown_text(row[RankExcess.phase])}.",
@@ -98,32 +101,41 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
         )
 
 
-def draw_alerts(run: LiveRun | None = None) -> None:
-    """Draw the alerts that fire now; without a Prometheus server say that they are not known.
+def draw_alerts(run: LiveRun | None = None, *, names: Mapping[str, str] | None = None) -> None:
+    """Draw the alerts that fire now, or soon; without a Prometheus server say that they are not known.
 
     Args:
         run: Show the alerts of this run and of its nodes, and count the others; None shows all.
+        names: What people call the runs, by the label that alerts bear.
     """
     firing = _firing(int(time.monotonic() // _ALERTS_TTL_S))
     if not firing.num_servers:
-        st.caption("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
+        say.caption("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
         return
     for problem in firing.problems:
-        st.caption(f":material/cloud_off: {markdown_text(problem)}")
-    alerts, num_others = list(firing.alerts), 0
+        say.caption(f":material/cloud_off: {markdown_text(problem)}")
+    alerts, pending, num_others = list(firing.alerts), list(firing.pending), 0
     if run is not None:
-        hosts = set(run.ranks[Ranks.host].cast(pl.String))
-        alerts, num_others = alerts_of_run(alerts, label=label_run(run.info), hosts=hosts)
+        label, hosts = label_run(run.info), set(run.ranks[Ranks.host].cast(pl.String))
+        alerts, num_others = alerts_of_run(alerts, label=label, hosts=hosts)
+        pending, _ = alerts_of_run(pending, label=label, hosts=hosts)
     for alert in alerts[:_SHOWN_ALERTS]:
-        show = st.error if alert.severity == "critical" else st.warning
-        words = alert.summary or alert.where
-        show(f"**{markdown_text(alert.name)}** {markdown_text(words)}", icon=":material/notifications_active:")
+        show = say.error if alert.severity == "critical" else say.warning
+        show(_alert_words(alert, names or {}), icon=":material/notifications_active:")
+    for alert in pending[:_SHOWN_ALERTS]:
+        say.info(_alert_words(alert, names or {}, soon=True), icon=":material/notifications:")
     if len(alerts) > _SHOWN_ALERTS:
-        st.caption(f"{count(len(alerts) - _SHOWN_ALERTS, 'more alert')} of it.")
+        say.caption(f"{count(len(alerts) - _SHOWN_ALERTS, 'more alert')} of it.")
     if not alerts and len(firing.problems) < firing.num_servers:
-        st.caption(":material/notifications_off: No alert fires" + (" for this run." if run else "."))
+        say.caption(":material/notifications_off: No alert fires" + (" for this run." if run else "."))
     if num_others:
-        st.caption(f"{count(num_others, 'alert')} of other runs and nodes.")
+        say.caption(f"{count(num_others, 'alert')} of other runs and nodes.")
+
+
+def _alert_words(alert: Alert, names: Mapping[str, str], *, soon: bool = False) -> say.Words:
+    of_run = f"{names[alert.run]}: " if alert.run is not None and alert.run in names else ""
+    sentence = "Fires soon: **{}** {}" if soon else "**{}** {}"
+    return say.words(sentence, alert.name, of_run + (alert.summary or alert.where))
 
 
 @st.cache_resource(max_entries=2, show_spinner=False)

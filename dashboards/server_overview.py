@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.findings import draw_alerts
 from dashboards.shell import say_error, settings, show_figure
 from dashboards.sources.prometheus import Prometheus, to_samples
 from dashboards.words import metric, say_dead_exporters
 from scope.errors import ScopeError
 from scope.report.figures import Samples, parts_by_time, samples_over_time
-from scope.report.inert import markdown_text
+from scope.report.standing import age
 from scope.units import NS_PER_S, format_duration, format_ratio
 
 if TYPE_CHECKING:
@@ -24,12 +25,22 @@ if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
 
 _NAMES: Final = "max by (run, run_id, world_size) (scope_train_info)"
+_FLOP: Final = "(scope_train_model_flop_total / scope_train_steps_total)"
+MFU: Final = (
+    f"sum by (run) {_FLOP} / (max by (run) (scope_train_step_last_seconds)"
+    f" * sum by (run) ({_FLOP} / (scope_train_step_last_seconds * scope_train_mfu_ratio)))"
+    " and count by (run) (scope_train_mfu_ratio) == count by (run) (scope_train_steps_total > 0)"
+)
+"""Model FLOPs of all ranks / (slowest rank's step x sum of the peaks), last step; unknown unless all ranks tell theirs.
+
+A rank's peak is no series: it is its FLOPs a step / (its step x its own MFU).
+"""
 _FIGURES: Final = {
     "active": "sum by (run) (scope_train_active)",
     "age_s": "time() - max by (run) (scope_train_last_step_timestamp_seconds)",
     "step_s": "max by (run) (scope_train_step_median_seconds)",
     "tokens_per_s": "sum by (run) (rate(scope_train_tokens_total[1m]))",
-    "mfu_ratio": "avg by (run) (scope_train_mfu_ratio)",
+    "mfu_ratio": MFU,
     "goodput_ratio": "min by (run) (scope_train_goodput_ratio)",
 }
 _PHASES: Final = "sum by (run, phase) (increase(scope_train_phase_seconds_total[5m]))"
@@ -37,6 +48,9 @@ _STEP_TIMES: Final = "max by (run) (scope_train_step_last_seconds)"
 _WINDOW_S: Final = 1_800
 _POINTS: Final = 200
 _MAX_RUNS: Final = 20
+_SILENT_S: Final = 60.0
+_STILL_STEPS: Final = 10
+"""As on the page of a run, but for a minute: what the server knows may be as old as a scrape or two."""
 _NO_SERIES: Final = "the server has no such series of this run yet"
 
 
@@ -57,6 +71,18 @@ class RunNow:
     world_size: str | None
     figures: Mapping[str, float]
     phases_ns: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """Its id, followed by the label by which series and alerts name it."""
+        return f"{self.run_id} ({self.label})" if self.run_id else self.label or "run"
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its ranks live and none has finished a step for ten usual steps and a minute."""
+        usual_s = self.figures.get("step_s", 0.0)
+        age_s = self.figures.get("age_s", 0.0)
+        return bool(self.figures.get("active")) and age_s > max(_SILENT_S, _STILL_STEPS * usual_s)
 
 
 def ask_runs(server: Prometheus) -> list[RunNow]:
@@ -112,9 +138,10 @@ def draw_server(source: Source) -> None:
 def _draw(server: Prometheus) -> None:
     runs = ask_runs(server)
     say_dead_exporters(server)
-    draw_alerts()
+    names = {run.label: run.name for run in runs}
+    draw_alerts(names=names)
     if not runs:
-        st.info(
+        say.info(
             "The server knows no run. Start `scope exporter --runs RUN` on each node and add it to the scrape "
             "configuration.",
             icon=":material/inbox:",
@@ -122,7 +149,7 @@ def _draw(server: Prometheus) -> None:
         return
     for run in runs:
         _draw_run(run)
-    samples = step_times(server, now_ns=time.time_ns())
+    samples = step_times(server, now_ns=time.time_ns()).with_columns(pl.col(Samples.name).replace(names))
     title = "Length of the last step, slowest rank"
     table = samples.select(
         pl.col(Samples.name).alias("run"), Samples.time_ns, (pl.col(Samples.value) * NS_PER_S).alias("step_ns")
@@ -130,31 +157,45 @@ def _draw(server: Prometheus) -> None:
     show_figure(samples_over_time(samples, title=title, y_title="Step (s)"), table, key="step times")
 
 
-def _seconds(value: float) -> str:
-    return format_duration(round(value * NS_PER_S))
+def standing_of(run: RunNow) -> str:
+    """Return in a sentence, without its full stop, whether a run goes on, as far as its series tell."""
+    age_s = run.figures.get("age_s")
+    since = "no step has ended yet" if age_s is None else f"the last step ended {age(round(age_s * NS_PER_S))} ago"
+    if not run.stands_still:
+        return f"{'running' if run.figures.get('active') else 'not running'}; {since}"
+    usual_s = run.figures.get("step_s")
+    usual = "" if usual_s is None else f"; a step usually takes {format_duration(round(usual_s * NS_PER_S))}"
+    return f"NO STEP for {age(round((age_s or 0.0) * NS_PER_S))}, and its ranks live{usual}"
 
 
 def _draw_run(run: RunNow) -> None:
-    st.subheader(markdown_text(run.run_id or run.label or "run"))
+    say.subheader(run.name)
     figures = run.figures
-    age_s = figures.get("age_s")
-    is_live = bool(figures.get("active"))
-    if age_s is not None:
-        sign = ":material/sensors: live" if is_live else ":material/history: not running"
-        st.caption(f"{sign}, last step {_seconds(age_s)} ago, by Prometheus")
+    words = standing_of(run)
+    if run.stands_still:
+        say.error(
+            say.words(
+                "{}. Open its run directory with `scope dashboard` and look at Post-mortem, or start `scope watch` "
+                "beside it.",
+                words,
+            ),
+            icon=":material/person_off:",
+        )
+    else:
+        is_live = bool(figures.get("active"))
+        sentence = ":material/sensors: {}, by Prometheus" if is_live else ":material/history: {}, by Prometheus"
+        say.caption(say.words(sentence, words))
     row = st.container(horizontal=True, gap="medium")
     of_all = f" of {run.world_size}" if run.world_size else ""
     metric(row, "Ranks active", figures.get("active"), _NO_SERIES, lambda value: f"{value:.0f}{of_all}")
-    metric(
-        row,
-        "Step time (median)",
-        figures.get("step_s"),
-        _NO_SERIES,
-        lambda each: format_duration(round(each * NS_PER_S)),
-    )
-    metric(row, "Tokens/s", figures.get("tokens_per_s"), _NO_SERIES, "{:,.0f}".format)
-    metric(row, "MFU (last step)", figures.get("mfu_ratio"), _NO_SERIES, format_ratio)
-    metric(row, "Goodput", figures.get("goodput_ratio"), _NO_SERIES, format_ratio)
+    for label, name, form in (
+        # Each rank's series tells its own median: that of each step's slowest rank, as on the page of a run, is more.
+        ("Largest median step of a rank", "step_s", lambda each: format_duration(round(each * NS_PER_S))),
+        ("Tokens/s (last minute)", "tokens_per_s", "{:,.0f}".format),
+        ("MFU (last step)", "mfu_ratio", format_ratio),
+        ("Goodput", "goodput_ratio", format_ratio),
+    ):
+        metric(row, label, figures.get(name), _NO_SERIES, form)
     whole = sum(run.phases_ns.values())
     if whole:
         figure = parts_by_time(run.phases_ns, title="Phases in the last 5 minutes, all ranks", whole_ns=whole)

@@ -48,30 +48,37 @@ class Firing:
         alerts: Critical ones first.
         problems: Why a server gave no answer.
         num_servers: Servers that were asked.
+        pending: Alerts that fire soon unless what they are about ends.
     """
 
     alerts: tuple[Alert, ...]
     problems: tuple[str, ...]
     num_servers: int
+    pending: tuple[Alert, ...] = ()
 
 
 def firing_alerts(sources: Sequence[Source]) -> Firing:
     """Ask every Prometheus server among the sources; one that does not answer is a problem, not an error."""
     servers = [source for source in sources if source.kind == "prometheus"]
-    alerts: list[Alert] = []
+    told: list[ToldAlert] = []
     problems: list[str] = []
     for source in servers:
         try:
-            alerts += firing_of(Prometheus(address=source.place))
+            told += Prometheus(address=source.place).alerts()
         except ScopeError as error:
             problems.append(str(error))
-    ordered = sorted(alerts, key=lambda alert: (alert.severity != "critical", alert.name, alert.where))
-    return Firing(alerts=tuple(ordered), problems=tuple(problems), num_servers=len(servers))
+    return Firing(
+        alerts=tuple(alerts_in(told, state="firing")),
+        problems=tuple(problems),
+        num_servers=len(servers),
+        pending=tuple(alerts_in(told, state="pending")),
+    )
 
 
-def firing_of(server: Prometheus) -> list[Alert]:
-    """Return the alerts that fire on one server."""
-    return [_alert(each) for each in server.alerts() if each.state == "firing"]
+def alerts_in(told: Sequence[ToldAlert], *, state: str) -> list[Alert]:
+    """Return the alerts in a state (`firing` or `pending`), critical ones first."""
+    alerts = [_alert(each) for each in told if each.state == state]
+    return sorted(alerts, key=lambda alert: (alert.severity != "critical", alert.name, alert.where))
 
 
 def _alert(told: ToldAlert) -> Alert:

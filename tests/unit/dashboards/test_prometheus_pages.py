@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from dashboards.links import ask_each_nvlink, nvlink_capacities, pcie_capacities, peak_use
-from dashboards.server_overview import ask_runs
-from dashboards.sources.alerts import alerts_of_run, firing_alerts, firing_of
+from dashboards.server_overview import RunNow, ask_runs, standing_of
+from dashboards.sources.alerts import alerts_in, alerts_of_run, firing_alerts
 from dashboards.sources.catalogue import Source
 from dashboards.sources.prometheus import Prometheus, to_samples
 from scope.run.naming import short_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from streamlit.testing.v1 import AppTest
 
@@ -119,8 +122,85 @@ def test_alerts_of_other_runs_are_counted_and_not_shown() -> None:
     ]
     alerts.append({"labels": told[0] | {"alertname": "later"}, "annotations": {}, "state": "pending"})
     body = json.dumps({"data": {"alerts": alerts}}).encode()
-    found = firing_of(Prometheus(address="http://p", fetch=lambda _: body))
+    told_now = Prometheus(address="http://p", fetch=lambda _: body).alerts()
+    found = alerts_in(told_now, state="firing")
     assert len(found) == 4
+    assert [each.name for each in alerts_in(told_now, state="pending")] == ["later"]
     own, num_others = alerts_of_run(found, label=short_hash("mine"), hosts={"n1"})
     assert [(each.name, each.summary) for each in own] == [("A0", "s0."), ("A2", "s2.")]
     assert num_others == 2
+
+
+def run_now(**figures: float) -> RunNow:
+    """Return a run with an id, of which the server knows some figures."""
+    return RunNow(label="e365c35f", run_id="vm-1", world_size="4", figures=figures, phases_ns={})
+
+
+@pytest.mark.parametrize(
+    ("figures", "stands_still"),
+    [
+        ({"active": 4, "age_s": 288.0, "step_s": 0.2}, True),
+        ({"active": 4, "age_s": 61.0, "step_s": 6.0}, True),
+        ({"active": 4, "age_s": 61.0, "step_s": 6.2}, False),
+        ({"active": 4, "age_s": 59.0, "step_s": 0.2}, False),
+        ({"active": 0, "age_s": 288.0, "step_s": 0.2}, False),
+        ({"active": 4}, False),
+    ],
+)
+def test_a_hang_is_ten_steps_and_a_minute_without_a_step(figures: dict[str, float], *, stands_still: bool) -> None:
+    """Only ranks that live can hang; both limits must be passed."""
+    run = run_now(**figures)
+    assert run.stands_still == stands_still
+    assert standing_of(run).startswith("NO STEP for") == stands_still
+
+
+def test_a_hung_run_is_red_under_both_its_names(open_app: Callable[..., AppTest]) -> None:
+    """The page of a server says in red that no step came for 4 min, and that an alert fires soon, by the run's id."""
+    told = {
+        "scope_train_info": ({"run": "e365c35f", "run_id": "vm-1", "world_size": "4"}, 1),
+        "sum by (run) (scope_train_active)": ({"run": "e365c35f"}, 4),
+        "last_step_timestamp": ({"run": "e365c35f"}, 288),
+        "step_median": ({"run": "e365c35f"}, 0.2),
+    }
+    alert = {"labels": {"alertname": "NoStep", "run": "e365c35f"}, "annotations": {}, "state": "pending"}
+    with answering(told, [alert]) as address:
+        app = open_app("overview", address)
+    assert not app.exception
+    (error,) = (each.value.replace("\\", "") for each in app.error)
+    assert error.startswith("NO STEP for 4 min, and its ranks live; a step usually takes 200 ms.")
+    assert app.subheader[0].value.replace("\\", "") == "vm-1 (e365c35f)"
+    (soon,) = (each.value.replace("\\", "") for each in app.info)
+    assert soon.startswith("Fires soon: **NoStep** vm-1 (e365c35f): run=e365c35f")
+
+
+@contextmanager
+def answering(told: Mapping[str, tuple[dict[str, str], float]], alerts: list[dict[str, Any]]) -> Iterator[str]:
+    """Serve answers on a free port: to an expression the series under the first key that occurs in it, and alerts."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            data: dict[str, Any] = {"alerts": alerts}
+            if not address.path.endswith("alerts"):
+                (expression,) = parse_qs(address.query)["query"]
+                rows = [row for word, row in told.items() if word in expression][:1]
+                value = {"values": []} if address.path.endswith("range") else {}
+                data = {"result": [{"metric": row[0], "value": [NOW, str(row[1])]} | value for row in rows]}
+            body = json.dumps({"status": "success", "data": data}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
