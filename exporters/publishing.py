@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
@@ -24,13 +25,14 @@ from scope.run.reader import read_run_info
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 log = logging.getLogger("scope.exporter")
 
 MAX_SPOOLS: Final = 64
 _PERIOD_S: Final = 5
 _IDLE_NS: Final = 60 * NS_PER_S
+_OVERDUE_NS: Final = 60 * NS_PER_S
 _RETRY_NS: Final = 60 * NS_PER_S
 MAX_TRIES: Final = 6
 """Failures in a row after which a spool is left alone; each wait is twice the one before, half an hour in all."""
@@ -87,6 +89,7 @@ class SpoolKeeper:
         self._work: dict[Path, _Work] = {}
         self._not_before_ns: dict[Path, int] = {}
         self._num_failures: dict[Path, int] = {}
+        self._looked_ns = clock_ns()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="publishing", daemon=True)
 
@@ -97,6 +100,7 @@ class SpoolKeeper:
 
     def start(self) -> None:
         """Begin to look, every five seconds."""
+        self._looked_ns = self._clock_ns()
         self._thread.start()
 
     def stop(self) -> None:
@@ -110,16 +114,35 @@ class SpoolKeeper:
         """Look once at the registry and at the processes."""
         now_ns = self._clock_ns()
         for spool, work in list(self._work.items()):
-            self._follow(spool, work, now_ns)
+            with self._costs_itself_alone(spool):
+                self._follow(spool, work, now_ns)
         folder = self._registry or paths.registry_folder()
-        wanted = [entry for entry in paths.read_registry(folder)[0] if _is_abandoned(entry)]
+        wanted = [entry for entry in paths.read_registry(folder)[0] if self._is_wanted(entry)]
         if wanted and not _is_private(folder):
             self._note("not_ours", f"{folder}: belongs to or can be written by others; its spools are not published")
             return
         for spool in self._num_failures.keys() - {Path(entry.spool) for entry in wanted} - self._work.keys():
             del self._num_failures[spool]
         for entry in wanted:
-            self._take_on(entry, now_ns)
+            with self._costs_itself_alone(entry.spool):
+                self._take_on(entry, now_ns)
+
+    def is_looking(self) -> bool:
+        """Return whether the last look came to its end lately; a thread that died or hangs looks no more."""
+        return self._clock_ns() - self._looked_ns <= _OVERDUE_NS
+
+    def _is_wanted(self, entry: paths.Registration) -> bool:
+        with self._costs_itself_alone(entry.spool):
+            return _is_abandoned(entry)
+        return False
+
+    @contextlib.contextmanager
+    def _costs_itself_alone(self, spool: Path | str) -> Generator[None]:
+        """Count and name whatever goes wrong with one spool, so that the others are published."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - no list would be whole of what a registry by anybody can cause
+            self._note("failed", f"{str(spool)!r}: {error!r}")
 
     def _take_on(self, entry: paths.Registration, now_ns: int) -> None:
         spool, run_dir = Path(entry.spool), Path(entry.run_dir or "")
@@ -178,7 +201,9 @@ class SpoolKeeper:
 
     def _loop(self) -> None:
         while not self._stopping.wait(_PERIOD_S):
-            self.look()
+            with self._costs_itself_alone("the registry"):
+                self.look()
+                self._looked_ns = self._clock_ns()
 
 
 class _Process:

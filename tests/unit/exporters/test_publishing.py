@@ -218,6 +218,63 @@ def test_a_process_that_cannot_be_started_is_counted(world: World, monkeypatch: 
     assert world.problems == ["not_started"]
 
 
+def test_an_entry_that_no_process_can_be_given_costs_itself_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run directory with a null byte is counted and named; the spool beside it is published."""
+
+    def launch(spool: Path, run_dir: Path) -> object:
+        # The real process is what refuses such a path.
+        return publishing._Process(spool, run_dir) if "\0" in str(run_dir) else world.launch(spool, run_dir)
+
+    monkeypatch.setattr(world.keeper, "_launch", launch)
+    world.register(run_dir="a\0b")
+    other = World(tmp_path / "other")
+    other.registry = world.registry
+    other.register()
+    world.look(5)
+    assert [copier.places for copier in world.copiers] == [(other.spool, other.run)]
+    assert world.problems == ["failed"]
+    assert f"'{world.spool}': ValueError('embedded null byte')" in caplog.text
+
+
+def test_the_thread_outlives_whatever_goes_wrong(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that fails as a whole is counted, the next one comes, and nobody is told that all is well meanwhile."""
+    looks: list[int] = []
+
+    def fail() -> None:
+        looks.append(1)
+        raise RuntimeError
+
+    monkeypatch.setattr(publishing, "_PERIOD_S", 0.001)
+    monkeypatch.setattr(world.keeper, "look", fail)
+    world.keeper.start()
+    wait_until(lambda: len(looks) > 2)
+    assert set(world.problems) == {"failed"}
+    assert world.keeper.is_looking()
+    world.now_ns += 61 * S
+    assert not world.keeper.is_looking()
+    monkeypatch.setattr(world.keeper, "look", lambda: None)
+    wait_until(world.keeper.is_looking)
+    world.keeper.stop()
+
+
+def test_a_process_that_fails_to_tell_its_status_costs_itself_alone(world: World, tmp_path: Path) -> None:
+    """Following one spool never keeps another one from being taken on."""
+    world.look(5)
+
+    def fail() -> int:
+        raise RuntimeError
+
+    world.copiers[0].poll = fail
+    other = World(tmp_path / "other")
+    other.registry = world.registry
+    other.register()
+    world.look(5)
+    assert [copier.places for copier in world.copiers[1:]] == [(other.spool, other.run)]
+    assert world.problems == ["failed"]
+
+
 def test_the_end_of_the_exporter_ends_no_copying(world: World) -> None:
     """Each process is asked for its last round, which begins when the ranks have ended."""
     world.look(5)
