@@ -8,7 +8,7 @@ import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
 from scope.report.sections.breakdown import breakdown_table, steps_table, summed_over
-from scope.report.sections.collectives import collectives_table, exposed_table
+from scope.report.sections.collectives import collectives_table, cut_note, exposed_table
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.quality import format_ranks
 from scope.report.text import print_table
@@ -165,6 +165,9 @@ def _print_tables(results: Results, console: Console) -> None:
     for table in tables:
         if table.rows:
             print_table(table.limited(_MOST_ROWS), console, notes=False)
+            if results.collectives is not None and table.name == "collectives":
+                for note in cut_note(results.collectives):
+                    console.print_wrapped(note, style="dim")
             console.print()
 
 

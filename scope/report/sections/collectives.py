@@ -275,7 +275,7 @@ def rank_waits_table(collectives: Collectives) -> ReportTable:
             RankWaitRows.cut_wait_ns,
         ),
     )
-    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows, notes=_cut_note(collectives))
+    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows, notes=cut_note(collectives))
 
 
 def clock_table(collectives: Collectives) -> ReportTable:
@@ -302,14 +302,15 @@ def _match_notes(collectives: Collectives) -> Iterator[str]:
             yield f"{count:,} of {collectives.num_calls:,} {words}."
     if collectives.num_incomplete:
         yield f"{collectives.num_incomplete:,} collectives miss ranks: waits are at least, transfers at most."
-    yield from _cut_note(collectives)
+    yield from cut_note(collectives)
     if collectives.is_group_assumed:
         yield "Some calls carry no group: they were matched by operation and order over all ranks."
 
 
-def _cut_note(collectives: Collectives) -> Iterator[str]:
+def cut_note(collectives: Collectives) -> Iterator[str]:
+    """Yield what collectives at the edge of a window are left out of, where there are any."""
     if collectives.num_cut:
         yield (
-            f"{collectives.num_cut:,} collectives at the edge of a rank's window are left out of waits and skews: "
-            "ranks were in them before another's recording began."
+            f"Left out of waits and skews: {collectives.num_cut:,} of {collectives.collectives.height:,} collectives, at "
+            "the edge of a window; ranks were in them before another's recording began."
         )

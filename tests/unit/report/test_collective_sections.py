@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 from scope.report.build import compute_results
+from scope.report.findings import find_all
 from scope.report.rows import to_records
 from scope.report.sections import collectives as sections
+from scope.report.summary import print_summary
+from scope.report.text import make_console
 from scope.testing import scenarios
 from scope.trace import load
 
@@ -46,7 +50,16 @@ def test_a_cut_collective_counts_in_no_wait_and_says_so(tmp_path: Path) -> None:
     assert [(each["num_collectives"], each["num_cut"]) for each in records] == [(2, 1)] * len(records)
     assert sum(each["wait_ns"] for each in records) == summary["total_wait_ns"]
     for table in (waits, sections.collectives_table(found), sections.collective_calls_table(found)):
-        assert any("1 collectives at the edge" in note and "waits and skews" in note for note in table.notes)
+        assert any("Left out of waits and skews: 1 of 3 collectives" in note for note in table.notes)
+
+
+def test_the_summary_says_that_one_is_left_out(tmp_path: Path) -> None:
+    """A person who reads the summary alone sees that a collective is cut."""
+    files = [str(path) for path in scenarios.window_edge().write(tmp_path)]
+    results = compute_results(load(files))
+    out = io.StringIO()
+    print_summary(results, find_all(results), make_console(out, width=200))
+    assert "Left out of waits and skews: 1 of 3 collectives, at the edge of a window" in out.getvalue()
 
 
 def test_what_is_imposed_is_absent_where_ranks_miss(tmp_path: Path) -> None:
