@@ -10,6 +10,7 @@ import polars as pl
 import streamlit as st
 
 from dashboards import say
+from dashboards.alerts.expressions import express_mfu
 from dashboards.findings import draw_alerts
 from dashboards.shell import say_error, settings, show_figure
 from dashboards.sources.prometheus import Prometheus, to_samples
@@ -25,22 +26,12 @@ if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
 
 _NAMES: Final = "max by (run, run_id, world_size) (scope_train_info)"
-_FLOP: Final = "(scope_train_model_flop_total / scope_train_steps_total)"
-MFU: Final = (
-    f"sum by (run) {_FLOP} / (max by (run) (scope_train_step_last_seconds)"
-    f" * sum by (run) ({_FLOP} / (scope_train_step_last_seconds * scope_train_mfu_ratio)))"
-    " and count by (run) (scope_train_mfu_ratio) == count by (run) (scope_train_steps_total > 0)"
-)
-"""Model FLOPs of all ranks / (slowest rank's step x sum of the peaks), last step; unknown unless all ranks tell theirs.
-
-A rank's peak is no series: it is its FLOPs a step / (its step x its own MFU).
-"""
 _FIGURES: Final = {
     "active": "sum by (run) (scope_train_active)",
     "age_s": "time() - max by (run) (scope_train_last_step_timestamp_seconds)",
     "step_s": "max by (run) (scope_train_step_median_seconds)",
     "tokens_per_s": "sum by (run) (rate(scope_train_tokens_total[1m]))",
-    "mfu_ratio": MFU,
+    "mfu_ratio": express_mfu(by="run"),
     "goodput_ratio": "min by (run) (scope_train_goodput_ratio)",
 }
 _PHASES: Final = "sum by (run, phase) (increase(scope_train_phase_seconds_total[5m]))"
@@ -142,8 +133,10 @@ def _draw(server: Prometheus) -> None:
     draw_alerts(names=names)
     if not runs:
         say.info(
-            "The server knows no run. Start `scope exporter --runs RUN` on each node and add it to the scrape "
-            "configuration.",
+            say.words(
+                "The server knows no run. Start `scope exporter --runs RUN` on each node and add it to the scrape "
+                "configuration."
+            ),
             icon=":material/inbox:",
         )
         return

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dashboards.alerts.expressions import express_mfu
+
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS: Final = 24
 _WIDTH: Final = 12
@@ -40,21 +42,21 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ((f"sum by (cluster, run) (scope:train_tokens:rate{{{_RUN}}})", "{{cluster}} {{run}}"),),
             ),
             Panel(
-                "Model FLOPs utilisation",
+                "Model FLOPs utilisation of the run in its last step",
                 "percentunit",
-                ((f"avg by (cluster, run) (scope_train_mfu_ratio{{{_RUN}}})", "{{cluster}} {{run}}"),),
+                ((express_mfu(by="cluster, run", where=_RUN), "{{cluster}} {{run}}"),),
             ),
             Panel(
-                "Step time, slowest rank and median rank",
+                "Median step of a rank: the largest, and that of the median rank",
                 "s",
                 (
                     (
                         f"max by (cluster, run) (scope_train_step_median_seconds{{{_RUN}}})",
-                        "{{cluster}} {{run}} slowest",
+                        "{{cluster}} {{run}} largest",
                     ),
                     (
                         f"quantile by (cluster, run) (0.5, scope_train_step_median_seconds{{{_RUN}}})",
-                        "{{cluster}} {{run}} median",
+                        "{{cluster}} {{run}} median rank",
                     ),
                 ),
             ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.server_overview import MFU
+from dashboards.alerts.expressions import express_mfu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def test_mfu_is_model_flops_over_the_slowest_step_and_all_peaks(tmp_path: Path) -> None:
     """Two ranks of 100 FLOPs a step, steps of 1 s and 2 s, peaks of 100 and 400 FLOP/s: 200 / (2 x 500) = 20 %.
 
-    The mean of the ranks' own ratios (100 % and 12.5 %) would be 56 %. A run of which one rank tells none has none.
+    The mean of the ranks' own ratios (100 % and 12.5 %) would be 56 %. A run of which one rank tells none has
+    none; ranks that two jobs scrape count once.
     """
     known = {
         "scope_train_model_flop_total": (500, 1_000),
@@ -27,23 +28,22 @@ def test_mfu_is_model_flops_over_the_slowest_step_and_all_peaks(tmp_path: Path) 
         "scope_train_mfu_ratio": (1.0, 0.125),
     }
     series = [
-        {"series": f'{name}{{run="{run}",rank="{rank}"}}', "values": f"{value}x5"}
+        {"series": f'{name}{{run="{run}",rank="{rank}",job="{job}"}}', "values": f"{value}x5"}
         for name, values in known.items()
         for rank, value in enumerate(values)
         for run in ("known", "half")
+        for job in ("one", "two")
         if not (run == "half" and rank == 1 and name.endswith("mfu_ratio"))
     ]
-    rules = {"groups": [{"name": "g", "rules": [{"record": "mfu", "expr": MFU}]}]}
-    (tmp_path / "rules.yml").write_text(json.dumps(rules))
+    expression = express_mfu(by="run", where='run=~".*"')
     expected = [{"labels": '{run="known"}', "value": 0.2}]
     test = {
-        "rule_files": ["rules.yml"],
         "evaluation_interval": "1m",
         "tests": [
             {
                 "interval": "1m",
                 "input_series": series,
-                "promql_expr_test": [{"expr": MFU, "eval_time": "3m", "exp_samples": expected}],
+                "promql_expr_test": [{"expr": expression, "eval_time": "3m", "exp_samples": expected}],
             }
         ],
     }
