@@ -311,6 +311,6 @@ def cut_note(collectives: Collectives) -> Iterator[str]:
     """Yield what collectives at the edge of a window are left out of, where there are any."""
     if collectives.num_cut:
         yield (
-            f"Left out of waits and skews: {collectives.num_cut:,} of {collectives.collectives.height:,} collectives, at "
-            "the edge of a window; ranks were in them before another's recording began."
+            f"Left out of waits and skews: {collectives.num_cut:,} of {collectives.collectives.height:,} collectives, "
+            "at the edge of a window; ranks were in them before another's recording began."
         )
