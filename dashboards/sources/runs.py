@@ -33,6 +33,7 @@ from scope.frames import Run, open_run
 from scope.frames.kept import entry_of, read_kept, write_kept
 from scope.frames.schema import Ranks, RankSteps
 from scope.run.verdicts import find_holding
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ _RESULT_REST_FACTOR: Final = 250.0
 """A page needs several results, and each may cost 0.4 % of a core."""
 _LONG_READ_S: Final = 1.0
 """What took longer to read is kept in the cache folder."""
+_LAST_WRITES_NS: Final = 5 * NS_PER_S
+"""A rank that ends notes the instant before it writes the last of its files."""
 _Value = TypeVar("_Value")
 
 
@@ -84,6 +87,8 @@ class LiveRun:
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     _rest_until: float = field(default=float("-inf"), init=False)
     _version: int = field(default=0, init=False)
+    _read_ns: int = field(default=0, init=False)
+    _was_read_out: bool = field(default=False, init=False)
     _results: dict[str, _Result] = field(default_factory=dict[str, _Result], init=False)
 
     def refresh(self) -> None:
@@ -96,6 +101,7 @@ class LiveRun:
             began = self.clock()
             if began < self._rest_until:
                 return
+            read_ns = time.time_ns()
             if self.was_read and not self.run.path.is_dir():
                 message = f"{self.run.path} was deleted or moved while it was shown: choose another under Source"
                 raise RunError(message)
@@ -110,6 +116,7 @@ class LiveRun:
             now = self.clock()
             self._rest_until = now + max(self.refresh_s, _REST_FACTOR * (now - began))
             self.was_read = True
+            self._read_ns = read_ns
             if is_first and now - began > _LONG_READ_S:
                 arguments = (entry_of(self.run.path), self.run.to_keep())
                 threading.Thread(target=write_kept, args=arguments, name="scope-keep").start()
@@ -154,7 +161,22 @@ class LiveRun:
         return self.state().is_live
 
     def state(self) -> RunState:
-        """Return how the run stands now."""
+        """Return how the run stands now; once it has ended, all is read again that was read before its end."""
+        with self._lock:
+            state = self._assess()
+            if state.is_live or state.last_sign_ns is None:
+                self._was_read_out = False
+            elif not self._was_read_out:
+                if self._read_ns < state.last_sign_ns + _LAST_WRITES_NS:
+                    self._results.clear()
+                    self._rest_until = float("-inf")
+                    self.refresh()
+                    state = self._assess()
+                # A page of a run that has ended is not drawn again by itself: what it shows now must be the last.
+                self._was_read_out = True
+            return state
+
+    def _assess(self) -> RunState:
         infos = self.kept("infos", lambda: [info for info in self.run.rank_infos if info.attempt == self.attempt])
         usual_ns = self.kept("usual step", self._usual_ns)
         return assess_run(

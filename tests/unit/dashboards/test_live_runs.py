@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from dashboards.perfetto import window_json
+from dashboards.sources import runs
 from dashboards.sources.catalogue import find_windows
 from dashboards.sources.runs import LiveRun
 from scope.errors import RunError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streamlit.testing.v1 import AppTest
+
+    from scope.run.blackbox import BlackBoxState
 
 
 class Clock:
@@ -70,6 +73,43 @@ def test_results_are_kept_while_nothing_came(run_folder: Path) -> None:
     clock.now += 100
     run.refresh()
     assert run.by_step() is not first
+
+
+def test_black_boxes_are_read_once_more_after_the_end(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes that were read while the run lived, and rest long, are read when the run is seen to have ended."""
+    end_ns = 1_790_000_003 * 1_000_000_000
+    monkeypatch.setattr(runs.time, "time_ns", lambda: end_ns + 1)
+    tell_ends(run_folder, None)
+    clock = Clock()
+    run = LiveRun(run=open_run(run_folder), refresh_s=1.0, clock=clock)
+    reads: list[float] = []
+
+    def read_slowly() -> dict[int, BlackBoxState]:
+        clock.now += 1
+        reads.append(clock.now)
+        return {}
+
+    monkeypatch.setattr(run.run, "black_boxes", read_slowly)
+    run.refresh()
+    assert run.state().is_live
+    add_step(run_folder, 0, 30)
+    tell_ends(run_folder, end_ns)
+    # The records of the ranks have rested by then, the boxes only after more than 250 s.
+    clock.now += 30
+    run.refresh()
+    assert len(reads) == 1
+    assert run.state().standing == "finished"
+    assert len(reads) == 2
+    assert run.last_step == 30
+    # From then on nothing is read anew for each drawing.
+    assert run.state().standing == "finished"
+    assert len(reads) == 2
+
+
+def tell_ends(folder: Path, ended_ns: int | None) -> None:
+    """Make all ranks say that they ended then, or that they run."""
+    for file in folder.glob("attempt-000/ranks/*/rank.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"ended_ns": ended_ns}))
 
 
 def test_a_run_that_was_deleted_is_an_error_that_names_it(run_folder: Path) -> None:
