@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from pathlib import Path
+from typing import Final
 
 from dashboards.alerts.generate import render_manifest, render_rules, render_runbook
 from dashboards.alerts.grafana import render_dashboard
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
 from scope.errors import InputError, ScopeError, UsageError
+from scope.run.files import replace_text
 
-FOLDER = Path(__file__).parent
+FOLDER: Final = Path(__file__).parent
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def main(arguments: list[str]) -> int:
@@ -38,6 +43,9 @@ def main(arguments: list[str]) -> int:
 
 def _write(options: argparse.Namespace) -> None:
     values = choose_values(SETTINGS, options.set, scale=options.scale)
+    if not _NAMESPACE.fullmatch(options.namespace):
+        message = f"--namespace {options.namespace!r} is none: up to 63 of a-z, 0-9 and -, no - at its ends"
+        raise UsageError(message)
     files = {
         "scope.rules.yml": render_rules(values),
         "scope.prometheusrule.yaml": render_manifest(values, namespace=options.namespace),
@@ -45,16 +53,22 @@ def _write(options: argparse.Namespace) -> None:
         "scope.grafana.json": render_dashboard(),
     }
     folder: Path = options.output
-    if folder.resolve() != FOLDER:
+    is_own = folder.resolve() == FOLDER.resolve()
+    if not is_own:
         files["alertmanager.example.yml"] = (FOLDER / "alertmanager.example.yml").read_text(encoding="utf-8")
-    existing = [name for name in files if (folder / name).exists()]
-    if existing and folder != FOLDER and not options.force:
+    # A link counts as being there wherever it leads, and nothing is written through it.
+    existing = [name for name in files if os.path.lexists(folder / name)]
+    if existing and not is_own and not options.force:
         message = f"{folder} has {', '.join(existing)} already; --force overwrites"
+        raise UsageError(message)
+    foreign = [name for name in existing if (folder / name).is_symlink() or not (folder / name).is_file()]
+    if foreign:
+        message = f"{', '.join(foreign)} in {folder}: no regular file, which is not overwritten; move it away"
         raise UsageError(message)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            replace_text(folder / name, text)
     except OSError as error:
         message = f"cannot write to {folder}: {error.strerror}; name another folder with --output"
         raise InputError(message) from error

@@ -88,8 +88,11 @@ def render_runbook() -> str:
         "`python -m dashboards.alerts --set NAME=VALUE` writes rules with other thresholds.",
         "",
     ]
-    lines += ["| setting | default | unit | what it decides |", "|---|---|---|---|"]
-    lines += [f"| `{s.name}` | {format_number(s.default)} | {s.unit} | {s.meaning} |" for s in SETTINGS]
+    lines += ["| setting | default | may be | unit | what it decides |", "|---|---|---|---|---|"]
+    for setting in SETTINGS:
+        low, high = (format_number(bound) for bound in setting.bounds)
+        default = format_number(setting.default)
+        lines.append(f"| `{setting.name}` | {default} | {low} to {high} | {setting.unit} | {setting.meaning} |")
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,24 @@ Severity = Literal["critical", "warning", "info"]
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _RANGES: Final = re.compile(r"\[[^\]]*\]|\boffset \w+")
 _SECONDS_IN_BRACKETS: Final = re.compile(r"\[([\d.e+]+)s(?=[\]:])")
+SCALES: Final = (1.0, 10_000.0)
+"""Smallest and largest factor by which lengths of time may be shortened."""
+
+_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "seconds": (1, 315_360_000),
+    "ratio": (0, 1),
+    "bytes/s": (1, 1e15),
+    "celsius": (0, 200),
+    "times": (0, 1e9),
+    "errors/s": (0, 1e12),
+    "replays/min": (0, 1e6),
+    "rows": (1, 1e6),
+    "requests": (0, 1e9),
+    "s/operation": (0, 86_400),
+    "steps": (1, 1e6),
+}
+"""What a setting may be, by its unit; ten years are what Prometheus can look back."""
+
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -26,12 +44,19 @@ class Setting:
         default: Its value.
         unit: Unit for people; a value in `seconds` is a length of time and shrinks with `scale`.
         meaning: What it decides, and where the default is from.
+        own_bounds: Smallest and largest value that makes sense, where they are not those of its unit.
     """
 
     name: str
     default: float
     unit: str
     meaning: str
+    own_bounds: tuple[float, float] | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest value that makes sense."""
+        return self.own_bounds or _BOUNDS[self.unit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +143,19 @@ def format_number(value: float) -> str:
     return f"{value:.10g}" if abs(value) < 1e9 else f"{value:.10g}" if value % 1 else f"{value:g}"
 
 
+def _read_value(setting: Setting, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        message = f"{text!r} is no number for {setting.name}"
+        raise ValueError(message) from None
+    low, high = setting.bounds
+    if not low <= value <= high:
+        message = f"{setting.name}={text} must be from {format_number(low)} to {format_number(high)} ({setting.unit})"
+        raise ValueError(message)
+    return value
+
+
 def choose_values(settings: tuple[Setting, ...], given: list[str], *, scale: float = 1) -> Values:
     """Return the settings' values.
 
@@ -127,22 +165,27 @@ def choose_values(settings: tuple[Setting, ...], given: list[str], *, scale: flo
         scale: What lengths of time are divided by.
 
     Raises:
-        UsageError: A name is unknown or a value is no number; all mistakes are listed.
+        UsageError: A name is unknown, or a value is no number or none that makes sense; all mistakes are listed.
     """
+    low, high = SCALES
+    # So written, NaN is refused as well.
+    if not low <= scale <= high:
+        message = f"--scale {scale:g} makes no sense; it must be from {low:g} to {high:g}"
+        raise UsageError(message)
+    by_name = {setting.name: setting for setting in settings}
     values = {setting.name: setting.default for setting in settings}
     mistakes: list[str] = []
     for item in given:
         name, _, text = item.partition("=")
-        if name not in values:
-            mistakes.append(f"no setting {name!r}")
+        if name not in by_name:
+            mistakes.append(f"no setting {name!r} (there are {', '.join(sorted(values))})")
             continue
         try:
-            values[name] = float(text)
-        except ValueError:
-            mistakes.append(f"{text!r} is no number for {name}")
+            values[name] = _read_value(by_name[name], text)
+        except ValueError as error:
+            mistakes.append(str(error))
     if mistakes:
-        message = f"{'; '.join(mistakes)}. Settings are {', '.join(sorted(values))}"
-        raise UsageError(message)
+        raise UsageError("; ".join(mistakes))
     for setting in settings:
         if setting.unit == "seconds":
             values[setting.name] /= scale

@@ -10,7 +10,9 @@ SETTINGS: Final = (
     Setting("remember", 604_800, "seconds", "How long it is remembered what a node had: GPUs, NVLinks, active ports."),
     Setting("xid_window", 600, "seconds", "How long after a critical XID the alert fires."),
     Setting("stale_after", 60, "seconds", "Age of the last sample from which a node counts as blind."),
-    Setting("slow_sample", 5, "seconds", "How long one sample may take; a healthy node needs milliseconds."),
+    Setting(
+        "slow_sample", 5, "seconds", "How long one sample may take; a healthy node needs milliseconds.", (0.001, 86_400)
+    ),
     Setting("remapped_rows", 512, "rows", "Uncorrectable remaps from which NVIDIA replaces a board (DCGM's limit)."),
     Setting("nvlink_crc_rate", 100, "errors/s", "CRC errors a second that a link may have (DCGM's limit)."),
     Setting("nvlink_asymmetry", 0.5, "ratio", "Slowest link's traffic over the GPU's mean, below which it is suspect."),
@@ -40,9 +42,9 @@ SETTINGS: Final = (
     Setting(
         "startup_seconds", 1_800, "seconds", "How long the main thread may stand still before the first step has ended."
     ),
-    Setting("regression", 1.2, "ratio", "Step time over that of the run's fastest hour."),
+    Setting("regression", 1.2, "ratio", "Step time over that of the run's fastest hour.", (1, 100)),
     Setting("regression_window", 86_400, "seconds", "Within how long a time the fastest hour is looked for."),
-    Setting("straggler", 1.15, "ratio", "A rank's own time over the median of its peers."),
+    Setting("straggler", 1.15, "ratio", "A rank's own time over the median of its peers.", (1, 100)),
     Setting("imposed_wait", 0.05, "ratio", "Share of the step that one rank makes all others wait."),
     Setting("wait_power", 0.4, "ratio", "Power over its limit below which a busy GPU only waits."),
     Setting("idle_sm", 0.05, "ratio", "Multiprocessor activity below which an allocated GPU is idle."),

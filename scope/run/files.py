@@ -109,6 +109,27 @@ def replace_document(path: Path, content: bytes) -> None:
         raise
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that users read, whole: a new file beside it, on the disk, then renamed over it.
+
+    What stands at `path` is replaced, a link too: it is never followed, and a pipe is never opened.
+
+    Raises:
+        OSError: It cannot be written; what was there stands unchanged.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with fresh.open("xb") as file:
+        try:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
+
+
 def lift_descriptor(descriptor: int) -> int:
     """Return a copy of a descriptor with a high number, and close the original.
 

@@ -208,7 +208,7 @@ def test_a_site_changes_a_threshold() -> None:
     """The value lands in the expression; mistakes are listed together."""
     rules = render_rules(choose_values(SETTINGS, ["nic_bytes_per_second=2.5e10"]))
     assert "scope_rdma_port_rate_bytes_per_second < 2.5e+10" in rules
-    with pytest.raises(UsageError, match=r"no setting 'nope'; 'x' is no number for goodput"):
+    with pytest.raises(UsageError, match=r"no setting 'nope' \(there are core_.*\); 'x' is no number for goodput"):
         choose_values(SETTINGS, ["nope=1", "goodput=x"])
 
 
