@@ -288,12 +288,17 @@ def bandwidth_figure(links: CollectiveRoofline) -> Figure:
 
 
 def lateness_figure(collectives: Collectives) -> Figure:
-    """Return how late each rank arrived at each collective, after the first rank of its group."""
+    """Return how late each rank arrived at each collective, after the first rank of its group.
+
+    Left out are collectives that the edge of a window cuts: how late ranks were may be the profiler's doing.
+    """
+    uncut = collectives.collectives.filter(~pl.col(CollectiveRows.is_cut))
     calls = collectives.calls.filter(
-        pl.col(MatchedCalls.lateness_ns).is_not_null() & pl.col(MatchedCalls.collective_id).is_not_null()
+        pl.col(MatchedCalls.lateness_ns).is_not_null(),
+        pl.col(MatchedCalls.collective_id).is_in(uncut[CollectiveRows.collective_id].implode()),
     )
     ranks = calls[MatchedCalls.rank].unique().sort()
-    order = collectives.collectives.filter(
+    order = uncut.filter(
         pl.col(CollectiveRows.collective_id).is_in(calls[MatchedCalls.collective_id].unique().implode())
     )
     numbers = order[CollectiveRows.collective_id]
@@ -318,13 +323,18 @@ def lateness_figure(collectives: Collectives) -> Figure:
 
 
 def wait_bars(results: Results) -> figures.StackedTimes:
-    """Return what each rank waited in collectives, and how long they then moved data."""
+    """Return what each rank waited in collectives that no window's edge cuts, and how long all moved data."""
     assert results.collectives is not None
-    transfers = results.collectives.collectives.select(CollectiveRows.collective_id, CollectiveRows.transfer_ns)
+    transfers = results.collectives.collectives.select(
+        CollectiveRows.collective_id, CollectiveRows.transfer_ns, CollectiveRows.is_cut
+    )
     by_rank = (
         results.collectives.calls.join(transfers, on=MatchedCalls.collective_id)
         .group_by(MatchedCalls.rank)
-        .agg(pl.col(MatchedCalls.wait_ns).sum(), pl.col(CollectiveRows.transfer_ns).sum())
+        .agg(
+            pl.col(MatchedCalls.wait_ns).filter(~pl.col(CollectiveRows.is_cut)).sum(),
+            pl.col(CollectiveRows.transfer_ns).sum(),
+        )
         .sort(MatchedCalls.rank)
     )
     return figures.StackedTimes(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scope.report.build import compute_results
 from scope.report.findings import find_all
+from scope.report.page_figures import lateness_figure, wait_bars
 from scope.report.rows import to_records
 from scope.report.sections import collectives as sections
 from scope.report.summary import print_summary
@@ -60,6 +61,17 @@ def test_the_summary_says_that_one_is_left_out(tmp_path: Path) -> None:
     out = io.StringIO()
     print_summary(results, find_all(results), make_console(out, width=200))
     assert "Left out of waits and skews: 1 of 3 collectives, at the edge of a window" in out.getvalue()
+
+
+def test_bars_of_waits_are_those_of_the_table(tmp_path: Path) -> None:
+    """What a cut collective shows of waiting is in no bar, and no row of the heat map is of it."""
+    files = [str(path) for path in scenarios.window_edge().write(tmp_path)]
+    results = compute_results(load(files))
+    assert results.collectives is not None
+    waits = [each["wait_ns"] for each in to_records(sections.rank_waits_table(results.collectives))]
+    assert wait_bars(results).parts["wait"] == waits
+    (drawn,) = lateness_figure(results.collectives).to_plotly_json()["data"]
+    assert drawn["z"]["shape"].split(", ")[1] == "2"
 
 
 def test_what_is_imposed_is_absent_where_ranks_miss(tmp_path: Path) -> None:
