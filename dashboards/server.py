@@ -1,4 +1,4 @@
-"""`python -m dashboards.server`: Streamlit's server, which reads the first run before anybody looks."""
+"""`python -m dashboards.server`: Streamlit's server, which reads the run that is shown first before anybody looks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ def warm_up() -> None:
     """Do what the first visitor would wait for; what fails here fails again, and is said, when a page is drawn."""
     from dashboards import findings
     from dashboards.sources.catalogue import find_sources
+    from dashboards.sources.choice import choose_source
     from dashboards.sources.runs import open_live
     from scope.report import figures, page_figures
 
     del findings, figures, page_figures
     settings = read_environment()
     with suppress(ScopeError):
-        first = next((source for source in find_sources(settings.places)), None)
+        found = find_sources(settings.places)
+        first = choose_source(found) if found else None
         if first is not None and first.kind == "run":
             open_live(first.place, refresh_s=settings.refresh_s).refresh()
 

@@ -12,6 +12,7 @@ import streamlit as st
 from dashboards.numbers import number_columns, readable_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
+from dashboards.sources.choice import choose_source
 from dashboards.sources.runs import open_live
 from dashboards.state import SOURCE, PageState, read_state, write_state
 from dashboards.users import Gate
@@ -103,8 +104,8 @@ def require_sign_in() -> None:
 def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[Source, PageState]:
     """Draw the head of a page and return the source that it shows.
 
-    The choice is taken from the address, else from the page seen before, else it is the first source that fits; a page
-    without a source that fits says what to do and stops.
+    The choice is taken from the address, else from the page seen before, else it is a run that lives or the latest one;
+    a page without a source that fits says what to do and stops.
 
     Args:
         title: Name of the page.
@@ -134,7 +135,7 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
         key=f"source of {title}",
     )
     source = by_id(fitting, source_id) or chosen
-    _say_what_is_shown_instead(source)
+    _say_what_is_shown_instead(source, kinds)
     if source.source_id != state.source_id and state.source_id is not None:
         # Ranks, steps and windows of another source mean nothing here.
         state = PageState(source_id=source.source_id)
@@ -151,11 +152,11 @@ def _related(fitting: Sequence[Source], source_id: str | None) -> Source:
         for each in reversed(fitting):
             if each.run_id == wanted.source_id or each.source_id == wanted.run_id:
                 return each
-    return fitting[0]
+    return choose_source(fitting)
 
 
-def _say_what_is_shown_instead(shown: Source) -> None:
-    """Say when the address, or the page before, names a source that is not shown here."""
+def _say_what_is_shown_instead(shown: Source, kinds: Sequence[SourceKind]) -> None:
+    """Say when the address, or the page before, names a source that this page cannot show."""
     asked = st.query_params.get(SOURCE) or remembered_state().source_id
     if asked is None or asked == shown.source_id:
         return
@@ -167,7 +168,7 @@ def _say_what_is_shown_instead(shown: Source) -> None:
             "shown instead. Choose another under Source, or ask for a new link.",
             icon=":material/link_off:",
         )
-    elif known.kind != shown.kind:
+    elif known.kind not in kinds:
         st.caption(f"This page cannot show a {_KIND_WORDS[known.kind]}: it shows {label} ({_KIND_WORDS[shown.kind]}).")
 
 

@@ -69,6 +69,19 @@ def test_a_page_that_cannot_show_a_run_says_what_it_shows(
     assert "This page cannot show a recorded run" in plain(app.caption)
 
 
+def test_choosing_a_source_of_another_kind_is_no_replacement(
+    open_app: Callable[..., AppTest], run_folder: Path
+) -> None:
+    """A server that was chosen on a page that shows runs too is what was asked for."""
+    run, server = find_sources([str(run_folder), "http://127.0.0.1:9"])
+    app = open_app("overview", run_folder, "http://127.0.0.1:9", source=run.source_id)
+    place_of(app).select(server.source_id)
+    app.run()
+    assert not app.exception
+    assert "does not answer" in plain(app.error)
+    assert "cannot show" not in plain(app.caption)
+
+
 @pytest.mark.parametrize("page", ["overview", "steps", "ranks", "memory", "compare"])
 def test_a_run_that_is_deleted_while_it_is_shown(
     open_app: Callable[..., AppTest], runs: list[Path], page: str, monkeypatch: pytest.MonkeyPatch

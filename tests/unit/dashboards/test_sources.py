@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dashboards.sources.catalogue import MAX_SOURCES, SourceList, by_id, find_sources
+from dashboards.sources.choice import choose_source
 from scope.errors import InputError, LimitError
 
 if TYPE_CHECKING:
@@ -54,6 +58,39 @@ def test_ids_are_stable_and_tell_no_path(tmp_path: Path) -> None:
     assert by_id([first], first.source_id) == first
     assert by_id([first], place) is None
     assert by_id([first], None) is None
+
+
+def write_run(folder: Path, *, started_ns: int, ended_ns: int | None, synthetic: bool = False) -> None:
+    """Write a run of one rank, which ran in this process."""
+    place = folder / "attempt-000" / "ranks" / "00000"
+    place.mkdir(parents=True)
+    run = {"schema": "1.0", "run_id": folder.name, "started_ns": started_ns, "synthetic": synthetic}
+    (folder / "run.json").write_text(json.dumps(run))
+    rank = {"schema": "1.0", "run_id": folder.name, "attempt": 0, "rank": 0, "started_ns": started_ns}
+    rank |= {"host": socket.gethostname(), "pid": os.getpid(), "world_size": 1, "ended_ns": ended_ns}
+    (place / "rank.json").write_text(json.dumps(rank))
+
+
+@pytest.mark.parametrize(("lives", "expected"), [(True, "b-lives"), (False, "c-latest")])
+def test_a_run_that_lives_is_shown_first_else_the_latest(tmp_path: Path, *, lives: bool, expected: str) -> None:
+    """Neither the first name nor a made-up run of today is chosen before a recorded one."""
+    now_ns = time.time_ns()
+    write_run(tmp_path / "a-crashed", started_ns=now_ns - 9_000, ended_ns=now_ns - 8_000)
+    write_run(tmp_path / "b-lives", started_ns=now_ns - 7_000, ended_ns=None if lives else now_ns - 6_000)
+    write_run(tmp_path / "c-latest", started_ns=now_ns - 5_000, ended_ns=now_ns - 4_000)
+    write_run(tmp_path / "d-synthetic", started_ns=now_ns - 3_000, ended_ns=now_ns - 2_000, synthetic=True)
+    make_run(tmp_path / "e-torn")
+    found = find_sources(["http://localhost:9090", str(tmp_path)])
+    assert choose_source(found).label == expected
+
+
+def test_the_youngest_trace_is_shown_first(tmp_path: Path) -> None:
+    """Of two traces the one that was written last, whatever its name; a server comes last."""
+    for age, name in enumerate(("young", "old")):
+        (tmp_path / f"{name}.json").write_text("{}")
+        os.utime(tmp_path / f"{name}.json", (1_790_000_000 - age, 1_790_000_000 - age))
+    places = ["http://localhost:9090", *(str(tmp_path / f"{name}.json") for name in ("old", "young"))]
+    assert choose_source(find_sources(places)).label == "young.json"
 
 
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""What a page shows when nobody has chosen: a run that lives, makes it steps or hangs, else the latest."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.recorded import assess_run
+from scope.errors import ScopeError
+from scope.run.reader import RunReader, read_run_info
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dashboards.sources.catalogue import Source, SourceKind
+
+_MAX_RUNS: Final = 20
+"""How many of the latest runs are asked whether they live: a visitor waits."""
+_MAX_RANKS: Final = 8
+_ORDER: Final[tuple[SourceKind, ...]] = ("run", "trace", "prometheus")
+
+
+def choose_source(sources: Sequence[Source]) -> Source:
+    """Return the source to show first: of the runs, else of the traces, else a server.
+
+    Args:
+        sources: At least one.
+    """
+    kind = next(kind for kind in _ORDER if any(source.kind == kind for source in sources))
+    fitting = [source for source in sources if source.kind == kind]
+    if kind == "trace":
+        return max(fitting, key=_written_ns)
+    if kind == "run":
+        latest = sorted(fitting, key=_began, reverse=True)
+        return next((source for source in latest[:_MAX_RUNS] if _lives(Path(source.place))), latest[0])
+    return fitting[0]
+
+
+def _began(source: Source) -> tuple[bool, int]:
+    """Return when a run began; one that is made up comes after all that were recorded."""
+    try:
+        info = read_run_info(Path(source.place))
+    except ScopeError:
+        return False, 0
+    return not info.synthetic, info.started_ns
+
+
+def _lives(run: Path) -> bool:
+    """Return whether one of the first ranks of the last attempt lives."""
+    with suppress(ScopeError):
+        reader = RunReader(run)
+        attempts = reader.attempts()
+        for rank in reader.ranks(attempts[-1])[:_MAX_RANKS] if attempts else ():
+            # The others are to be asked even if the files of one are torn.
+            with suppress(ScopeError):
+                info, box = rank.info(), rank.state(with_ring=False)
+                boxes = {} if box is None else {info.rank: box}
+                now_ns = time.time_ns()
+                if assess_run([info], boxes, last_step_ns=None, usual_ns=None, now_ns=now_ns).is_live:
+                    return True
+    return False
+
+
+def _written_ns(source: Source) -> int:
+    """Return when a file of a trace was written last, 0 where it cannot be told."""
+    with suppress(OSError):
+        return max(Path(each).stat().st_mtime_ns for each in source.files or (source.place,))
+    return 0
