@@ -84,14 +84,20 @@ class FlopMeter:
         counter.__exit__(None, None, None)
         self._regions.append(counter)
 
+    def learn(self, tokens: int | None) -> None:
+        """Make out of a counted step what MFU is counted with; the step is still running, so this is part of it."""
+        if not (self.is_counting and self._saw_whole_step()):
+            return
+        start = time.monotonic_ns()
+        self.is_counting = False
+        self._counted_step = self._session.clock.step
+        self.info = self._from_counts(tokens)
+        self._regions.clear()
+        self._session.writer.update_info(flops=self.info)
+        self._session.own_ns += time.monotonic_ns() - start
+
     def of_step(self, *, tokens: int | None, length_ns: int) -> StepWork:
-        """Return the FLOPs of the step that ends now."""
-        if self.is_counting and self._saw_whole_step():
-            self.is_counting = False
-            self._counted_step = self._session.clock.step
-            self.info = self._from_counts(tokens)
-            self._regions.clear()
-            self._session.writer.update_info(flops=self.info)
+        """Return the FLOPs of the step that has ended."""
         model = _scale(self.info.model_flop_per_token, self.info.model_flop_per_step, tokens)
         hardware = _scale(self.info.hardware_flop_per_token, self.info.hardware_flop_per_step, tokens)
         return StepWork(

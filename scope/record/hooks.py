@@ -2,7 +2,8 @@
 
 What is hooked, each by the narrowest means that torch offers: the loader's iterator, the copy to a device, the call of
 outermost modules, autograd's backward, the optimizers' public step hooks, GradScaler, and `Module.train`/`eval`.
-Outermost modules are found by a look at all objects when the first step begins; then their classes' calls are hooked.
+Outermost modules are found by a look at all objects when an optimizer is made and, where none was, before the first
+step begins; then their classes' calls are hooked.
 `nn.Module` itself is left alone: the compiler guards on it, and would compile every model once more.
 """
 
@@ -16,7 +17,9 @@ from __future__ import annotations
 import functools
 import gc
 import threading
+import time
 import weakref
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -54,7 +57,7 @@ class TrainingHooks:
         self._device = DevicePhases()
         self._optimizer_depth = 0
         self._trained: dict[int, weakref.ref[nn.Module]] = {}
-        self._saw_forward = False
+        self._saw_forward = self._saw_optimizer = False
         self._looks_left = _MAX_LOOKS
 
     def attach(self) -> None:
@@ -70,9 +73,10 @@ class TrainingHooks:
         if torch.cuda.is_available():
             replace(torch.Tensor, "to", self._wrap_copy)
             replace(torch.Tensor, "cuda", self._wrap_copy)
+        replace(torch.optim.Optimizer, "__init__", self._wrap_new_optimizer)
         self._handles.append(optimizers.register_optimizer_step_pre_hook(self._before_optimizer))
         self._handles.append(optimizers.register_optimizer_step_post_hook(self._after_optimizer))
-        self._call("discovery", self._discover)
+        self._look()
 
     def close(self) -> None:
         """Take every hook away."""
@@ -104,11 +108,16 @@ class TrainingHooks:
             for module in root.modules()
         )
 
+    def look_again(self) -> bool:
+        """A step is about to end: look for models while no forward has been seen; return whether that was done."""
+        if self._saw_forward or not self._looks_left or (self._session.clock.step < 0 and self._saw_optimizer):
+            return False
+        self._looks_left -= 1
+        self._look()
+        return True
+
     def on_step(self, step: int) -> None:
-        """A step begins: look for models again while no forward has been seen."""
-        if not self._saw_forward and self._looks_left:
-            self._looks_left -= 1
-            self._call("discovery", self._discover)
+        """A step begins."""
         self._saw_forward = False
         self._optimizer_depth = 0  # an optimizer that raised has left its own
         self._device.poll()
@@ -117,6 +126,11 @@ class TrainingHooks:
         """Return what asks for GPU time by phase of a step that has ended; `None` without a GPU."""
         return self._device.end_step(step)
 
+    def _look(self) -> None:
+        start = time.monotonic_ns()
+        self._call("discovery", self._discover)
+        self._session.own_ns += time.monotonic_ns() - start
+
     def _discover(self) -> None:
         """Hook the classes of all modules that are trained and belong to no other.
 
@@ -124,7 +138,10 @@ class TrainingHooks:
         one), their parts are hooked, one level deeper at each look.
         """
         before = len(self._roots)
-        modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+        # A process has a million objects: nothing is run in Python for each.
+        everything = gc.get_objects()
+        modules = list(compress(everything, map(_subclasses(nn.Module).__contains__, map(type, everything))))
+        del everything
         inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
         for module in modules:
             if id(module) in inner or _holds(self._roots, module) or "_parameters" not in module.__dict__:
@@ -289,6 +306,18 @@ class TrainingHooks:
 
         return copy
 
+    def _wrap_new_optimizer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            # Its model is there now, and may be called before any step is known to begin.
+            if self._session.clock.step < 0 and self._looks_left:
+                self._looks_left -= 1
+                self._look()
+                self._saw_optimizer = bool(self._roots)
+
+        return __init__
+
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
         if _is_compiling():
@@ -314,6 +343,18 @@ class _Depth(threading.local):
     def __init__(self) -> None:
         self.depth = 0
         self.switching = False
+
+
+def _subclasses(kind: type) -> set[type]:
+    """Return a class and all that derive from it."""
+    found: set[type] = set()
+    waiting = [kind]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += type.__subclasses__(each)
+    return found
 
 
 def _holds(table: dict[int, weakref.ref[nn.Module]], module: nn.Module) -> bool:

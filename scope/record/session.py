@@ -65,6 +65,7 @@ class Session:
         flops: Counts FLOPs once.
         tokens_per_step: The user's own number for every step.
         num_batches: Batches noted so far.
+        own_ns: What rare work of the recorder took on the training thread so far: looking for models, the peak.
     """
 
     def __init__(self, settings: Settings, info: RankInfo) -> None:
@@ -88,6 +89,7 @@ class Session:
         self.user_tokens = False
         self.tokens_per_step: int | None = None
         self.num_batches = 0
+        self.own_ns = 0
         self._fetched: deque[BatchSize] = deque(maxlen=_MAX_FETCHED)
         self._num_taken = 0
         self._tokens: int | None = None
@@ -314,7 +316,9 @@ class Session:
 
     def next_step(self) -> None:
         """End the step in progress and begin the next."""
+        searched = self.hooks.look_again()
         if self.clock.step < 0:
+            self._cost = self.estimate_cost()
             self._tell_start()
             self.clock.set_base("other")
             self.clock.cut()
@@ -324,7 +328,7 @@ class Session:
             self._reset_counters()
             self.clock.begin_step(0)
         else:
-            self._finish_step(self.clock.step + 1)
+            self._finish_step(self.clock.step + 1, searched=searched)
             self.clock.begin_step(self.clock.step + 1)
             if self._told_no_boundary:
                 self._told_no_boundary = False
@@ -334,7 +338,9 @@ class Session:
         self.hooks.on_step(self.clock.step)
         self.checkpoints.on_step()
         self.flops.on_step(self.clock.step)
+        start = time.monotonic_ns()
         self._learn_world()
+        self.own_ns += time.monotonic_ns() - start
 
     def _begin_compute(self) -> None:
         if self._is_training_thread() and not self._absorbed() and (self.boundary.on_compute() or self.clock.step < 0):
@@ -348,11 +354,17 @@ class Session:
     def _absorbed(self) -> bool:
         return self.clock.is_absorbing()
 
-    def _finish_step(self, following: int) -> None:
+    def estimate_cost(self) -> int:
+        """Return what recording took on the training thread so far, in ns."""
+        return self.writer.calls.estimate_cost() + self.clock.estimate_cost() + self.own_ns
+
+    def _finish_step(self, following: int, *, searched: bool = False) -> None:
         if not self._num_taken:
             # No call of a model was seen to use them.
             for _ in range(len(self._fetched)):
                 self._take_batch()
+        tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
+        self.flops.learn(tokens)
         start, end, spent = self.clock.cut()
         calls = self.writer.calls.next_step(following)
         self.collectives.tracker.release()
@@ -360,10 +372,9 @@ class Session:
         if self.clock.on_change is None:
             self._end_memory_phase("step")
         offset = self.writer.wall_offset_ns
-        tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
         work = self.flops.of_step(tokens=tokens, length_ns=end - start)
-        cost = self.writer.calls.estimate_cost() + self.clock.estimate_cost()
-        disturbed = self.flops.disturbed(self.clock.step)
+        cost = self.estimate_cost()
+        disturbed = self.flops.disturbed(self.clock.step) or ("models_searched" if searched else None)
         disturbed = self.captures.on_step(self.clock.step, end - start) or disturbed
         record = StepRecord(
             step=self.clock.step,
@@ -421,6 +432,7 @@ class Session:
             "training began" if self.clock.step < 0 else "recording began",
             startup_ns=spent.get("startup", 0),
             init_ns=sum(spent.values()) - spent.get("startup", 0),
+            recorder_ns=self._cost,
         )
 
     def _attach_memory(self) -> None:

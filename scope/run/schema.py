@@ -448,10 +448,11 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         hardware_flop: The same with recompute.
         mfu_ratio: model_flop / (length x peak of this rank's device).
         hfu_ratio: hardware_flop / (length x peak of this rank's device).
-        recorder_ns: What recording itself took on the training thread, estimated from every 256th call.
+        recorder_ns: What recording itself took on the training thread: of calls and phases estimated from every 256th,
+            of rare work (looking for models, measuring the peak) measured.
         num_dropped: Records that were dropped in this step (full disk, full queue, budget).
         calls_recorded: Whether `calls/*.bin` holds this step's calls.
-        disturbed: Why the step is not like others: `flops_counted`, `capture`, or absent.
+        disturbed: Why the step is not like others: `flops_counted`, `capture`, `models_searched`, or absent.
     """
 
     step: Count

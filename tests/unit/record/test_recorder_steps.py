@@ -40,6 +40,7 @@ PATCHED = (
     (torch.autograd, "backward"),
     (torch.autograd, "grad"),
     (torch.amp.GradScaler, "step"),
+    (torch.optim.Optimizer, "__init__"),
     (dataloader._BaseDataLoaderIter, "__next__"),
     (torch.autograd.profiler.profile, "_prepare_trace"),
 )
@@ -596,7 +597,7 @@ def test_over_budget_gives_up_what_costs_least_to_lose(tmp_path: Path) -> None:
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         assert recorder.session is not None
-        recorder.session.clock.estimate_cost = costs.pop  # type: ignore[method-assign]
+        recorder.session.estimate_cost = costs.pop  # type: ignore[method-assign]
         for _ in range(130):
             model(torch.ones(2, 8)).sum().backward()
             optimizer.step()
@@ -681,11 +682,11 @@ def test_the_cost_of_recording_is_never_negative(tmp_path: Path) -> None:
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         assert recorder.session is not None
-        recorder.session.clock.estimate_cost = costs.pop  # type: ignore[method-assign]
+        recorder.session.estimate_cost = costs.pop  # type: ignore[method-assign]
         for _ in range(5):
             model(torch.ones(2, 8)).sum().backward()
             optimizer.step()
 
-    costs = [8_000, 6_000, 5_000, 7_000, 1_000]
+    costs = [8_000, 6_000, 5_000, 7_000, 1_000, 0]
     steps = record(tmp_path, train)
     assert [step.recorder_ns for step in steps] == [1_000, 6_000, 0, 0, 1_000]
