@@ -13,7 +13,6 @@ from dashboards.shell import sources
 from dashboards.sources.alerts import alerts_of_run, firing_alerts
 from scope.analysis.recorded import RankExcess, compute_group_progress, find_missed_calls
 from scope.frames.schema import Ranks
-from scope.report.inert import markdown_text
 from scope.report.standing import count, missed_words
 from scope.run.naming import label_run
 from scope.units import format_duration, format_ratio
@@ -43,12 +42,12 @@ def draw_findings(findings: Sequence[Finding]) -> None:
 
 def _draw_finding(finding: Finding, *, is_open: bool) -> None:
     share = "" if finding.share_ratio is None else f"{format_ratio(finding.share_ratio)} · "
-    with say.expander(f"{share}{markdown_text(finding.title)}", expanded=is_open):
+    with say.expander(f"{share}{finding.title}", expanded=is_open):
         where = finding.where.text()
         if where:
-            say.markdown(f"**Where:** {markdown_text(where)}")
-        say.markdown("\n".join(f"- {markdown_text(each.text())}" for each in finding.evidence))
-        say.markdown(f"**What to do:** {markdown_text(finding.action)}")
+            say.markdown(say.words("**Where:** {}", where))
+        say.markdown(say.lines(each.text() for each in finding.evidence))
+        say.markdown(say.words("**What to do:** {}", finding.action))
 
 
 def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -57,7 +56,7 @@ def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
         if verdict.resolved_ns is None:
             show = say.error if verdict.severity == "critical" else say.warning
             action = f" {verdict.action}" if verdict.action else ""
-            show(markdown_text(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}"), icon=":material/gavel:")
+            show(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}", icon=":material/gavel:")
 
 
 def draw_missed_at_end(run: LiveRun) -> bool:
@@ -71,9 +70,7 @@ def draw_missed_at_end(run: LiveRun) -> bool:
     infos = [info for info in run.run.rank_infos if info.attempt == run.attempt]
     missed = find_missed_calls(compute_group_progress(infos, run.black_boxes()))
     if missed:
-        say.warning(
-            f"At its end: {markdown_text(missed_words(missed))}; see Post-mortem.", icon=":material/person_off:"
-        )
+        say.warning(f"At its end: {missed_words(missed)}; see Post-mortem.", icon=":material/person_off:")
     return bool(missed)
 
 
@@ -94,9 +91,14 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
     others = "of its peers" if run.peers() else "rank"
     for row in slow.iter_rows(named=True):
         say.warning(
-            f"**Rank {row[RankExcess.rank]}** works {format_duration(row[RankExcess.excess_ns])} a step longer than "
-            f"the median {others} ({format_ratio(row[RankExcess.excess_ratio])}), most of it in "
-            f"{markdown_text(row[RankExcess.phase])}.",
+            say.words(
+                "**Rank {}** works {} a step longer than the median {} ({}), most of it in {}.",
+                row[RankExcess.rank],
+                format_duration(row[RankExcess.excess_ns]),
+                others,
+                format_ratio(row[RankExcess.excess_ratio]),
+                row[RankExcess.phase],
+            ),
             icon=":material/person_alert:",
         )
 
@@ -110,10 +112,12 @@ def draw_alerts(run: LiveRun | None = None, *, names: Mapping[str, str] | None =
     """
     firing = _firing(int(time.monotonic() // _ALERTS_TTL_S))
     if not firing.num_servers:
-        say.caption("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
+        say.caption(
+            say.words("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
+        )
         return
     for problem in firing.problems:
-        say.caption(f":material/cloud_off: {markdown_text(problem)}")
+        say.caption(say.words(":material/cloud_off: {}", problem))
     alerts, pending, num_others = list(firing.alerts), list(firing.pending), 0
     if run is not None:
         label, hosts = label_run(run.info), set(run.ranks[Ranks.host].cast(pl.String))
@@ -127,7 +131,9 @@ def draw_alerts(run: LiveRun | None = None, *, names: Mapping[str, str] | None =
     if len(alerts) > _SHOWN_ALERTS:
         say.caption(f"{count(len(alerts) - _SHOWN_ALERTS, 'more alert')} of it.")
     if not alerts and len(firing.problems) < firing.num_servers:
-        say.caption(":material/notifications_off: No alert fires" + (" for this run." if run else "."))
+        say.caption(
+            say.words(":material/notifications_off: No alert fires{}.", " for this run" if run is not None else "")
+        )
     if num_others:
         say.caption(f"{count(num_others, 'alert')} of other runs and nodes.")
 

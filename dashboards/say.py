@@ -17,7 +17,7 @@ import streamlit as st
 from scope.report.inert import markdown_text, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
 _MARKDOWN: Final = frozenset({"body", "title", "label", "help", "text", "tabs", "captions"})
@@ -26,7 +26,7 @@ _METRIC: Final = _MARKDOWN | {"value", "delta", "delta_description"}
 _PLAIN: Final = frozenset({"placeholder"})
 """Parameters that are shown as they are."""
 _HARMLESS: Final = re.compile(
-    r"(?!.*www\.)(?!\s|[-+](?:\s|$)|--|\d+[.)](?:\s|$))[A-Za-z0-9 ,;%()/.+·–…×'-]*", re.IGNORECASE
+    r"(?!.*www\.)(?!\s|[-+](?:\s|$)|--|\d+[.)](?:\s|$))(?:[A-Za-z0-9 ,;%()/.+·–…×'-]|:(?=\s|$))*", re.IGNORECASE
 )
 """What Markdown shows letter by letter of itself."""
 
@@ -41,7 +41,9 @@ def inert(text: str) -> Words:
     """Return a text so that Markdown shows it letter by letter; `Words` are so already."""
     if isinstance(text, Words):
         return text
-    return Words(text if _HARMLESS.fullmatch(text) else markdown_text(text))
+    # Four spaces in front would make it a block of code, in which a backslash is one.
+    shown = f" {text.lstrip()}" if text.startswith(" ") else text
+    return Words(shown if _HARMLESS.fullmatch(shown.lstrip()) else markdown_text(shown))
 
 
 def words(sentence: LiteralString, *parts: object) -> Words:
@@ -54,8 +56,8 @@ def words(sentence: LiteralString, *parts: object) -> Words:
     return Words(sentence.format(*(inert(part if isinstance(part, str) else str(part)) for part in parts)))
 
 
-def lines(items: list[Words]) -> Words:
-    """Return a list of lines, one below the other."""
+def lines(items: Iterable[str]) -> Words:
+    """Return a list, one item a line; each item is made inert."""
     return Words("\n".join(f"- {inert(item)}" for item in items))
 
 
@@ -66,6 +68,11 @@ def _clean(value: Any, clean: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [_clean(each, clean) for each in cast("list[Any]", value)]
     return value
+
+
+def _cleaned(form: Callable[[Any], Any], clean: Callable[[str], str]) -> Callable[[Any], str]:
+    """Return what names an option, cleaned."""
+    return lambda option: clean(str(form(option)))
 
 
 def _guarded(
@@ -93,8 +100,7 @@ def _guarded(
         for name in plain & given.keys():
             given[name] = _clean(given[name], visible)
         if options is not None:
-            form = given.get("format_func", str)
-            given["format_func"] = lambda each: options(str(form(each)))
+            given["format_func"] = _cleaned(given.get("format_func", str), options)
         return call(**given)
 
     return cast("_Call", guarded)
@@ -128,7 +134,7 @@ segmented_control = _guarded(st.segmented_control, options=inert)
 # The options of these two are no Markdown.
 selectbox = _guarded(st.selectbox, options=visible)
 multiselect = _guarded(st.multiselect, options=visible)
-_HEADING: Final = {"markdown": frozenset({"help"}), "plain": frozenset({"label"})}
-column = _guarded(st.column_config.Column, **_HEADING)
-text_column = _guarded(st.column_config.TextColumn, **_HEADING)
-number_column = _guarded(st.column_config.NumberColumn, **_HEADING)
+_HELP, _LABEL = frozenset({"help"}), frozenset({"label"})
+column = _guarded(st.column_config.Column, markdown=_HELP, plain=_LABEL)
+text_column = _guarded(st.column_config.TextColumn, markdown=_HELP, plain=_LABEL)
+number_column = _guarded(st.column_config.NumberColumn, markdown=_HELP, plain=_LABEL)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import streamlit as st
 
+from dashboards import say
 from dashboards.numbers import number_columns, readable_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
@@ -17,7 +18,7 @@ from dashboards.sources.runs import open_live
 from dashboards.state import SOURCE, PageState, read_state, write_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
-from scope.report.inert import csv_text, markdown_text, visible
+from scope.report.inert import csv_text
 from scope.report.rows import to_csv
 from scope.report.standing import standing_words
 
@@ -87,17 +88,17 @@ def require_sign_in() -> None:
     if is_signed_in():
         return
     gate = _gate()
-    st.title("Scope")
+    say.title("Scope")
     with st.form("sign_in"):
-        name = st.text_input("User")
-        password = st.text_input("Password", type="password")
-        if st.form_submit_button("Sign in"):
+        name = say.text_input("User")
+        password = say.text_input("Password", type="password")
+        if say.form_submit_button("Sign in"):
             client = st.context.ip_address
             wait_s = gate.wait_s(client)
             if gate.admits(name, password, client=client):
                 st.session_state[_SIGNED_IN] = True
                 st.rerun()
-            st.error(f"Try again in {wait_s:.0f} s." if wait_s else "User or password is wrong.")
+            say.error(f"Try again in {wait_s:.0f} s." if wait_s else "User or password is wrong.")
     st.stop()
 
 
@@ -113,27 +114,28 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
         kinds: Kinds of sources that the page can show.
     """
     st.html(_STYLE)
-    st.title(title)
-    st.caption(question)
+    say.title(title)
+    say.caption(question)
     state = _current_state()
     try:
         fitting = [source for source in sources() if source.kind in kinds]
     except ScopeError as error:
-        st.error(markdown_text(str(error)))
+        say.error(str(error))
         st.stop()
     if not fitting:
         _say_empty(kinds)
         st.stop()
     chosen = by_id(fitting, state.source_id) or _related(fitting, state.source_id)
-    names = {each.source_id: f"{visible(each.label)} · {_KIND_WORDS[each.kind]}" for each in fitting}
+    names = {each.source_id: f"{each.label} · {_KIND_WORDS[each.kind]}" for each in fitting}
     # By their ids: the place of a source in the list changes when another one comes or goes.
-    source_id = st.sidebar.selectbox(
-        "Source",
-        list(names),
-        index=fitting.index(chosen),
-        format_func=lambda each: names.get(each, "gone"),
-        key=f"source of {title}",
-    )
+    with st.sidebar:
+        source_id = say.selectbox(
+            "Source",
+            list(names),
+            index=fitting.index(chosen),
+            format_func=lambda each: names.get(each, "gone"),
+            key=f"source of {title}",
+        )
     source = by_id(fitting, source_id) or chosen
     _say_what_is_shown_instead(source, kinds)
     if source.source_id != state.source_id and state.source_id is not None:
@@ -161,15 +163,19 @@ def _say_what_is_shown_instead(shown: Source, kinds: Sequence[SourceKind]) -> No
     if asked is None or asked == shown.source_id:
         return
     known = by_id(sources(), asked)
-    label = markdown_text(shown.label)
     if known is None:
-        st.warning(
-            f"The link or the page before names a source that this server does not have, or no longer: **{label}** is "
-            "shown instead. Choose another under Source, or ask for a new link.",
+        say.warning(
+            say.words(
+                "The link or the page before names a source that this server does not have, or no longer: **{}** is "
+                "shown instead. Choose another under Source, or ask for a new link.",
+                shown.label,
+            ),
             icon=":material/link_off:",
         )
     elif known.kind not in kinds:
-        st.caption(f"This page cannot show a {_KIND_WORDS[known.kind]}: it shows {label} ({_KIND_WORDS[shown.kind]}).")
+        say.caption(
+            f"This page cannot show a {_KIND_WORDS[known.kind]}: it shows {shown.label} ({_KIND_WORDS[shown.kind]})."
+        )
 
 
 def keep_state(state: PageState) -> None:
@@ -201,9 +207,10 @@ def choose_other(source: Source, state: PageState, label: str) -> tuple[Source |
     if not others:
         return None, state
     chosen = by_id(others, state.other_id) or others[0]
-    index = st.sidebar.selectbox(
-        label, range(len(others)), index=others.index(chosen), format_func=lambda place: visible(others[place].label)
-    )
+    with st.sidebar:
+        index = say.selectbox(
+            label, range(len(others)), index=others.index(chosen), format_func=lambda place: others[place].label
+        )
     state = replace(state, other_id=others[index].source_id)
     keep_state(state)
     return others[index], state
@@ -211,7 +218,8 @@ def choose_other(source: Source, state: PageState, label: str) -> tuple[Source |
 
 def say_synthetic() -> None:
     """Say that what the page shows is made up."""
-    st.warning("**Synthetic**: made by `scope.testing`, not recorded on hardware.", icon=":material/science:")
+    text = say.words("**Synthetic**: made by `scope.testing`, not recorded on hardware.")
+    say.warning(text, icon=":material/science:")
 
 
 def say_age(run: LiveRun) -> None:
@@ -219,19 +227,19 @@ def say_age(run: LiveRun) -> None:
     if run.info.synthetic:
         say_synthetic()
     state = run.state()
-    icon = ":material/sensors: live, " if state.standing == "running" else ":material/history: "
-    words = markdown_text(standing_words(state, now_ns=time.time_ns()))
+    words = standing_words(state, now_ns=time.time_ns())
     if state.standing == "no step":
-        st.error(f"{words}.", icon=":material/person_off:")
+        say.error(f"{words}.", icon=":material/person_off:")
     elif state.standing != "not begun":
-        st.caption(f"{icon}{words}")
+        icon = say.words(":material/sensors: live," if state.standing == "running" else ":material/history:")
+        say.caption(say.words("{} {}", icon, words))
 
 
 def say_traces(traces: TraceJob) -> None:
     """Say how old traces are, and whether they are made up."""
     if traces.synthetic:
         say_synthetic()
-    st.caption(f":material/history: profiler traces, written at {utc(traces.modified_ns)}")
+    say.caption(say.words(":material/history: profiler traces, written at {}", utc(traces.modified_ns)))
 
 
 def utc(instant_ns: int) -> str:
@@ -273,18 +281,19 @@ def load_run(source: Source) -> LiveRun:
         reading = run.read_aside()
         reading.join(_PATIENCE_S)
         if reading.is_alive():
-            bar = st.progress(0.0, "Reading the run …")
+            place = st.empty()
             while reading.is_alive():
-                bar.progress(run.run.read_ratio, f"Reading the run: {run.run.read_ratio:.0%}")
+                with place:
+                    say.progress(run.run.read_ratio, f"Reading the run: {run.run.read_ratio:.0%}")
                 reading.join(_PATIENCE_S)
-            bar.empty()
+            place.empty()
     run.refresh()
     return run
 
 
 def say_error(error: ScopeError) -> None:
     """Show what is wrong in one sentence; its text may hold names from files."""
-    st.error(markdown_text(str(error)), icon=":material/broken_image:")
+    say.error(str(error), icon=":material/broken_image:")
 
 
 def show_figure(figure: Figure, table: pl.DataFrame | None, *, key: str) -> None:
@@ -371,7 +380,7 @@ def fold(label: str, draw: Callable[[], None], *, key: str) -> None:
         draw: Draws what is inside.
         key: Name on the page; keeps it open while the page is refreshed.
     """
-    place = st.expander(label, key=f"{key} fold", on_change="rerun")
+    place = say.expander(label, key=f"{key} fold", on_change="rerun")
     if place.open:
         with place:
             draw()
@@ -381,17 +390,15 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
     """Show the first rows of a table in readable units, and offer all of them, in the units of their names, as CSV."""
     readable = readable_columns(_inert(table.head(_MAX_TABLE_ROWS)))
     columns = {
-        name: st.column_config.NumberColumn(column.label, format=column.format)
-        if column.format
-        else st.column_config.Column(column.label)
+        name: say.number_column(column.label, format=column.format) if column.format else say.column(column.label)
         for name, column in readable.columns.items()
     }
     st.dataframe(readable.cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
     if readable.unknown:
-        st.caption(markdown_text(f"Not known here: {', '.join(readable.unknown)}."))
+        say.caption(f"Not known here: {', '.join(readable.unknown)}.")
     if table.height > _MAX_TABLE_ROWS:
-        st.caption(f"The first {_MAX_TABLE_ROWS:,} of {table.height:,} rows; the download has all.")
-    st.download_button(
+        say.caption(f"The first {_MAX_TABLE_ROWS:,} of {table.height:,} rows; the download has all.")
+    say.download_button(
         "Download CSV",
         lambda: _inert(table).write_csv(),
         file_name=f"{key}.csv".replace(" ", "-"),
@@ -405,22 +412,21 @@ def show_report_table(table: ReportTable, *, key: str) -> None:
     cells, numbers = number_columns(table.limited(_MAX_TABLE_ROWS))
     columns: dict[str, Any] = {}
     for column in table.columns:
-        meaning = markdown_text(column.meaning)
         number = numbers.get(column.key)
         columns[column.key] = (
-            st.column_config.TextColumn(column.heading, help=meaning)
+            say.text_column(column.heading, help=column.meaning)
             if number is None
-            else st.column_config.NumberColumn(number.label, help=meaning, format=number.format)
+            else say.number_column(number.label, help=column.meaning, format=number.format)
         )
     if cells.is_empty():
-        st.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
+        say.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
     else:
         st.dataframe(cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
     for note in (*table.notes, *table.reasons()):
-        st.caption(markdown_text(note))
+        say.caption(note)
     if cells.is_empty():
         return
-    st.download_button(
+    say.download_button(
         "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
     )
 
@@ -438,11 +444,12 @@ def _inert(table: pl.DataFrame) -> pl.DataFrame:
 
 def _say_empty(kinds: Sequence[SourceKind]) -> None:
     wanted = " or ".join(_KIND_WORDS[kind] for kind in kinds)
-    st.info(f"No {wanted} here yet.", icon=":material/inbox:")
+    say.info(f"No {wanted} here yet.", icon=":material/inbox:")
     hints = {
-        "run": "Record a run: `scope run --run-dir runs/first -- torchrun --nproc-per-node 4 train.py`",
-        "trace": "Put profiler traces (`*.json`, `*.json.gz`) into a folder and start `scope dashboard FOLDER`",
-        "prometheus": "Name a server: `scope dashboard http://localhost:9090`",
+        "run": say.words("Record a run: `scope run --run-dir runs/first -- torchrun --nproc-per-node 4 train.py`"),
+        "trace": say.words(
+            "Put profiler traces (`*.json`, `*.json.gz`) into a folder and start `scope dashboard FOLDER`"
+        ),
+        "prometheus": say.words("Name a server: `scope dashboard http://localhost:9090`"),
     }
-    st.markdown("\n".join(f"- {hints[kind]}" for kind in kinds))
-    st.markdown("- Or see it all at once: `scope demo`")
+    say.markdown(say.lines([*(hints[kind] for kind in kinds), say.words("Or see it all at once: `scope demo`")]))

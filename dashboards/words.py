@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import streamlit as st
-
-from scope.report.inert import markdown_text
+from dashboards import say
 from scope.report.standing import count
 
 if TYPE_CHECKING:
@@ -35,10 +33,11 @@ def metric(
         reason: Why it is unknown.
         form: Makes it readable.
     """
-    if value is None:
-        place.metric(label, "–", help=markdown_text(reason or "unknown"), width="content")
-    else:
-        place.metric(label, form(value), width="content")
+    with place:
+        if value is None:
+            say.metric(label, "–", help=reason or "unknown", width="content")
+        else:
+            say.metric(label, form(value), width="content")
 
 
 def say_dead_exporters(server: Prometheus) -> None:
@@ -49,11 +48,16 @@ def say_dead_exporters(server: Prometheus) -> None:
     """
     dead = sorted(each.labels.get("instance", "?") for each in server.query(_DEAD_EXPORTERS))
     if dead:
-        shown = ", ".join(markdown_text(each) for each in dead[:_SHOWN_EXPORTERS])
+        shown = ", ".join(dead[:_SHOWN_EXPORTERS])
         more = f" and {len(dead) - _SHOWN_EXPORTERS} more" if len(dead) > _SHOWN_EXPORTERS else ""
-        st.warning(
-            f"{count(len(dead), 'exporter')} did not answer when Prometheus asked last: {shown}{more}. What is shown "
-            "of there is from before; is `scope exporter` running there?",
+        say.warning(
+            say.words(
+                "{} did not answer when Prometheus asked last: {}{}. What is shown of there is from before; is "
+                "`scope exporter` running there?",
+                count(len(dead), "exporter"),
+                shown,
+                more,
+            ),
             icon=":material/cloud_off:",
         )
 
@@ -65,9 +69,9 @@ def say_problems(run: LiveRun) -> None:
     if missing:
         first = ", ".join(map(str, missing[:20])) + (", …" if num_missing > 20 else "")
         have = "has" if num_missing == 1 else "have"
-        st.warning(
+        say.warning(
             f"{count(num_missing, 'rank')} {have} recorded nothing: {first}. Figures over all ranks leave them out.",
             icon=":material/visibility_off:",
         )
     for problem in run.problems:
-        st.error(markdown_text(problem), icon=":material/broken_image:")
+        say.error(problem, icon=":material/broken_image:")

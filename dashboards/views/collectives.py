@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import streamlit as st
-
+from dashboards import say
 from dashboards.shell import (
     fold,
     load_run,
@@ -19,7 +18,6 @@ from dashboards.shell import (
 from dashboards.sources.traces import load_traces
 from scope.analysis.recorded import CollectiveSummary
 from scope.report.figures import CollectiveBubble, collective_bandwidth, parts_by_time, wait_and_transfer
-from scope.report.inert import markdown_text
 from scope.report.page_figures import bandwidth_figure, lateness_figure, wait_bars
 from scope.report.sections.collectives import (
     collective_roofline_table,
@@ -58,11 +56,11 @@ def draw_run(run: LiveRun) -> None:
     say_age(run)
     collectives = run.collectives()
     if collectives.is_empty():
-        st.info("No collective was recorded: one rank alone, or the recorder saw none (see Data quality).")
+        say.info("No collective was recorded: one rank alone, or the recorder saw none (see Data quality).")
         return
     draw_time(collectives)
     show_figure(collective_bandwidth(bubbles_of(collectives), []), collectives, key="size against bandwidth")
-    st.caption(
+    say.caption(
         "Bandwidth is at least this: it counts from issue to completion, the wait for late ranks included. Captured "
         "traces tell wait and transfer apart, and know the ceilings of the links."
     )
@@ -88,7 +86,7 @@ def draw_trace(source: Source) -> None:
     say_traces(report)
     results = report.results
     if results.collectives is None:
-        st.info(markdown_text(f"No collectives: {results.absent['collectives']}."), icon=":material/inbox:")
+        say.info(f"No collectives: {results.absent['collectives']}.", icon=":material/inbox:")
         return
     if results.collective_roofline is not None:
         show_figure(bandwidth_figure(results.collective_roofline), None, key="size against bandwidth")
@@ -97,11 +95,11 @@ def draw_trace(source: Source) -> None:
     if results.stragglers is not None:
         show_figure(wait_and_transfer(wait_bars(results)), None, key="wait against transfer")
         show_figure(lateness_figure(results.collectives), None, key="arrival skew")
-    st.subheader("Collectives")
+    say.subheader("Collectives")
     show_report_table(collectives_table(results.collectives), key="collectives")
-    st.subheader("Communication that nothing hid")
+    say.subheader("Communication that nothing hid")
     show_report_table(exposed_table(results.exposed), key="exposed")
-    st.subheader("Waits by rank")
+    say.subheader("Waits by rank")
     show_report_table(rank_waits_table(results.collectives), key="waits")
 
 

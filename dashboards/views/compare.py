@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.shell import (
     choose_other,
     keep_state,
@@ -24,7 +25,6 @@ from scope.analysis.comparison import compare_jobs
 from scope.analysis.recorded import PhaseChanges, compare_phases
 from scope.frames.schema import RankSteps
 from scope.report.figures import StackedTimes, phase_breakdown
-from scope.report.inert import markdown_text
 from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 from scope.units import format_duration, format_ratio
 
@@ -40,14 +40,15 @@ def draw(before: pl.LazyFrame, after: pl.LazyFrame, names: tuple[str, str]) -> N
     """Draw the mean step of both beside each other, and what changed."""
     table = compare_phases(before, after)
     if table.is_empty():
-        st.info("One of the two has no undisturbed steps yet.", icon=":material/hourglass_empty:")
+        say.info("One of the two has no undisturbed steps yet.", icon=":material/hourglass_empty:")
         return
     first, second = int(table[PhaseChanges.before_ns].sum()), int(table[PhaseChanges.after_ns].sum())
     change = second / first - 1 if first else 0.0
     row = st.container(horizontal=True, gap="medium")
-    row.metric(f"Mean step: {markdown_text(names[0])}", format_duration(first), width="content")
-    label = f"Mean step: {markdown_text(names[1])}"
-    row.metric(label, format_duration(second), format_ratio(change), delta_color="inverse", width="content")
+    with row:
+        say.metric(f"Mean step: {names[0]}", format_duration(first), width="content")
+        label = f"Mean step: {names[1]}"
+        say.metric(label, format_duration(second), format_ratio(change), delta_color="inverse", width="content")
     parts = {row[0]: [row[1], row[2]] for row in table.iter_rows()}
     figure = phase_breakdown(StackedTimes(labels=names, parts=parts), title="Mean host time a step, all ranks", axis="")
     show_figure(figure, None, key="comparison")
@@ -58,7 +59,7 @@ def draw_runs(run: LiveRun, source: Source, state: PageState) -> None:
     """Compare a run with another, the chosen one being what is judged."""
     other, _ = choose_other(source, state, "Compared with")
     if other is None:
-        st.info("There is only one run here: start the dashboard on a folder of runs to compare two.")
+        say.info("There is only one run here: start the dashboard on a folder of runs to compare two.")
         return
     base = load_run(other)
     draw(base.of_attempt, run.of_attempt, (other.label, source.label))
@@ -68,10 +69,10 @@ def draw_ranges(run: LiveRun, state: PageState) -> None:
     """Compare the steps before a step with those from it on."""
     last = run.last_step
     if last < 1:
-        st.info("A run of at least two steps can be cut in two.", icon=":material/hourglass_empty:")
+        say.info("A run of at least two steps can be cut in two.", icon=":material/hourglass_empty:")
         return
     cut = state.step if state.step is not None and 0 < state.step <= last else (last + 1) // 2
-    step = st.slider("From step", 1, last, cut) if last > 1 else 1
+    step = say.slider("From step", 1, last, cut) if last > 1 else 1
     keep_state(replace(state, step=step))
     number = pl.col(RankSteps.step)
     names = (f"steps before {step}", f"steps from {step} on")
@@ -84,15 +85,15 @@ def draw_traces(source: Source, state: PageState) -> None:
     say_traces(after)
     other, _ = choose_other(source, state, "Compared with")
     if other is None:
-        st.info("There is only one trace here: start the dashboard on a folder of several to compare two.")
+        say.info("There is only one trace here: start the dashboard on a folder of several to compare two.")
         return
     before = load_traces(other)
     if before.synthetic and not after.synthetic:
         say_synthetic()
-    st.caption(f"Before: {markdown_text(other.label)}. After: {markdown_text(source.label)}.")
+    say.caption(f"Before: {other.label}. After: {source.label}.")
     comparison = compare_jobs(before.results.job, after.results.job)
     show_report_table(comparison_table(comparison), key="steps of both")
-    tabs = st.tabs([kind.capitalize() for kind in CHANGE_KINDS])
+    tabs = say.tabs([kind.capitalize() for kind in CHANGE_KINDS])
     for tab, kind in zip(tabs, CHANGE_KINDS, strict=True):
         with tab:
             show_report_table(changes_table(comparison, kind), key=f"changes of {kind}")
@@ -108,10 +109,10 @@ def main() -> None:
     if run.info.synthetic:
         say_synthetic()
     if run.steps.is_empty():
-        st.info("No step has ended yet.", icon=":material/hourglass_empty:")
+        say.info("No step has ended yet.", icon=":material/hourglass_empty:")
         return
     wish = RANGES if state.step is not None else RUNS
-    choice = st.radio("Compare", (RUNS, RANGES), index=(RUNS, RANGES).index(wish), horizontal=True)
+    choice = say.radio("Compare", (RUNS, RANGES), index=(RUNS, RANGES).index(wish), horizontal=True)
     if choice == RUNS:
         draw_runs(run, source, state)
     else:

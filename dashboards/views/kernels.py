@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.shell import (
     choose_points,
     fold,
@@ -20,7 +21,6 @@ from dashboards.shell import (
 )
 from dashboards.sources.traces import load_traces
 from scope.analysis.roofline import RooflinePoints
-from scope.report.inert import markdown_text
 from scope.report.page_figures import kernels_figure, roofline_figure, roofline_points
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.roofline import coverage_table, roofline_table
@@ -44,7 +44,7 @@ GROUPINGS: Final[dict[KernelKey, str]] = {
 
 def draw_roofline(results: Results, state: PageState) -> None:
     """Draw the roofline, and what is known of the kernel that is clicked."""
-    st.subheader("How near each kernel is to what the GPU can do")
+    say.subheader("How near each kernel is to what the GPU can do")
     points = choose_points(roofline_figure(results), None, key="roofline")
     placed = roofline_points(results)
     place = clicked(points)
@@ -53,7 +53,9 @@ def draw_roofline(results: Results, state: PageState) -> None:
         keep_state(replace(state, selection=place))
         draw_point(placed.row(place, named=True))
     elif not placed.is_empty():
-        st.caption("The area of a bubble is the time of its kernels. Click one to see its operator, shapes and saving.")
+        say.caption(
+            "The area of a bubble is the time of its kernels. Click one to see its operator, shapes and saving."
+        )
     table, coverage = roofline_table(results.rooflines), coverage_table(results.rooflines)
     fold("Table", lambda: show_report_table(table, key="roofline points"), key="roofline points")
     title = "What is covered, and against which GPU"
@@ -70,7 +72,7 @@ def clicked(points: list[Mapping[str, Any]]) -> int | None:
 def draw_point(row: Mapping[str, Any]) -> None:
     """Draw what is known of one kernel with its shapes."""
     with st.container(border=True):
-        st.code(str(row[RooflinePoints.kernel]), language=None, wrap_lines=True)
+        say.code(str(row[RooflinePoints.kernel]), language=None, wrap_lines=True)
         row_of_figures = st.container(horizontal=True, gap="medium")
         saving = row[RooflinePoints.saving_ns]
         figures = {
@@ -81,8 +83,9 @@ def draw_point(row: Mapping[str, Any]) -> None:
             "Least bytes": format_bytes(row[RooflinePoints.num_bytes]),
             "At most saved": "–" if saving is None else format_duration(saving),
         }
-        for name, text in figures.items():
-            row_of_figures.metric(name, text, width="content")
+        with row_of_figures:
+            for name, text in figures.items():
+                say.metric(name, text, width="content")
         facts = {
             "operator": row[RooflinePoints.operator],
             "shapes": row[RooflinePoints.shapes],
@@ -100,12 +103,12 @@ def main() -> None:
     say_traces(report)
     analysis = report.results.analysis
     if analysis.kernels.by_name.is_empty():
-        st.info(
+        say.info(
             "The traces hold no kernels: record on a GPU, or look at the timeline of the host.", icon=":material/inbox:"
         )
         return
     if all(rank.is_host_timeline for rank in analysis.ranks):
-        st.info(
+        say.info(
             "These traces hold no GPU events: what follows are operators on the host, for which there is no roofline.",
             icon=":material/developer_board:",
         )
@@ -113,11 +116,11 @@ def main() -> None:
         draw_roofline(report.results, state)
     show_figure(kernels_figure(analysis), None, key="kernels by time")
     keys = tuple(GROUPINGS)
-    place = st.radio("Grouped by", range(len(keys)), format_func=lambda each: GROUPINGS[keys[each]], horizontal=True)
+    place = say.radio("Grouped by", range(len(keys)), format_func=lambda each: GROUPINGS[keys[each]], horizontal=True)
     by = keys[place or 0]
     if by == "module" and analysis.kernels.by_module is None:
         reason = analysis.kernels.absent.get("by_module", "record with Python stacks to see modules")
-        st.info(markdown_text(f"No modules: {reason}."), icon=":material/inbox:")
+        say.info(f"No modules: {reason}.", icon=":material/inbox:")
         return
     show_report_table(kernels_table(analysis, by=by), key=f"kernels by {by}")
 

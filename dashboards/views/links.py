@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.links import ERRORS, KINDS, ask_each_nvlink, ask_use, peak_use
 from dashboards.shell import (
     load_run,
@@ -24,7 +25,6 @@ from dashboards.words import say_dead_exporters
 from scope.analysis.recorded import AxisTraffic
 from scope.errors import ScopeError
 from scope.report.figures import Samples, heat_map, link_use_over_time, parts_by_bytes
-from scope.report.inert import markdown_text
 from scope.units import format_bandwidth, format_ratio
 
 if TYPE_CHECKING:
@@ -52,13 +52,15 @@ def draw_server(server: Prometheus, window_s: int) -> None:
     uses = {kind: ask_use(server, kind, end_ns=now_ns, window_s=window_s) for kind in KINDS}
     present = [kind for kind, samples in uses.items() if not samples.is_empty()]
     if not present:
-        st.info(
-            "This server has no series of links. Start `scope exporter` on each node and add it to the scrape "
-            "configuration; NVLink needs an NVIDIA driver on the node.",
+        say.info(
+            say.words(
+                "This server has no series of links. Start `scope exporter` on each node and add it to the scrape "
+                "configuration; NVLink needs an NVIDIA driver on the node."
+            ),
             icon=":material/cable:",
         )
         return
-    st.caption(":material/sensors: from Prometheus, samples of now. GB/s are 1e9 bytes a second, one way.")
+    say.caption(say.words(":material/sensors: from Prometheus, samples of now. GB/s are 1e9 bytes a second, one way."))
     draw_errors(server, window_s)
     capacities = {kind: kind.capacities(server) for kind in present}
     for kind in present:
@@ -81,16 +83,16 @@ def table_of_cells(cells: pl.DataFrame, axes: HeatAxes) -> pl.DataFrame:
 def say_use(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, float]) -> None:
     """Say how near the busiest link of a kind came to its capacity."""
     peak = peak_use(samples, capacities)
-    name = markdown_text(kind.title)
+    name = kind.title
     if peak is None:
-        st.caption(f"{name}: use against capacity is unknown, the server knows no capacity of these links.")
+        say.caption(f"{name}: use against capacity is unknown, the server knows no capacity of these links.")
         return
     link, rate, share = peak
-    text = f"{name}: at most {format_ratio(share)} of capacity ({format_bandwidth(rate)}, {markdown_text(link)})"
+    text = f"{name}: at most {format_ratio(share)} of capacity ({format_bandwidth(rate)}, {link})"
     if share >= BUSY:
-        st.warning(f"{text}: this link may bound the job.", icon=":material/traffic:")
+        say.warning(f"{text}: this link may bound the job.", icon=":material/traffic:")
     else:
-        st.success(f"{text}.", icon=":material/check_circle:")
+        say.success(f"{text}.", icon=":material/check_circle:")
 
 
 def draw_kind(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, float]) -> None:
@@ -101,7 +103,7 @@ def draw_kind(kind: LinkKind, samples: pl.DataFrame, capacities: Mapping[str, fl
     show_figure(link_use_over_time(shown, capacities=limits, title=kind.title), table, key=kind.title)
     hidden = samples[Samples.name].n_unique() - shown[Samples.name].n_unique()
     if hidden:
-        st.caption(f"The {MAX_LINES} that carried most; {hidden} more carried less.")
+        say.caption(f"The {MAX_LINES} that carried most; {hidden} more carried less.")
 
 
 def draw_errors(server: Prometheus, window_s: int) -> None:
@@ -111,10 +113,10 @@ def draw_errors(server: Prometheus, window_s: int) -> None:
         series = server.query(question.replace("$window", f"{window_s}s"))
         if series:
             found = True
-            st.error(f"{title}: {len(series)} with errors", icon=":material/link_off:")
+            say.error(f"{title}: {len(series)} with errors", icon=":material/link_off:")
             show_table(labels_table(series), key=f"errors of {title}")
     if not found:
-        st.success("No link is down or had errors in this time.", icon=":material/check_circle:")
+        say.success("No link is down or had errors in this time.", icon=":material/check_circle:")
 
 
 def draw_run(run: LiveRun) -> None:
@@ -122,17 +124,19 @@ def draw_run(run: LiveRun) -> None:
     say_age(run)
     traffic = run.traffic()
     if traffic.is_empty():
-        st.info("No collective was recorded, so nothing is known of what loads the links.", icon=":material/inbox:")
+        say.info("No collective was recorded, so nothing is known of what loads the links.", icon=":material/inbox:")
         return
-    st.subheader("What each parallel axis gives to collectives")
+    say.subheader("What each parallel axis gives to collectives")
     parts: dict[str, int] = {}
     for row in traffic.iter_rows(named=True):
         name = f"{row[AxisTraffic.mesh_axis] or 'no axis'} over {row[AxisTraffic.tier] or 'unknown tier'}"
         parts[name] = parts.get(name, 0) + row[AxisTraffic.in_bytes]
     show_figure(parts_by_bytes(parts, title="Bytes by axis and tier, all ranks"), traffic, key="traffic by axis")
-    st.caption(
-        "node: all ranks of a group are on one host; network: on several. Bytes are what the ranks handed over; the "
-        "counters of the links themselves come from `scope exporter` and Prometheus."
+    say.caption(
+        say.words(
+            "node: all ranks of a group are on one host; network: on several. Bytes are what the ranks handed over; "
+            "the counters of the links themselves come from `scope exporter` and Prometheus."
+        )
     )
 
 
@@ -144,7 +148,7 @@ def main() -> None:
         run = load_run(source)
         on_each_refresh(run, lambda: draw_run(run))
         return
-    window_s = WINDOWS_S[st.segmented_control("Time", list(WINDOWS_S), default="5 min") or "5 min"]
+    window_s = WINDOWS_S[say.segmented_control("Time", list(WINDOWS_S), default="5 min") or "5 min"]
     server = Prometheus(address=source.place)
 
     def draw_or_say() -> None:

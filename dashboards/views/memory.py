@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.shell import (
     keep_state,
     load_run,
@@ -60,7 +61,7 @@ def draw_memory(run: LiveRun, rank: int) -> None:
     steps = run.steps_of(rank)
     samples = samples_of(steps)
     if samples.is_empty():
-        st.info("This rank has recorded no memory.", icon=":material/memory:")
+        say.info("This rank has recorded no memory.", icon=":material/memory:")
         return
     capacity = run.ranks.filter(pl.col(Ranks.rank) == rank)[Ranks.device_memory_bytes].last()
     draw_figures(steps, capacity if isinstance(capacity, int) else None)
@@ -69,10 +70,10 @@ def draw_memory(run: LiveRun, rank: int) -> None:
     show_figure(memory_over_time(samples, capacities=limits), steps.select(*columns), key="memory over time")
     phases = run.memory_by_phase(rank)
     if not phases.is_empty():
-        st.subheader(f"Largest memory in each phase, rank {rank}")
+        say.subheader(f"Largest memory in each phase, rank {rank}")
         show_table(phases, key="memory by phase")
     peaks = run.memory_by_rank()
-    st.subheader("Largest memory of each rank")
+    say.subheader("Largest memory of each rank")
     show_table(peaks, key="memory by rank")
 
 
@@ -83,14 +84,16 @@ def draw_trace(source: Source) -> None:
     results = report.results
     samples = memory_samples(results)
     if samples.is_empty():
-        st.info(
-            "The traces hold no memory events: record with `profile_memory=True`, or look at the recorded run.",
+        say.info(
+            say.words(
+                "The traces hold no memory events: record with `profile_memory=True`, or look at the recorded run."
+            ),
             icon=":material/memory:",
         )
         return
     show_figure(memory_over_time(samples, capacities=memory_capacities(results)), None, key="memory of the traces")
     show_report_table(memory_table(results.analysis), key="peaks")
-    st.subheader("What held it at the peak")
+    say.subheader("What held it at the peak")
     show_report_table(holders_table(results.analysis), key="holders")
 
 
@@ -118,7 +121,8 @@ def choose_rank(run: LiveRun, state: PageState) -> int | None:
     if not ranks:
         return None
     index = ranks.index(state.ranks[0]) if state.ranks and state.ranks[0] in ranks else 0
-    rank = st.sidebar.selectbox("Rank", ranks, index=index)
+    with st.sidebar:
+        rank = say.selectbox("Rank", ranks, index=index)
     keep_state(replace(state, ranks=(rank,)))
     return rank
 
@@ -133,7 +137,7 @@ def main() -> None:
     run = load_run(source)
     rank = choose_rank(run, state)
     if rank is None:
-        st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
+        say.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
     on_each_refresh(run, lambda: draw_memory(run, rank))
 

@@ -8,6 +8,7 @@ import polars as pl
 import streamlit as st
 from msgspec.structs import replace
 
+from dashboards import say
 from dashboards.findings import draw_alerts, draw_findings, draw_missed_at_end, draw_slow_ranks, draw_verdicts
 from dashboards.server_overview import draw_server
 from dashboards.shell import (
@@ -27,7 +28,6 @@ from dashboards.words import metric, say_problems
 from scope.analysis.recorded import RunSummary, StepSummary, compute_waste
 from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import parts_by_time, rank_breakdown
-from scope.report.inert import markdown_text
 from scope.report.page_figures import rank_bars
 from scope.report.sections.breakdown import breakdown_table
 from scope.report.standing import missed_words
@@ -59,7 +59,7 @@ def draw_head(run: LiveRun) -> None:
     """Draw how old the data is and the row of figures."""
     say_age(run)
     if run.ranks.is_empty():
-        st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
+        say.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
     # The number of the step is at hand at each refresh; the rest is computed again when it has rested.
     last_step = None if run.last_ns is None else run.last_step
@@ -69,7 +69,7 @@ def draw_head(run: LiveRun) -> None:
     words = run.kept(
         "MFU in words", lambda: describe_mfu(run.summary(), ranks.filter(pl.col(Ranks.attempt) == run.attempt))
     )
-    st.caption(f"{words} Goodput: time in steps that were kept / time from the start until now or the end.")
+    say.caption(f"{words} Goodput: time in steps that were kept / time from the start until now or the end.")
 
 
 def draw_who(run: LiveRun, source: Source) -> None:
@@ -87,7 +87,8 @@ def draw_speed(summary: RunSummary) -> None:
     speed = summary.speed
     row = st.container(horizontal=True, gap="medium")
     of_all = f" of {summary.world_size}" if summary.world_size else ""
-    row.metric("Ranks recorded", f"{summary.num_ranks}{of_all}", width="content")
+    with row:
+        say.metric("Ranks recorded", f"{summary.num_ranks}{of_all}", width="content")
     metric(row, "Last step", summary.last_step, summary.absent.get("last_step"), str)
     step_time = speed.step_time and speed.step_time.median_ns
     metric(row, "Step time (median)", step_time, speed.absent.get("step_time"), format_duration)
@@ -99,17 +100,17 @@ def draw_speed(summary: RunSummary) -> None:
 def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:
     """Return what MFU is counted against, or why there is none."""
     if summary.speed.mfu_ratio is None:
-        return f"No MFU: {markdown_text(summary.speed.absent.get('mfu_ratio', 'unknown'))}."
+        return f"No MFU: {summary.speed.absent.get('mfu_ratio', 'unknown')}."
     first = ranks.row(0, named=True)
     convention = CONVENTIONS.get(str(first[Ranks.flop_convention]), "attention as the user counts it")
     against = " and ".join(
-        f"{spread(low, high)} a rank ({markdown_text(str(source))})"
+        f"{spread(low, high)} a rank ({source})"
         for source, low, high in ranks.group_by(Ranks.peak_source)
         .agg(pl.col(Ranks.peak_flop_per_s).min(), pl.col(Ranks.peak_flop_per_s).max().alias("largest"))
         .sort(Ranks.peak_source)
         .iter_rows()
     )
-    dtype = markdown_text(str(first[Ranks.peak_dtype]))
+    dtype = first[Ranks.peak_dtype]
     return f"MFU: model FLOPs ({convention}) of the last {summary.speed.num_steps} steps against {dtype} at {against}."
 
 
@@ -138,13 +139,13 @@ def draw_time(run: LiveRun) -> None:
     summary = run.summary()
     whole = sum(summary.phases_ns.values())
     if not whole:
-        st.info("No step has ended yet.", icon=":material/hourglass_empty:")
+        say.info("No step has ended yet.", icon=":material/hourglass_empty:")
         return
     waste = compute_waste(summary)
     title = "Waste by cause, of the host time of all ranks"
     show_figure(parts_by_time(waste, title=title, whole_ns=whole), table_of(waste, whole), key="waste by cause")
     if summary.communication_wait_ns is None:
-        st.caption(f"Communication wait: unknown ({markdown_text(summary.absent['communication_wait_ns'])}).")
+        say.caption(f"Communication wait: unknown ({summary.absent['communication_wait_ns']}).")
     phases = {name: length for name, length in summary.phases_ns.items() if length}
     title = "Phases of all steps, host time of all ranks"
     show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
@@ -169,21 +170,25 @@ def draw_input(run: LiveRun) -> None:
     if found is None or found[1] < NOTABLE_INPUT:
         return
     length_ns, share = found
-    st.warning(
-        f"**Input-bound**: each of the last steps waits {format_duration(length_ns)} for its data "
-        f"({format_ratio(share)} of the step). More loader workers or faster storage would gain up to that.",
+    say.warning(
+        say.words(
+            "**Input-bound**: each of the last steps waits {} for its data ({} of the step). More loader workers or "
+            "faster storage would gain up to that.",
+            format_duration(length_ns),
+            format_ratio(share),
+        ),
         icon=":material/hourglass_top:",
     )
 
 
 def draw_blame(run: LiveRun) -> None:
     """Say who holds the run up: a rank that does not arrive, else those slower than their peers, and in which phase."""
-    st.subheader("Who is to blame")
+    say.subheader("Who is to blame")
     draw_verdicts(run.verdicts())
     stands_still = run.state().standing == "no step"
     if stands_still:
         # The red sentence stands on top of the page.
-        st.markdown(f":material/person_off: {markdown_text(missed_words(run.state().missed))}; see Post-mortem.")
+        say.markdown(say.words(":material/person_off: {}; see Post-mortem.", missed_words(run.state().missed)))
     has_missed = draw_missed_at_end(run)
     draw_input(run)
     draw_slow_ranks(run, stands_still=stands_still or has_missed)
@@ -196,13 +201,13 @@ def draw_windows(source: Source) -> None:
     """Link to the windows that the profiler captured in this run."""
     windows = [each for each in sources() if each.run_id == source.source_id]
     if not windows:
-        st.caption("No profiler window was captured; `scope run --capture schedule` takes some.")
+        say.caption(say.words("No profiler window was captured; `scope run --capture schedule` takes some."))
         return
-    st.subheader("Captured windows")
+    say.subheader("Captured windows")
     for window in windows[-5:]:
-        st.page_link(
+        say.page_link(
             "views/timeline.py",
-            label=markdown_text(window.label),
+            label=window.label,
             icon=":material/view_timeline:",
             query_params={"source": window.source_id},
         )
@@ -217,7 +222,7 @@ def draw_trace(source: Source) -> None:
         show_figure(rank_breakdown(rank_bars(analysis)), None, key="where each rank's time went")
         show_report_table(breakdown_table(analysis), key="breakdown")
     else:
-        st.info("The traces hold neither device events nor a host timeline.", icon=":material/inbox:")
+        say.info("The traces hold neither device events nor a host timeline.", icon=":material/inbox:")
     draw_findings(report.findings)
 
 

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import polars as pl
-import streamlit as st
 
+from dashboards import say
 from dashboards.findings import draw_verdicts
 from dashboards.shell import (
     fold,
@@ -20,7 +20,6 @@ from dashboards.shell import (
 )
 from dashboards.words import say_problems
 from scope.analysis.recorded import GroupProgress, compute_group_progress, find_missed_calls
-from scope.report.inert import markdown_text
 from scope.report.standing import missed_words
 from scope.report.table import Absent, ReportColumn, ReportTable
 from scope.units import NS_PER_S
@@ -103,16 +102,16 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
     progress = compute_group_progress(infos, boxes)
     if progress.is_empty():
         return
-    st.subheader("How far each rank got in each process group")
+    say.subheader("How far each rank got in each process group")
     state = run.state()
     standing = state.standing
     was_cut_off = standing == "ended without a goodbye" or bool(state.exit_reasons)
     if standing == "running":
-        st.caption("The run makes steps: ranks that are behind here were merely looked at a moment earlier.")
+        say.caption("The run makes steps: ranks that are behind here were merely looked at a moment earlier.")
     elif was_cut_off and (missed := find_missed_calls(progress)):
-        st.info(f"At its end: {markdown_text(missed_words(missed))}.", icon=":material/person_off:")
+        say.info(f"At its end: {missed_words(missed)}.", icon=":material/person_off:")
     if standing != "running" and progress[GroupProgress.is_mismatched].any():
-        st.error("Ranks of a group have issued different collectives: see 'differs'.", icon=":material/call_split:")
+        say.error("Ranks of a group have issued different collectives: see 'differs'.", icon=":material/call_split:")
     show_report_table(progress_table(progress), key="progress by group")
 
 
@@ -122,16 +121,16 @@ def draw(run: LiveRun) -> None:
     draw_verdicts(run.verdicts())
     boxes = run.black_boxes()
     if not boxes:
-        st.info("No rank has a black box: the run was synthetic, or its memory was not to be had.")
+        say.info("No rank has a black box: the run was synthetic, or its memory was not to be had.")
         return
-    st.subheader("What each rank did last")
+    say.subheader("What each rank did last")
     show_table(last_states(boxes), key="last states")
     draw_progress(run, boxes)
-    rank = st.selectbox("Last calls of rank", sorted(boxes))
+    rank = say.selectbox("Last calls of rank", sorted(boxes))
     if boxes[rank].calls:
         show_table(_calls(boxes[rank]), key="last calls")
     else:
-        st.caption("Its black box holds no single calls.")
+        say.caption("Its black box holds no single calls.")
     if not run.events().is_empty():
         fold("Events", lambda: show_table(run.events(), key="events"), key="events")
     say_problems(run)

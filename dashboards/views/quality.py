@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
-import streamlit as st
 
+from dashboards import say
 from dashboards.shell import (
     load_run,
     on_each_refresh,
@@ -22,7 +22,6 @@ from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
 from scope.errors import ScopeError
 from scope.frames.schema import Events, Ranks, RankSteps
-from scope.report.inert import markdown_text
 from scope.report.sections.collectives import clock_table
 from scope.report.sections.quality import quality_table
 from scope.report.standing import count
@@ -48,14 +47,14 @@ def draw_trace(source: Source) -> None:
     report = load_traces(source)
     say_traces(report)
     for warning in report.results.job.warnings:
-        st.warning(markdown_text(warning), icon=":material/warning:")
+        say.warning(warning, icon=":material/warning:")
     say_trust(report.results.analysis)
     show_report_table(quality_table(report.results.analysis), key="quality")
     if report.results.collectives is not None:
-        st.subheader("Clocks")
+        say.subheader("Clocks")
         show_report_table(clock_table(report.results.collectives), key="clocks")
     for name, reason in sorted(report.results.absent.items()):
-        st.caption(f"No {markdown_text(name.replace('_', ' '))}: {markdown_text(reason)}.")
+        say.caption(f"No {name.replace('_', ' ')}: {reason}.")
 
 
 def draw_server(source: Source) -> None:
@@ -67,11 +66,11 @@ def draw_server(source: Source) -> None:
         say_error(error)
         return
     for title, series in answers.items():
-        st.subheader(title)
+        say.subheader(title)
         if series:
             show_table(labels_table(series), key=title)
         else:
-            st.caption("The server has no such series.")
+            say.caption("The server has no such series.")
 
 
 def lacks_of(table: pl.DataFrame) -> Iterator[str]:
@@ -103,10 +102,10 @@ def say_trust(analysis: Analysis) -> None:
         if rank.quality.events_lost or rank.quality.truncated
     ]
     if lost:
-        st.warning("\n".join(f"- {markdown_text(each)}" for each in lost), icon=":material/rule:")
+        say.warning(say.lines(lost), icon=":material/rule:")
         return
     num_read = sum(rank.quality.events_read for rank in analysis.ranks)
-    st.success(
+    say.success(
         f"The traces were read whole: {num_read:,} events of {count(len(analysis.ranks), 'rank')}, none lost.",
         icon=":material/check_circle:",
     )
@@ -116,7 +115,7 @@ def draw_run(run: LiveRun) -> None:
     """Draw what a recorded run lacks: ranks, records, wait sites, coverage of collectives."""
     say_age(run)
     if run.ranks.is_empty():
-        st.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
+        say.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
         return
     say_problems(run)
     by_rank = run.of_attempt.group_by(RankSteps.rank).agg(
@@ -131,16 +130,16 @@ def draw_run(run: LiveRun) -> None:
     table = by_rank.collect().join(routes, on=RankSteps.rank, how="full", coalesce=True).sort("rank")
     lacks = list(lacks_of(table))
     if lacks:
-        st.warning("\n".join(f"- {lack}" for lack in lacks), icon=":material/rule:")
+        say.warning(say.lines(lacks), icon=":material/rule:")
     elif not run.problems and not run.summary().missing_ranks:
-        st.success(
+        say.success(
             f"Nothing is missing: {count(table.height, 'rank')} recorded, no record was dropped, every wait is known.",
             icon=":material/check_circle:",
         )
     show_table(table, key="by rank")
     coverage = run.events().filter(pl.col(Events.kind).is_in(["coverage", "hook_disabled", "warning"]))
     if not coverage.is_empty():
-        st.subheader("What recording has to say")
+        say.subheader("What recording has to say")
         show_table(coverage, key="remarks")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
-import streamlit as st
 
+from dashboards import say
 from dashboards.findings import draw_slow_ranks
 from dashboards.shell import (
     fold,
@@ -25,7 +25,6 @@ from scope.analysis.recorded import RankExcess, mesh_axes, summarize_excess_by_g
 from scope.analysis.recorded.ranks import BUSY_NS
 from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import HeatAxes, HeatCells, StackedTimes, heat_map, phase_breakdown, rank_excess
-from scope.report.inert import markdown_text, visible
 from scope.report.page_figures import rank_steps_figure
 from scope.report.sections.stragglers import stragglers_table
 from scope.units import NS_PER_MS
@@ -84,7 +83,7 @@ def draw_ranks(run: LiveRun) -> None:
     """Draw the excess of each rank, the heat map, groups by mesh axis, and the ranks themselves."""
     say_age(run)
     if run.heat().is_empty():
-        st.info("No step has ended yet.", icon=":material/hourglass_empty:")
+        say.info("No step has ended yet.", icon=":material/hourglass_empty:")
         return
     draw_excess(run)
     draw_heat(run)
@@ -112,7 +111,7 @@ def draw_heat(run: LiveRun) -> None:
         reach=reach_of(heat),
     )
     show_figure(heat_map(cells, axes), heat, key="busy time by rank and step")
-    st.caption(
+    say.caption(
         "Red: the rank works longer than its peers in that step; blue: shorter; waiting is not counted. "
         "The first step and the outer 2 % on either side do not stretch the scale."
     )
@@ -135,11 +134,11 @@ def draw_excess(run: LiveRun) -> None:
     )
     show_figure(rank_excess(bars), excess, key="excess over the median peer")
     if run.peers():
-        st.caption("Peers of a rank: the ranks that differ from it along data parallel axes alone.")
+        say.caption("Peers of a rank: the ranks that differ from it along data parallel axes alone.")
     else:
-        st.caption("All ranks are taken for peers: no rank names a data parallel axis of its device mesh.")
+        say.caption("All ranks are taken for peers: no rank names a data parallel axis of its device mesh.")
     if excess.height > MAX_BARS:
-        st.caption(f"The {MAX_BARS} slowest of {excess.height:,} ranks; the table has all.")
+        say.caption(f"The {MAX_BARS} slowest of {excess.height:,} ranks; the table has all.")
 
 
 def draw_groups(run: LiveRun) -> None:
@@ -149,7 +148,7 @@ def draw_groups(run: LiveRun) -> None:
     if not axes or run.excess().is_empty():
         return
     names = list(axes)
-    place = st.selectbox("Groups along", range(len(names)), format_func=lambda each: visible(names[each]))
+    place = say.selectbox("Groups along", range(len(names)), format_func=lambda each: names[each])
     groups = summarize_excess_by_group(run.excess(), axes[names[place or 0]])
     show_table(groups, key="work by group")
 
@@ -160,13 +159,13 @@ def draw_trace(source: Source) -> None:
     say_traces(report)
     results = report.results
     if results.stragglers is None:
-        st.info(
-            markdown_text(f"Nobody can be named: {results.absent.get('stragglers', 'unknown')}."),
+        say.info(
+            f"Nobody can be named: {results.absent.get('stragglers', 'unknown')}.",
             icon=":material/inbox:",
         )
     else:
-        show = st.warning if results.stragglers.stragglers else st.success
-        show(markdown_text(results.stragglers.verdict), icon=":material/person_alert:")
+        show = say.warning if results.stragglers.stragglers else say.success
+        show(results.stragglers.verdict, icon=":material/person_alert:")
         slow = results.stragglers.stragglers[:MAX_BARS]
         if slow:
             bars = StackedTimes(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.shell import (
     choose_points,
     fold,
@@ -63,7 +64,7 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
     say_age(run)
     steps = steps_shown(run, state)
     if steps.is_empty():
-        st.info("No step in this range has ended yet.", icon=":material/hourglass_empty:")
+        say.info("No step in this range has ended yet.", icon=":material/hourglass_empty:")
         return
     whose = f"rank {state.ranks[0]}" if state.ranks else "the slowest rank of each"
     numbers = steps[RankSteps.step].to_list()
@@ -72,7 +73,7 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
     points = choose_points(figure, steps.drop(RankSteps.custom_phases, strict=False), key="phases of steps")
     folded = int((steps[RankSteps.num_steps] > 1).sum())
     if folded:
-        st.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
+        say.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
     step = clicked(points, numbers, bars.num_merged)
     new = step if is_new_choice("step of a run", step) else None
     step = choose_step(run.last_step, new)
@@ -90,10 +91,12 @@ def choose_step(last: int, clicked_step: int | None) -> int | None:
     elif field not in st.session_state:
         st.session_state[field] = _within(state.step, last)
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    typed = row.number_input("Look at step", 0, value=None, key=field, placeholder="none", width=160)
+    with row:
+        typed = say.number_input("Look at step", 0, value=None, key=field, placeholder="none", width=160)
     step = _within(typed, last)
     if step is None:
-        row.caption("Click a bar, or name a step, to see it on every rank.")
+        with row:
+            say.caption("Click a bar, or name a step, to see it on every rank.")
     keep_state(replace(state, step=step))
     return step
 
@@ -109,9 +112,9 @@ def clicked(points: Sequence[Mapping[str, Any]], numbers: Sequence[int], num_mer
 def draw_one(run: LiveRun, step: int) -> None:
     """Draw one step on every rank."""
     of_step = run.ranks_in(step)
-    st.subheader(f"Step {step} on every rank")
+    say.subheader(f"Step {step} on every rank")
     if of_step.is_empty():
-        st.info("No rank has recorded this step one by one.")
+        say.info("No rank has recorded this step one by one.")
         return
     bars = bars_of(of_step, [str(rank) for rank in of_step[RankSteps.rank]])
     figure = phase_breakdown(bars, title=f"Phases of step {step} on every rank", axis="Rank")
@@ -128,14 +131,14 @@ def choose(run: LiveRun, state: PageState) -> PageState:
     options = [None, *ranks]
     last = run.last_step
     with st.sidebar:
-        rank = st.selectbox(
+        rank = say.selectbox(
             "Rank",
             options,
             index=options.index(chosen),
             format_func=lambda each: ALL_RANKS if each is None else str(each),
         )
-        first_step = st.number_input("From step", 0, last, _within(state.first_step, last), placeholder="the last 200")
-        last_step = st.number_input("To step", 0, last, _within(state.last_step, last), placeholder="the last")
+        first_step = say.number_input("From step", 0, last, _within(state.first_step, last), placeholder="the last 200")
+        last_step = say.number_input("To step", 0, last, _within(state.last_step, last), placeholder="the last")
     state = replace(state, ranks=() if rank is None else (rank,), first_step=first_step, last_step=last_step)
     keep_state(state)
     return state
@@ -151,8 +154,10 @@ def draw_trace(source: Source, state: PageState) -> None:
     say_traces(report)
     analysis = report.results.analysis
     if not analysis.steps:
-        st.info(
-            "The traces hold no steps: call `profiler.step()` in the loop, or capture with `scope run --capture`.",
+        say.info(
+            say.words(
+                "The traces hold no steps: call `profiler.step()` in the loop, or capture with `scope run --capture`."
+            ),
             icon=":material/inbox:",
         )
         return
@@ -164,7 +169,7 @@ def draw_trace(source: Source, state: PageState) -> None:
     if step is None:
         step = state.step if state.step in numbers else numbers[0]
     keep_state(replace(state, step=step))
-    st.subheader(f"Step {step} on every rank")
+    say.subheader(f"Step {step} on every rank")
     title = f"Where step {step} went on every rank"
     show_figure(rank_breakdown(rank_step_bars(analysis, step), title=title), None, key="one step of the traces")
     show_report_table(rank_steps_table(analysis, step), key="one step by rank")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import streamlit as st
 
+from dashboards import say
 from dashboards.perfetto import window_json
 from dashboards.shell import choose_span, fold, keep_state, open_page, remembered_state, say_traces, show_table
 from dashboards.sources.traces import TraceJob, load_job
@@ -34,9 +35,9 @@ def choose_ranks(job: Job, state: PageState) -> list[RankTrace]:
     """Let the visitor choose ranks, the first eight by default."""
     places = range(len(job.ranks))
     known = [place for place in places if job.ranks[place].rank in state.ranks]
-    chosen = st.sidebar.multiselect(
-        "Ranks", places, default=known or list(places)[:SHOWN_RANKS], format_func=lambda place: job.ranks[place].label
-    )
+    default = known or list(places)[:SHOWN_RANKS]
+    with st.sidebar:
+        chosen = say.multiselect("Ranks", places, default=default, format_func=lambda place: job.ranks[place].label)
     ranks = [job.ranks[place] for place in chosen]
     keep_state(replace(state, ranks=tuple(rank.rank for rank in ranks if rank.rank is not None)))
     return ranks
@@ -88,11 +89,12 @@ def draw(spans: pl.DataFrame, whole: Callable[[], Figure]) -> None:
     is_whole = (start_ns, end_ns) == (first_ns, last_ns)
     inside = spans if is_whole else spans.filter(_overlaps(start_ns, end_ns))
     row = st.container(horizontal=True, vertical_alignment="center")
-    row.caption(
-        f"{inside.height:,} of {spans.height:,} spans, {format_duration(start_ns - first_ns)} to "
-        f"{format_duration(end_ns - first_ns)} after the first. Draw a box over a time to look into it."
-    )
-    row.button("Whole", icon=":material/zoom_out_map:", disabled=is_whole, on_click=step_back, args=(state,))
+    with row:
+        say.caption(
+            f"{inside.height:,} of {spans.height:,} spans, {format_duration(start_ns - first_ns)} to "
+            f"{format_duration(end_ns - first_ns)} after the first. Draw a box over a time to look into it."
+        )
+        say.button("Whole", icon=":material/zoom_out_map:", disabled=is_whole, on_click=step_back, args=(state,))
     # A box means a place in the window that it was drawn in, so each window has a chart of its own.
     key = f"timeline {start_ns - first_ns} {end_ns - first_ns}"
     figure = deepcopy(whole()) if is_whole else timeline(inside, start_ns=start_ns, end_ns=end_ns)
@@ -120,18 +122,19 @@ def offer(inside: pl.DataFrame) -> None:
         key="timeline table",
     )
     if inside.height > MAX_WINDOW_SPANS:
-        st.caption(f"Choose a window of at most {MAX_WINDOW_SPANS:,} spans to hand it to Perfetto.")
+        say.caption(f"Choose a window of at most {MAX_WINDOW_SPANS:,} spans to hand it to Perfetto.")
         return
     row = st.container(horizontal=True, vertical_alignment="center")
-    row.download_button(
-        "Download this window for Perfetto",
-        lambda: window_json(inside),
-        file_name="scope-window.json",
-        mime="application/json",
-        icon=":material/download:",
-    )
-    row.link_button("Open ui.perfetto.dev", "https://ui.perfetto.dev", icon=":material/open_in_new:")
-    st.caption("Perfetto reads the downloaded file in your browser: Open trace file.")
+    with row:
+        say.download_button(
+            "Download this window for Perfetto",
+            lambda: window_json(inside),
+            file_name="scope-window.json",
+            mime="application/json",
+            icon=":material/download:",
+        )
+        say.link_button("Open ui.perfetto.dev", "https://ui.perfetto.dev", icon=":material/open_in_new:")
+    say.caption("Perfetto reads the downloaded file in your browser: Open trace file.")
 
 
 def main() -> None:
@@ -143,7 +146,7 @@ def main() -> None:
     what = (read.modified_ns, source.source_id, tuple(rank.label for rank in ranks))
     spans = _lanes(*what, read)
     if spans.is_empty():
-        st.info("The chosen ranks hold no device events and no host timeline.", icon=":material/inbox:")
+        say.info("The chosen ranks hold no device events and no host timeline.", icon=":material/inbox:")
         return
     draw(spans, lambda: _whole(*what, spans))
 

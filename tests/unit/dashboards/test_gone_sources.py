@@ -43,7 +43,7 @@ def test_a_link_to_an_unknown_source_says_so(open_app: Callable[..., AppTest], r
     app = open_app("steps", run_folder, source=wrong)
     assert not app.exception
     (sentence,) = [each.value for each in app.warning if "does not have" in each.value]
-    assert "four\\-ranks" in sentence
+    assert "four-ranks" in sentence
     assert "Choose another under Source" in sentence
     assert wrong not in sentence
 
