@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import logging
+import os
 import signal
 import sys
 import threading
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exporters import metrics as m
-from exporters.discovery import expand_hosts, render_targets
+from exporters.discovery import MAX_HOSTS, check_port, expand_hosts, render_targets
 from exporters.jobs import JobSource
 from exporters.node import NodeState
 from exporters.options import DEFAULT_PORT, Options, parse_options
@@ -26,6 +26,7 @@ from exporters.web_config import WebConfig, load_web_config
 from exporters.wire import COLLECTORS, SamplerSettings
 from scope.errors import InputError, ScopeError, UsageError
 from scope.probe.tree import Tree
+from scope.run.files import replace_text
 from scope.run.schema import RankInfo
 from scope.units import NS_PER_S
 
@@ -51,7 +52,7 @@ class Exporter:
     def __init__(self, options: Options) -> None:
         self._options = options
         config = load_web_config(options.web_config) if options.web_config else WebConfig(None, {}, {})
-        hosts = expand_hosts(options.targets) if options.targets else []
+        hosts = expand_hosts(options.targets, max_hosts=options.max_hosts) if options.targets else []
         stale_after_ns = options.deadline_ns + 3 * options.interval_ns
         self.node = NodeState(
             options.collectors, stale_after_ns=stale_after_ns, compatibilities=options.compatibilities
@@ -194,24 +195,24 @@ def write_targets(arguments: list[str]) -> int:
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help=f"port of the exporters (default {DEFAULT_PORT})"
     )
+    parser.add_argument("--max-hosts", type=int, default=MAX_HOSTS, help=f"the most hosts (default {MAX_HOSTS})")
     parser.add_argument("--output", metavar="FILE", help="where to write; default is the standard output")
     parser.add_argument("--force", action="store_true", help="overwrite the file")
     values = parser.parse_args(arguments)
-    text = render_targets(expand_hosts(values.hosts), values.port)
+    text = render_targets(expand_hosts(values.hosts, max_hosts=values.max_hosts), check_port(values.port))
     if values.output is None:
         sys.stdout.write(text)
         return 0
     path = Path(values.output)
-    if path.exists() and not values.force:
+    if os.path.lexists(path) and not values.force:
         message = f"{path} exists; --force overwrites it"
         raise UsageError(message)
-    fresh = path.with_name(f".{path.name}.new")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        message = f"{path} is no regular file, which is not overwritten; name another one with --output"
+        raise UsageError(message)
     try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        replace_text(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         message = f"cannot write {path}: {error.strerror}; name another file with --output"
         raise InputError(message) from error
     return 0

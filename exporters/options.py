@@ -7,6 +7,7 @@ import ipaddress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from exporters.discovery import MAX_HOSTS
 from exporters.wire import COLLECTORS
 from scope.errors import UsageError
 from scope.units import NS_PER_S, parse_duration
@@ -63,6 +64,7 @@ class Options(NamedTuple):
         root: What /sys, /proc and /dev are taken from.
         nvml_library: Library to load instead of the system's.
         targets: Hosts for service discovery.
+        max_hosts: The most hosts that it may name.
         max_connections: Connections served at once.
         verbose: Log requests and problems.
     """
@@ -81,6 +83,7 @@ class Options(NamedTuple):
     root: str
     nvml_library: str | None
     targets: str | None
+    max_hosts: int
     max_connections: int
     verbose: bool
 
@@ -117,6 +120,7 @@ def parse_options(arguments: list[str], *, program: str = "scope exporter") -> O
         root=values.root,
         nvml_library=values.nvml_library,
         targets=values.targets,
+        max_hosts=_at_least_one(values.max_hosts, "--max-hosts"),
         max_connections=_at_least_one(values.max_connections, "--max-connections"),
         verbose=values.verbose,
     )
@@ -153,6 +157,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     add("--compat", action="append", choices=COMPATIBILITIES, help="also give the names of this exporter")
     add("--targets", metavar="HOSTS", help="hosts for /sd, such as 'node[001-128]', or @FILE with one a line")
+    add("--max-hosts", type=int, default=MAX_HOSTS, help=f"the most hosts of --targets (default {MAX_HOSTS})")
     add("--max-connections", type=int, default=256, help="connections served at once (default 256)")
     add("--root", default="/", help="where /sys, /proc and /dev are mounted (a container's /host)")
     add("--nvml-library", metavar="FILE", help="NVML library to load instead of libnvidia-ml.so.1")

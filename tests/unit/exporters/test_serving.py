@@ -87,6 +87,7 @@ def test_collectors_can_be_switched() -> None:
         ("n[1-3]", ["n1", "n2", "n3"]),
         ("n[001-002,7],x", ["n001", "n002", "n7", "x"]),
         ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("r[1]n[08-09,3]x", ["r1n08x", "r1n09x", "r1n3x"]),
     ],
 )
 def test_host_lists(text: str, hosts: list[str]) -> None:
@@ -94,11 +95,65 @@ def test_host_lists(text: str, hosts: list[str]) -> None:
     assert expand_hosts(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["n[1-", "n]1[", "n[3-1]", "n[a]", "n[1-999999]", "a;b", "n[1]/etc"])
+@pytest.mark.parametrize(
+    "text",
+    ["n[1-", "n]1[", "n[3-1]", "n[a]", "n[1-999999]", "a;b", "n[1]/etc", "n[[1]]", "n[]", "n" * 254, "n[1]" * 33]
+    + ["n1:99999", "n1:0", "n1:", "n1:-5", "n1:x", "n1:1:2", "n[1-2]:70000", "n[\N{ARABIC-INDIC DIGIT ONE}]"],
+)
 def test_bad_host_lists_are_refused(text: str) -> None:
     """A list that cannot be understood is an error, never a partial list."""
     with pytest.raises(UsageError):
         expand_hosts(text)
+
+
+@pytest.mark.parametrize("text", ["n[1-100000][1-100000]", "n[1-10]" * 20, "n[0-999999999999999999]" * 30])
+def test_the_hosts_of_a_list_are_counted_before_they_are_made(text: str) -> None:
+    """Brackets multiply: what would take all memory is refused at once, and the message says how to raise the limit."""
+    with pytest.raises(UsageError, match=r"makes more than 100000 hosts; --max-hosts N allows N"):
+        expand_hosts(text)
+    with pytest.raises(UsageError, match="more than 3 hosts"):
+        expand_hosts("a,b,n[1-2]", max_hosts=3)
+    assert len(expand_hosts("n[1-1000][1-200]", max_hosts=200_000)) == 200_000
+
+
+@pytest.mark.parametrize(
+    "arguments", [["n[1-3]", "--max-hosts", "2"], ["n1", "--port", "-5"], ["n1", "--port", "99999"]]
+)
+def test_targets_that_nobody_could_reach_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No line is written for a port that does not exist, nor for more hosts than allowed."""
+    with pytest.raises(UsageError, match=r"ports are 1 to 65535|--max-hosts"):
+        write_targets(arguments)
+    assert capsys.readouterr().out == ""
+
+
+def test_addresses_of_both_kinds() -> None:
+    """An IPv6 address stands in brackets before its port; a host that names a port keeps it."""
+    text = render_targets(expand_hosts("2001:db8::7,10.0.0.1,n1:99,fe80::1"), 9469)
+    assert '["[2001:db8::7]:9469","10.0.0.1:9469","n1:99","[fe80::1]:9469"]' in text
+
+
+def test_hosts_from_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without end, a pipe, a folder and a file larger than any cluster are refused at once."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path)):
+        with pytest.raises(InputError, match="no regular file"):
+            expand_hosts(f"@{path}")
+    (tmp_path / "large").write_bytes(b"n1\n" * 10)
+    monkeypatch.setattr("exporters.discovery._MAX_FILE_BYTES", 29)
+    with pytest.raises(InputError, match="larger than"):
+        expand_hosts(f"@{tmp_path}/large")
+    (tmp_path / "self").write_text(f"@{tmp_path}/self\n")
+    with pytest.raises(UsageError, match="no host name"):
+        expand_hosts(f"@{tmp_path}/self")
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["plain", "force"])
+def test_targets_are_never_written_through_a_link(tmp_path: Path, force: list[str]) -> None:
+    """A link that leads nowhere counts as a file that is there."""
+    (tmp_path / "targets.json").symlink_to(tmp_path / "outside")
+    with pytest.raises(UsageError):
+        write_targets(["n1", "--output", str(tmp_path / "targets.json"), *force])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["targets.json"]
 
 
 def test_hosts_from_a_file(tmp_path: Path) -> None:
@@ -118,11 +173,10 @@ def test_targets_on_a_disk_that_takes_nothing(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "targets.json"
     path.write_text("old")
 
-    def fail(fresh: Path, *_arguments: object, **_options: object) -> int:
-        fresh.touch()
+    def fail(_descriptor: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(type(path), "write_text", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(InputError, match=os.strerror(number)):
         write_targets(["n[1-2]", "--output", str(path), "--force"])
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("targets.json", b"old")]
