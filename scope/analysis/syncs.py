@@ -10,6 +10,7 @@ from scope.analysis import spans
 from scope.analysis.host_activity import HostSpans, overlap_with_host
 from scope.analysis.idle import IdleSpans
 from scope.analysis.lineage import find_roots
+from scope.analysis.step_time import compute_step_time, judged_steps, starts_within
 from scope.trace.columns import Column, Table
 from scope.trace.schema import LAUNCH_KINDS, Launches, Ops
 
@@ -35,6 +36,8 @@ class SyncStats(Table):
     call_ns = Column("call_ns", pl.Int64, "sum of the lengths of the calls")
     max_call_ns = Column("max_call_ns", pl.Int64, "the longest call")
     idle_ns = Column("idle_ns", pl.Int64, "device idle time of cause `sync` during these calls")
+    num_step_calls = Column("num_step_calls", pl.UInt32, "of the calls, those made in the steps that step time is of")
+    step_idle_ns = Column("step_idle_ns", pl.Int64, "the part of `idle_ns` that begins in step time")
 
 
 def summarize_syncs(ranks: Sequence[tuple[Timeline, pl.DataFrame]]) -> pl.DataFrame:
@@ -54,6 +57,8 @@ def summarize_syncs(ranks: Sequence[tuple[Timeline, pl.DataFrame]]) -> pl.DataFr
             pl.col(SyncStats.call_ns).sum(),
             pl.col(SyncStats.call_ns).max().alias(SyncStats.max_call_ns),
             pl.col(SyncStats.idle_ns).sum(),
+            pl.col(SyncStats.num_step_calls).sum().cast(pl.UInt32),
+            pl.col(SyncStats.step_idle_ns).sum(),
         )
         .select(SyncStats.columns())
         .sort(-pl.col(SyncStats.call_ns), *(key for key in keys if key != SyncStats.kind))
@@ -66,6 +71,9 @@ def _calls_of(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
     ops, calls = timeline.trace.ops, timeline.blocking
     op_id = calls[Launches.op_id]
     roots = find_roots(ops[Ops.parent_id]).gather(op_id)
+    judged = {step.step_id for device in timeline.devices for step in judged_steps(device)}
+    # Without steps the whole window is step time.
+    in_steps = pl.col(Launches.step_id).is_in(judged).fill_null(value=False) if judged else pl.lit(value=True)
     named = calls.select(
         Launches.launch_id,
         pl.col(Launches.name).cast(pl.String).alias(SyncStats.name),
@@ -73,6 +81,7 @@ def _calls_of(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
         ops[Ops.name].gather(op_id).cast(pl.String).alias(SyncStats.operator),
         ops[Ops.name].gather(roots).cast(pl.String).alias(SyncStats.root_operator),
         spans.SPAN_NS.alias(SyncStats.call_ns),
+        in_steps.cast(pl.UInt32).alias(SyncStats.num_step_calls),
     )
     return named.join(_idle_by_call(timeline, idle), on=Launches.launch_id, how="left", maintain_order="left").drop(
         Launches.launch_id
@@ -85,4 +94,7 @@ def _idle_by_call(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
     host = timeline.host_spans.filter(pl.col(HostSpans.activity) == "sync")
     shared = overlap_with_host(waited, host).sort(IdleSpans.device, IdleSpans.start_ns, "span_start_ns")
     owned = shared.unique([IdleSpans.device, IdleSpans.start_ns], keep="first", maintain_order=True)
-    return owned.group_by(HostSpans.launch_id).agg(spans.SPAN_NS.sum().alias(SyncStats.idle_ns))
+    within = starts_within(compute_step_time(timeline.devices))
+    return owned.group_by(HostSpans.launch_id).agg(
+        spans.SPAN_NS.sum().alias(SyncStats.idle_ns), spans.SPAN_NS.filter(within).sum().alias(SyncStats.step_idle_ns)
+    )

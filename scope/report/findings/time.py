@@ -132,12 +132,12 @@ def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
     calls = (
         pl.concat(tables)
         .group_by(SyncStats.name, SyncStats.root_operator)
-        .agg(pl.col(SyncStats.num_calls).sum(), pl.col(SyncStats.idle_ns).sum())
-    )
-    worst = calls.sort(SyncStats.idle_ns, SyncStats.name, SyncStats.root_operator, descending=[True, False, False])
-    rows = worst.head(_MOST_NAMED).select(SyncStats.name, SyncStats.root_operator, SyncStats.num_calls).rows()
-    names = tuple(f"{name} in {operator}" if operator else name for name, operator, _ in rows)
-    num_calls = int(calls[SyncStats.num_calls].sum())
+        .agg(pl.col(SyncStats.num_step_calls).sum(), pl.col(SyncStats.step_idle_ns).sum())
+    ).filter(pl.any_horizontal(pl.col(SyncStats.num_step_calls) > 0, pl.col(SyncStats.step_idle_ns) > 0))
+    worst = calls.sort(SyncStats.step_idle_ns, SyncStats.name, SyncStats.root_operator, descending=[True, False, False])
+    rows = worst.head(_MOST_NAMED).select(SyncStats.name, SyncStats.root_operator).rows()
+    names = tuple(f"{name} in {operator}" if operator else name for name, operator in rows)
+    num_calls = int(calls[SyncStats.num_step_calls].sum())
     first = f", first {names[0]}" if names else ""
     yield Finding(
         kind="synchronising_calls",
@@ -145,7 +145,7 @@ def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
         where=Where(ranks=ranks_with(results.analysis, "sync", at_least=SYNC_SHARE), calls=names),
         evidence=(
             Evidence(column("sync_ns", "idle after blocking calls", "Idle time of cause sync."), cost),
-            Evidence(column("num_calls", "blocking calls", "Blocking calls in the whole recording."), num_calls),
+            Evidence(column("num_calls", "blocking calls", "Blocking calls in the steps, or the window."), num_calls),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),

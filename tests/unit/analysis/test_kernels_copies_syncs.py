@@ -207,8 +207,19 @@ def test_blocking_calls_name_their_operator_and_the_idle_time_they_leave(make_tr
     )
     timeline = timeline_of(trace)
     assert summarize_syncs([(timeline, find_idle_spans(timeline))]).rows() == [
-        ("cudaStreamSynchronize", "sync", "aten::_local_scalar_dense", "aten::item", 1, 60_000, 60_000, 10_000),
-        ("cudaDeviceSynchronize", "sync", None, None, 1, 1_000, 1_000, 0),
+        (
+            "cudaStreamSynchronize",
+            "sync",
+            "aten::_local_scalar_dense",
+            "aten::item",
+            1,
+            60_000,
+            60_000,
+            10_000,
+            1,
+            10_000,
+        ),
+        ("cudaDeviceSynchronize", "sync", None, None, 1, 1_000, 1_000, 0, 1, 0),
     ]
 
 

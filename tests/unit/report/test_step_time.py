@@ -103,6 +103,24 @@ def test_the_worst_collective_is_that_of_step_time(builder: Any, results_of: Mak
     assert finding.title.endswith("16.0 % of step time (160 us), the largest part all_reduce of 100 MB in 0")
 
 
+def test_blocking_calls_before_the_step_are_not_named(builder: Any, results_of: Make) -> None:
+    """A call that idled the device for 1,900 us before the step is neither named nor counted, one of 100 us in it is."""
+    builder.launch("sm90_gemm_kernel", EARLY, EARLY + 10, 100)
+    builder.host("cuda_runtime", "cudaDeviceSynchronize", EARLY + 20, 2000)
+    builder.launch("sm90_gemm_kernel", EARLY + 2010, EARLY + 2020, 10)
+    builder.step(1, STEP, 1300)
+    builder.launch("sm90_gemm_kernel", STEP + 90, STEP + 100, 400)
+    builder.host("cuda_runtime", "cudaStreamSynchronize", STEP + 210, 390)
+    builder.launch("sm90_gemm_kernel", STEP + 600, STEP + 600, 500)
+    results = results_of(builder)
+    idle = dict(results.analysis.syncs.select("name", "idle_ns").iter_rows())
+    assert idle["cudaDeviceSynchronize"] > idle["cudaStreamSynchronize"]
+    finding = the(results, "synchronising_calls")
+    assert (finding.cost_ns, finding.share_ratio) == (100 * US, 0.1)
+    assert finding.where.calls == ("cudaStreamSynchronize",)
+    assert value(finding, "num_calls") == 1
+
+
 def test_more_than_half_is_most(builder: Any, results_of: Make) -> None:
     """60 of 110 us exposed are most of it."""
     builder.step(1, STEP, 3000)
