@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _MAX_KERNELS: Final = 30
+_MAX_TICKS: Final = 20
 _SIZE_AXES: Final = (("Size (TB)", 10**12), ("Size (GB)", 10**9), ("Size (MB)", 10**6), ("Size (kB)", 10**3))
 
 
@@ -107,9 +108,6 @@ def _parts(parts: Mapping[str, int], texts: Mapping[str, str], *, title: str, ax
         "marker": {"color": [style.color(name, index=index) for index, (name, _) in enumerate(rows)]},
         "y": list(range(len(rows))),
         "x": [size / divisor for _, size in rows],
-        "text": [texts[name] for name, _ in rows],
-        "textposition": "outside",
-        "cliponaxis": False,
         "customdata": [[style.words(name), texts[name]] for name, _ in rows],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }
@@ -119,14 +117,13 @@ def _parts(parts: Mapping[str, int], texts: Mapping[str, str], *, title: str, ax
         x_title=x_title,
         y_title="",
         layout={
-            "height": 120 + 34 * len(rows),
+            "height": 120 + 38 * len(rows),
             "bargap": 0.25,
-            # Room for the text beyond the longest bar.
-            "xaxis": {"range": [0, rows[0][1] / divisor * 1.65]},
             "yaxis": {
                 "tickmode": "array",
                 "tickvals": list(range(len(rows))),
-                "ticktext": [style.words(name) for name, _ in rows],
+                # Beside its bar a phone has no room for the length.
+                "ticktext": [f"{style.words(name)}<br>{texts[name]}" for name, _ in rows],
                 "autorange": "reversed",
                 "showgrid": False,
             },
@@ -210,7 +207,7 @@ def _stacked(bars: StackedTimes, *, title: str, axis: str) -> Figure:
     if unknown:
         traces.append(_no_data(unknown, labels, height=scale.of(max(totals))))
     shown = title if size == 1 else f"{title} (each bar is the mean of {size} neighbours)"
-    ticks = style.group_size(len(labels), cap=20)
+    ticks = style.round_ticks(labels, cap=_MAX_TICKS)
     return style.build(
         traces,
         title=shown,
@@ -221,8 +218,8 @@ def _stacked(bars: StackedTimes, *, title: str, axis: str) -> Figure:
             "bargap": 0.1 if len(labels) < 200 else 0,
             "xaxis": {
                 "tickmode": "array",
-                "tickvals": list(range(0, len(labels), ticks)),
-                "ticktext": [style.label(labels[index], length=24) for index in range(0, len(labels), ticks)],
+                "tickvals": [place for place, _ in ticks],
+                "ticktext": [style.label(text, length=24) for _, text in ticks],
             },
         },
     )

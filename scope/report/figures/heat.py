@@ -150,5 +150,9 @@ def _across(names: Sequence[str]) -> int:
 
 
 def _ticks(names: Sequence[str], *, cap: int) -> dict[str, object]:
-    shown = list(names[:: style.group_size(len(names), cap=cap)])
-    return {"tickmode": "array", "tickvals": shown, "ticktext": shown}
+    ticks = style.round_ticks(names, cap=cap)
+    return {
+        "tickmode": "array",
+        "tickvals": [names[place] for place, _ in ticks],
+        "ticktext": [text for _, text in ticks],
+    }

@@ -147,18 +147,27 @@ def collective_bandwidth(bubbles: Sequence[CollectiveBubble], ceilings: Sequence
 
 
 def _log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """Return a logarithmic axis with a label a decade, and at 2 and 5 where it spans only a few."""
+    """Return a logarithmic axis of a decade at least, labelled at each, and at 2 and 5 where it spans only a few."""
     exponents = [math.log10(value) for value in values if value > 0]
     low, high = min(exponents), max(exponents)
-    pad = max(0.15, 0.06 * (high - low))
+    pad = max(0.15, 0.06 * (high - low), (1 - (high - low)) / 2)
+    ticks = _ticks_at(low - pad, high + pad, factors=(1, 2, 5) if high - low < _FEW_DECADES else (1,))
     return {
         "type": "log",
-        "dtick": "D2" if high - low < _FEW_DECADES else 1,
+        # Plotly itself leaves the 2 and 5 of an axis out where one of their labels would be wide.
+        "tickmode": "array",
+        "tickvals": ticks,
         "exponentformat": "none",
         # Without a format plotly writes 2 and 5 for 200 and 500.
         "tickformat": ",~r",
         "range": [low - pad, high + pad],
     }
+
+
+def _ticks_at(low: float, high: float, *, factors: Sequence[int]) -> list[float]:
+    """Return the factors times powers of ten between two exponents."""
+    ticks = (factor * 10.0**power for power in range(math.floor(low), math.ceil(high)) for factor in factors)
+    return [tick for tick in ticks if low <= math.log10(tick) <= high]
 
 
 def _largest(bubbles: Iterable[Any]) -> list[Any]:

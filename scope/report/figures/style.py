@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from base64 import b64encode
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from plotly.graph_objects import Figure  # pyright: ignore[reportMissingTypeStubs]
@@ -135,8 +137,8 @@ class TimeScale:
 
 
 def time_scale(longest_ns: float) -> TimeScale:
-    """Return the largest unit in which the longest value of an axis is at least 1."""
-    for divisor, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
+    """Return the largest unit in which the longest value of an axis is at least 1, as `format_duration` chooses it."""
+    for divisor, unit in ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
         if abs(longest_ns) >= divisor:
             return TimeScale(divisor, unit)
     return TimeScale(1, "ns")
@@ -206,6 +208,37 @@ def empty(*, title: str, reason: str) -> Figure:
 def group_size(num_values: int, *, cap: int) -> int:
     """Return how many neighbours share a mark so that at most `cap` marks are drawn."""
     return max(1, -(-num_values // max(1, cap)))
+
+
+def round_ticks(names: Sequence[str], *, cap: int) -> list[tuple[int, str]]:
+    """Return which marks in a row bear a tick, and its text: round numbers where the marks are numbered evenly.
+
+    Args:
+        names: Names of the marks, such as step numbers. A mark may stand for the numbers up to the next one's: the tick
+            bears the round number in it.
+        cap: How many ticks there is room for.
+
+    Examples:
+        >>> round_ticks(["23", "24", "25", "26", "27", "28"], cap=2)
+        [(2, '25')]
+        >>> round_ticks(["0", "38", "76", "114"], cap=3)
+        [(0, '0'), (2, '100')]
+        >>> round_ticks(["b", "a", "c"], cap=2)
+        [(0, 'b'), (2, 'c')]
+    """
+    every = group_size(len(names), cap=cap)
+    plain = [(place, names[place]) for place in range(0, len(names), every)]
+    found = [re.match(r"[0-9]{1,15}(?![^ ])", name) for name in names]
+    numbers = [int(each[0]) for each in found if each]
+    gaps = {after - before for before, after in pairwise(numbers)}
+    # The last of several marks may stand for fewer numbers, but none begins earlier for that.
+    if every == 1 or len(numbers) < len(names) or len(gaps) != 1 or (gap := gaps.pop()) < 1:
+        return plain
+    first, end = numbers[0], numbers[-1] + gap
+    strides = (factor * 10**power for power in range(16) for factor in (1, 2, 5))
+    stride = next(stride for stride in strides if -(-(end - first) // stride) <= cap)
+    multiples = range(-(-first // stride) * stride, end, stride)
+    return [((multiple - first) // gap, str(multiple)) for multiple in multiples]
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

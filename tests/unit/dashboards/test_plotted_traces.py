@@ -208,7 +208,10 @@ def test_phases_and_step_times_of_a_server_are_its_answers(open_app: Callable[..
     (bars,) = figure["data"]
     drawn = dict(zip(figure["layout"]["yaxis"]["ticktext"], bars["x"], strict=True))
     assert figure["layout"]["xaxis"]["title"]["text"] == "Time (s)"
-    assert drawn == {"backward": 45.0, "forward": 30.0, "input": 25.0}
-    assert any("45.0 %" in text for text in bars["text"])
+    assert drawn == {
+        "backward<br>45 s · 45.0 %": 45.0,
+        "forward<br>30 s · 30.0 %": 30.0,
+        "input<br>25 s · 25.0 %": 25.0,
+    }
     lengths = figure_of(app, "Length of the last step")
     assert {value for trace in lengths["data"] for value in trace["y"]} == {0.25}

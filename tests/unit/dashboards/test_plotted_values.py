@@ -35,7 +35,8 @@ def figure_of(app: AppTest, title: str) -> dict[str, Any]:
 def bars_by_name(figure: dict[str, Any]) -> dict[str, float]:
     """Return the lengths of horizontal bars by what stands beside them."""
     (bars,) = figure["data"]
-    return dict(zip(figure["layout"]["yaxis"]["ticktext"], bars["x"], strict=True))
+    names = [text.split("<br>")[0] for text in figure["layout"]["yaxis"]["ticktext"]]
+    return dict(zip(names, bars["x"], strict=True))
 
 
 def test_waste_and_phases_of_the_overview(open_app: Callable[..., AppTest], run_folder: Path) -> None:
