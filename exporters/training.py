@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from exporters.rank_totals import RankTotals
 from exporters.series import SeriesSet
 from exporters.training_series import RankView, add_rank, add_verdicts
-from scope.errors import RunError, ScopeError
+from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import find_signs, has_ended, read_start_ticks
 from scope.run.naming import label_run, short_hash
@@ -324,8 +324,7 @@ class TrainingCollector:
             try:
                 run.read(self._note, self._is_here)
                 self._add_run(series, run, now_ns, seen)
-            except (ScopeError, OSError, ValueError, ArithmeticError, LookupError) as error:
-                # A run that its readers did not foresee costs itself alone.
+            except Exception as error:  # noqa: BLE001 - a run that its readers did not foresee costs itself alone
                 self._note("invalid", f"{run.folder}: {error!r}")
         with self._lock:
             self._series = series
@@ -334,7 +333,10 @@ class TrainingCollector:
 
     def _loop(self) -> None:
         while True:
-            self.read()
+            try:
+                self.read()
+            except Exception as error:  # noqa: BLE001 - the age of the last reading tells that this one failed
+                self._note("failed", repr(error))
             if self._stopping.wait(self._interval_s):
                 return
 

@@ -21,7 +21,7 @@ from scope.run.naming import short_hash
 from scope.run.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from exporters.series import SeriesSet
 
@@ -275,16 +275,48 @@ def test_evidence_that_is_no_amount(spoilt: Spoilt) -> None:
         assert series.get(t.IMPOSED_WAIT, (short_hash("job"), rank)) is None
 
 
-def test_a_run_that_breaks_its_reader_costs_itself_alone(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ValueError, TypeError, RecursionError, MemoryError])
+def test_a_run_that_breaks_its_reader_costs_itself_alone(
+    spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     """An error that nobody foresaw is counted, and the thread goes on."""
 
     def fail(*_arguments: object, **_options: object) -> None:
-        raise ValueError
+        raise error
 
     monkeypatch.setattr("exporters.training.add_verdicts", fail)
     spoilt.collector.read()
-    assert [error for error, _ in spoilt.problems] == ["invalid"]
+    assert [kind for kind, _ in spoilt.problems] == ["invalid"]
     assert spoilt.collector.version() == 1
+
+
+def test_the_thread_outlives_a_search_that_fails(spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look for runs that fails as a whole is counted, no reading counts as fresh for it, and the next one comes."""
+    fail = [True]
+    search = spoilt.collector._scan
+
+    def scan() -> None:
+        if fail[0]:
+            raise TypeError
+        search()
+
+    monkeypatch.setattr(spoilt.collector, "_scan", scan)
+    monkeypatch.setattr("exporters.training._RESCAN_NS", 0)
+    spoilt.collector.start(interval_s=0.001)
+    until(lambda: len(spoilt.problems) > 2)
+    assert {kind for kind, _ in spoilt.problems} == {"failed"}
+    assert spoilt.collector.age_ns is None
+    fail[0] = False
+    until(lambda: spoilt.collector.age_ns is not None)
+    spoilt.collector.stop()
+
+
+def until(ready: Callable[[], bool]) -> None:
+    """Wait for a condition; fail when it does not come true."""
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 @pytest.fixture
