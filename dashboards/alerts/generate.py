@@ -79,8 +79,8 @@ def render_runbook() -> str:
         "One section an alert, and at the end the thresholds. Made from the table in `dashboards/alerts` by",
         "`python -m dashboards.alerts`; edit the table instead.",
         "",
-        "One Prometheus may hold several clusters: series of a node meet within their `cluster`, `job` and `instance`, those",
-        "of a run within their `cluster`. A label `cluster` is not needed: where it is absent, all is one cluster.",
+        "One Prometheus may hold several clusters: series of a node meet within their `cluster`, `job` and `instance`,",
+        "those of a run within their `cluster`. A label `cluster` is not needed: where it is absent, all is one cluster.",
         "",
     ]
     for alert in ALERTS:
