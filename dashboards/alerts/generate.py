@@ -80,7 +80,7 @@ def render_runbook() -> str:
         "`python -m dashboards.alerts`; edit the table instead.",
         "",
         "One Prometheus may hold several clusters: series of a node meet within their `cluster`, `job` and `instance`,",
-        "those of a run within their `cluster`. A label `cluster` is not needed: where it is absent, all is one cluster.",
+        "those of a run within their `cluster`. No label `cluster` is needed: where it is absent, all is one cluster.",
         "",
     ]
     for alert in ALERTS:
