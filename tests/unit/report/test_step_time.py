@@ -104,7 +104,7 @@ def test_the_worst_collective_is_that_of_step_time(builder: Any, results_of: Mak
 
 
 def test_blocking_calls_before_the_step_are_not_named(builder: Any, results_of: Make) -> None:
-    """A call that idled the device for 1,900 us before the step is neither named nor counted, one of 100 us in it is."""
+    """A call that idled the device for 1,900 us before the step is neither named nor counted; one inside it is."""
     builder.launch("sm90_gemm_kernel", EARLY, EARLY + 10, 100)
     builder.host("cuda_runtime", "cudaDeviceSynchronize", EARLY + 20, 2000)
     builder.launch("sm90_gemm_kernel", EARLY + 2010, EARLY + 2020, 10)
