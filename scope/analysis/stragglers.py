@@ -1,10 +1,11 @@
 """Ranks that make others wait, why, and what fixing each alone would save.
 
 A rank's own time between two collectives of its group is the time from arrival to arrival less what it waited, exposed,
-for other ranks in between. The last rank to arrive is charged with what its own time exceeds every other rank's by, at
-most with what it made them wait. So a rank that is late only because somebody kept it waiting (a pipeline, a slow
-tensor-parallel peer) is not charged, and lateness that was charged once is not charged again. Groups of peers alone
-are judged: no two ranks of one pipeline, whose stages work in turn.
+for other ranks in other groups in between; where it waited for the root of a rooted collective of its own group it was
+brought no further than the root, so that is not taken off. The last rank to arrive is charged with what its own time
+exceeds every other rank's by, at most with what it made them wait. So a rank that is late only because somebody kept it
+waiting (a pipeline, a slow tensor-parallel peer) is not charged, and lateness that was charged once is not charged
+again. Groups of peers alone are judged: no two ranks of one pipeline, whose stages work in turn.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
 
 _OWN_GROUP: Final = "own_group_id"
+_SYMMETRIC: Final = "is_symmetric"
 _PREVIOUS: Final = "previous_arrival_ns"
 _OWN: Final = "own_ns"
 _CHARGE: Final = "charge_ns"
 _FLOOR: Final = "floor_ns"
 _FROM: Final = "_from"
+_ROOTED: Final = "waited_for_root_ns"
 _CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
 
 
@@ -189,9 +192,11 @@ def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.Data
     The previous common collective is the last symmetric one before it that every rank of its group took part in,
     whatever the group. Without one the time since the rank's window began counts.
     """
-    common = _common_arrivals(judged, collectives)
+    common, rooted = _common_calls(judged, collectives)
     calls = judged.sort(MatchedCalls.arrival_ns).join_asof(
-        common.sort(MatchedCalls.arrival_ns).with_columns(pl.col(MatchedCalls.arrival_ns).alias(_PREVIOUS)),
+        common.drop(MatchedCalls.wait_ns)
+        .sort(MatchedCalls.arrival_ns)
+        .with_columns(pl.col(MatchedCalls.arrival_ns).alias(_PREVIOUS)),
         on=MatchedCalls.arrival_ns,
         by=(MatchedCalls.rank, CollectiveRows.group_id),
         allow_exact_matches=False,
@@ -203,15 +208,46 @@ def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.Data
     calls = totals_at(activity, calls, instant=_PREVIOUS).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
     calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
     since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
-    waited = pl.col(ACTIVITIES[1])
+    since = _with_waits_for_roots(since, rooted, activity)
+    waited = pl.col(ACTIVITIES[1]) - pl.col(_ROOTED)
     begin = pl.col(MatchedCalls.arrival_ns).min().over(MatchedCalls.collective_id)
     return since.with_columns(
         (pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(begin) - waited).alias(_OWN)
     )
 
 
-def _common_arrivals(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
-    """Return, by rank and judged group, the arrivals at symmetric collectives of that group or one that contains it."""
+def _with_waits_for_roots(calls: pl.DataFrame, rooted: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
+    """Add the time that each rank waited, exposed, for roots of its group since the previous common collective."""
+    end = "wait_end_ns"
+    waits = rooted.filter(pl.col(MatchedCalls.wait_ns) > 0).with_columns(
+        (pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)).alias(end)
+    )
+    keys = (MatchedCalls.rank, CollectiveRows.group_id)
+    begun, ended = (
+        totals_at(activity, waits, instant=instant)[ACTIVITIES[1]] for instant in (MatchedCalls.arrival_ns, end)
+    )
+    sums = (
+        waits.select(*keys, pl.col(MatchedCalls.arrival_ns).alias(end), (ended - begun).alias(_ROOTED))
+        .sort(end)
+        .with_columns(pl.col(_ROOTED).cum_sum().over(keys))
+    )
+    for instant, name in ((_PREVIOUS, f"{_ROOTED}{_FROM}"), (MatchedCalls.arrival_ns, _ROOTED)):
+        known = calls.filter(pl.col(instant).is_not_null()).sort(instant)
+        found = known.join_asof(
+            sums.rename({_ROOTED: name}), left_on=instant, right_on=end, by=keys, check_sortedness=False
+        ).select(MatchedCalls.collective_id, MatchedCalls.rank, name)
+        calls = calls.join(found, on=(MatchedCalls.collective_id, MatchedCalls.rank), how="left").with_columns(
+            pl.col(name).fill_null(0)
+        )
+    return calls.with_columns(pl.col(_ROOTED) - pl.col(f"{_ROOTED}{_FROM}"))
+
+
+def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return, by rank and judged group, arrival and wait in collectives of that group or one that contains it.
+
+    Returns:
+        The symmetric ones, and the rooted ones.
+    """
     groups = collectives.groups.filter(~pl.col(GroupRows.is_pair) & pl.col(GroupRows.ranks).is_not_null())
     members = {
         group: frozenset(ranks) for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
@@ -234,15 +270,25 @@ def _common_arrivals(judged: pl.DataFrame, collectives: Collectives) -> pl.DataF
         schema={MatchedCalls.rank: pl.Int32, _OWN_GROUP: pl.UInt32, CollectiveRows.group_id: pl.UInt32},
         orient="row",
     )
-    symmetric = collectives.collectives.filter(pl.col(CollectiveRows.operation).is_in(SYMMETRIC))
-    return (
+    is_symmetric = pl.col(CollectiveRows.operation).is_in(SYMMETRIC)
+    found = (
         collectives.calls.join(
-            symmetric.select(CollectiveRows.collective_id, CollectiveRows.group_id), on=MatchedCalls.collective_id
+            collectives.collectives.select(
+                CollectiveRows.collective_id, CollectiveRows.group_id, is_symmetric.alias(_SYMMETRIC)
+            ),
+            on=MatchedCalls.collective_id,
         )
-        .select(MatchedCalls.rank, CollectiveRows.group_id, MatchedCalls.arrival_ns)
         .join(pairs, on=(MatchedCalls.rank, CollectiveRows.group_id))
-        .select(MatchedCalls.rank, pl.col(_OWN_GROUP).alias(CollectiveRows.group_id), MatchedCalls.arrival_ns)
+        .select(
+            MatchedCalls.rank,
+            pl.col(_OWN_GROUP).alias(CollectiveRows.group_id),
+            MatchedCalls.arrival_ns,
+            MatchedCalls.wait_ns,
+            _SYMMETRIC,
+        )
     )
+    symmetric, rooted = found.filter(_SYMMETRIC), found.filter(~pl.col(_SYMMETRIC))
+    return symmetric.drop(_SYMMETRIC), rooted.drop(_SYMMETRIC)
 
 
 def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
