@@ -11,7 +11,13 @@ import streamlit as st
 from dashboards import say
 from dashboards.shell import sources
 from dashboards.sources.alerts import alerts_of_run, firing_alerts
-from scope.analysis.recorded import RankExcess, compute_group_progress, find_missed_calls
+from scope.analysis.recorded import (
+    RankExcess,
+    compute_group_progress,
+    describe_failures,
+    find_failures,
+    find_missed_calls,
+)
 from scope.frames.schema import Ranks
 from scope.report.standing import count, missed_words
 from scope.run.naming import label_run
@@ -57,6 +63,18 @@ def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
             show = say.error if verdict.severity == "critical" else say.warning
             action = f" {verdict.action}" if verdict.action else ""
             show(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}", icon=":material/gavel:")
+
+
+def draw_failure(run: LiveRun) -> bool:
+    """Say which rank raised first, and what, in a run that has ended by an exception or lost a rank to one.
+
+    Returns:
+        Whether there was one.
+    """
+    words = describe_failures(find_failures(run.events(), attempt=run.attempt))
+    if words is not None:
+        say.error(f"{words}.", icon=":material/error:")
+    return words is not None
 
 
 def draw_missed_at_end(run: LiveRun) -> bool:

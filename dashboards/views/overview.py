@@ -9,7 +9,14 @@ import streamlit as st
 from msgspec.structs import replace
 
 from dashboards import say
-from dashboards.findings import draw_alerts, draw_findings, draw_missed_at_end, draw_slow_ranks, draw_verdicts
+from dashboards.findings import (
+    draw_alerts,
+    draw_failure,
+    draw_findings,
+    draw_missed_at_end,
+    draw_slow_ranks,
+    draw_verdicts,
+)
 from dashboards.server_overview import draw_server
 from dashboards.shell import (
     fold,
@@ -184,6 +191,7 @@ def draw_input(run: LiveRun) -> None:
 def draw_blame(run: LiveRun) -> None:
     """Say who holds the run up: a rank that does not arrive, else those slower than their peers, and in which phase."""
     say.subheader("Who is to blame")
+    draw_failure(run)
     draw_verdicts(run.verdicts())
     stands_still = run.state().standing == "no step"
     if stands_still:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from dashboards import say
-from dashboards.findings import draw_verdicts
+from dashboards.findings import draw_failure, draw_verdicts
 from dashboards.shell import (
     fold,
     load_run,
@@ -20,6 +20,7 @@ from dashboards.shell import (
 )
 from dashboards.words import say_problems
 from scope.analysis.recorded import GroupProgress, compute_group_progress, find_missed_calls
+from scope.frames.schema import Events
 from scope.report.standing import missed_words
 from scope.report.table import Absent, ReportColumn, ReportTable
 from scope.units import NS_PER_S
@@ -118,6 +119,7 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
 def draw(run: LiveRun) -> None:
     """Draw verdicts, last states and the last calls."""
     say_age(run)
+    draw_failure(run)
     draw_verdicts(run.verdicts())
     boxes = run.black_boxes()
     if not boxes:
@@ -132,7 +134,7 @@ def draw(run: LiveRun) -> None:
     else:
         say.caption("Its black box holds no single calls.")
     if not run.events().is_empty():
-        fold("Events", lambda: show_table(run.events(), key="events"), key="events")
+        fold("Events", lambda: show_table(run.events().sort(Events.time_ns), key="events"), key="events")
     say_problems(run)
 
 

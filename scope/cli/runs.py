@@ -50,7 +50,7 @@ def list_(folder: Path, *, json: bool) -> None:
                 "ranks": entry.ranks,
                 "last_step": entry.last_step,
                 "ended": entry.ended,
-                "standing": "finished" if entry.ended else _standing(entry),
+                "standing": _standing(entry),
                 "bytes": entry.num_bytes,
                 "tags": entry.info.tags,
             }
@@ -60,7 +60,7 @@ def list_(folder: Path, *, json: bool) -> None:
     for entry in [] if json else entries:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
         ranks = "1 rank" if entry.ranks == 1 else f"{entry.ranks} ranks"
-        state = "ended" if entry.ended else _standing(entry)
+        state = _standing(entry)
         tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
         step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
         click.echo(
@@ -126,4 +126,4 @@ def _standing(entry: RunEntry) -> str:
     if entry.ranks and not infos:
         return "unreadable"
     state = assess_run(infos, states, last_step_ns=entry.last_step_ns, usual_ns=entry.usual_ns, now_ns=time.time_ns())
-    return state.standing
+    return state.outcome

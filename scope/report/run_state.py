@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
-from scope.analysis.recorded import compute_rank_excess, peer_sets, summarize_collectives, summarize_run
+from scope.analysis.recorded import (
+    compute_rank_excess,
+    describe_failures,
+    peer_sets,
+    summarize_collectives,
+    summarize_run,
+)
 from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import visible
@@ -45,7 +51,8 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         if run.problems:
             message = f"{run.path}: no rank can be read: {'; '.join(run.problems[:_NUM_SLOWEST])}"
         raise RunError(message)
-    state = look_at_run(run, now_ns=now).state
+    watched = look_at_run(run, now_ns=now)
+    state = watched.state
     # The time of a run that fell silent ends there, as that of one that finished ends with it.
     summary = summarize_run(ranks, steps, now_ns=now if state.is_live else state.last_sign_ns, began_ns=info.started_ns)
     # As the dashboard does: each rank beside those that do the same work, in the last attempt.
@@ -58,6 +65,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "tags": info.tags,
         "state": asdict(state),
         "state_in_words": standing_words(state, now_ns=now),
+        "failure_in_words": describe_failures(watched.failures),
         "summary": msgspec.to_builtins(summary),
         "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
         "custom_phases_ns": compute_custom_phases(steps),
@@ -118,6 +126,8 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     summary = state["summary"]
     synthetic = " (synthetic)" if state["synthetic"] else ""
     yield f"run {visible(state['run_id'])}{synthetic}: {state['state_in_words']}"
+    if state["failure_in_words"]:
+        yield f"  {visible(state['failure_in_words'])}"
     yield f"  {_progress(summary)}"
     yield f"  {_speed(summary['speed'])}"
     if state["steps_absent"]:

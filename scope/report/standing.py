@@ -29,10 +29,13 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     if state.standing == "not begun":
         return "no rank has begun to record yet"
     if state.standing == "finished":
-        how = f"ended ({visible(', '.join(state.exit_reasons[:_SHOWN_RANKS]))})" if state.exit_reasons else "finished"
+        why = visible(", ".join(state.exit_reasons[:_SHOWN_RANKS]))
+        how = f"{state.outcome} ({why})" if state.exit_reasons else "finished"
         return f"{how} at {clock(state.last_sign_ns)}; {last}"
     if state.standing == "ended without a goodbye":
-        return f"ended without a goodbye at {clock(state.last_sign_ns)} (last sign of life); {last}"
+        how = "crashed, and some ranks" if state.outcome == "crashed" else ""
+        how = f"{how} ended without a goodbye".lstrip()
+        return f"{how} at {clock(state.last_sign_ns)} (last sign of life); {last}"
     if state.standing == "running" or state.last_step_ns is None:
         return f"running; {last}"
     return f"NO STEP for {age(now_ns - state.last_step_ns)}: {missed_words(state.missed)}"

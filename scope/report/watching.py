@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import polars as pl
 
-from scope.analysis.recorded import Watched, assess_run, find_verdicts
+from scope.analysis.recorded import Watched, assess_run, find_failures, find_verdicts
 from scope.frames.schema import RankSteps
 from scope.run import paths
 from scope.run.files import AppendFile
@@ -46,7 +46,8 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
         .row(0)
     )
     state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
-    return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now)
+    failures = find_failures(run.events(), attempt=attempt)
+    return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now, failures=failures)
 
 
 def find_findings(run: Run, watched: Watched) -> list[Verdict]:

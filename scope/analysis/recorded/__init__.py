@@ -2,6 +2,7 @@
 
 from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
+from scope.analysis.recorded.failures import Failure, describe_failures, find_failures
 from scope.analysis.recorded.goodput import compute_goodput, compute_kept
 from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, peer_sets, summarize_excess_by_group
 from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
@@ -15,6 +16,7 @@ from scope.analysis.recorded.verdicts import ImposedWait, Watched, compute_impos
 __all__ = [
     "AxisTraffic",
     "CollectiveSummary",
+    "Failure",
     "GroupExcess",
     "GroupProgress",
     "ImposedWait",
@@ -36,6 +38,8 @@ __all__ = [
     "compute_phase_totals",
     "compute_rank_excess",
     "compute_waste",
+    "describe_failures",
+    "find_failures",
     "find_missed_calls",
     "find_verdicts",
     "mesh_axes",

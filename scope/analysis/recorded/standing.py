@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from scope.run.schema import RankInfo
 
 RunStanding: TypeAlias = Literal["not begun", "running", "no step", "finished", "ended without a goodbye"]
+RunOutcome: TypeAlias = RunStanding | Literal["crashed", "killed", "interrupted"]
 
 _SILENT_NS: Final = 60 * NS_PER_S
 _GONE_NS: Final = 5 * NS_PER_S
 """Silence after which the word of the table of processes is taken: a heart beats once a second."""
 _STILL_NS: Final = 10 * NS_PER_S
 _STILL_STEPS: Final = 10
+_BY_SIGNAL: Final = "terminated"
+"""How `RankInfo.exit_reason` begins where a signal ended the job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,22 @@ class RunState:
     missed: tuple[MissedCall, ...] = ()
     open_ranks: tuple[int, ...] = ()
     exit_reasons: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> RunOutcome:
+        """How it stands, and of a run that has ended also how, in a word.
+
+        `crashed`: an exception ended a rank, whatever became of the others. `killed`: a signal to the job did.
+        """
+        if self.is_live or self.standing == "not begun":
+            return self.standing
+        if "exception" in self.exit_reasons:
+            return "crashed"
+        if self.standing == "ended without a goodbye":
+            return self.standing
+        if any(reason.startswith(_BY_SIGNAL) for reason in self.exit_reasons):
+            return "killed"
+        return "interrupted" if "interrupted" in self.exit_reasons else "finished"
 
     @property
     def is_live(self) -> bool:
@@ -83,8 +102,9 @@ def assess_run(
         signs.append(last_step_ns)
     last_sign_ns = max(signs)
     ranks = tuple(info.rank for info in still_open)
+    ended = [info for info in infos if has_ended(info, states.get(info.rank))]
+    reasons = {_exit_reason(info, states.get(info.rank)) for info in ended} - {"finished"}
     if not still_open:
-        reasons = {_exit_reason(info, states.get(info.rank)) for info in infos} - {"finished"}
         return RunState(
             standing="finished",
             last_step_ns=last_step_ns,
@@ -105,7 +125,12 @@ def assess_run(
         standing = "no step"
         missed = tuple(find_missed_calls(compute_group_progress(infos, states)))
     return RunState(
-        standing=standing, last_step_ns=last_step_ns, last_sign_ns=last_sign_ns, missed=missed, open_ranks=ranks
+        standing=standing,
+        last_step_ns=last_step_ns,
+        last_sign_ns=last_sign_ns,
+        missed=missed,
+        open_ranks=ranks,
+        exit_reasons=tuple(sorted(reasons)) if standing == "ended without a goodbye" else (),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.analysis.doctor.diagnosis import describe_ranks
+from scope.analysis.recorded.failures import describe_failures
 from scope.analysis.recorded.groups import peer_sets
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
 from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess
@@ -20,6 +21,7 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scope.analysis.recorded.failures import Failure
     from scope.analysis.recorded.standing import RunState
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RankInfo
@@ -100,6 +102,7 @@ class Watched:
         boxes: Their black boxes, by rank.
         steps: Table `RankSteps` of the attempt.
         now_ns: The instant, since the epoch.
+        failures: Exceptions that ended ranks, the earliest first.
     """
 
     state: RunState
@@ -107,6 +110,7 @@ class Watched:
     boxes: Mapping[int, BlackBoxState]
     steps: pl.LazyFrame
     now_ns: int
+    failures: Sequence[Failure] = ()
 
 
 def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] = find_fate) -> list[Verdict]:
@@ -129,6 +133,8 @@ def _judge(watched: Watched, kind: str, summary: str, **more: Any) -> Verdict:
 
 
 def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> list[Verdict]:
+    if watched.failures and not watched.state.is_live:
+        return [_judge_exception(watched, ())]
     if watched.state.standing == "ended without a goodbye":
         ranks = watched.state.open_ranks
         summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
@@ -142,11 +148,16 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
         summary = f"{describe_ranks(list(gone))} died without a goodbye while others of the run live"
         found.append(_judge(watched, "crash", summary, ranks=gone, action=_LOOK_FOR_END))
     if raised:
-        summary = f"{describe_ranks(list(raised))} ended by an exception while others of the run live"
-        found.append(
-            _judge(watched, "exception", summary, ranks=raised, action="Read its last output and events.jsonl.")
-        )
+        found.append(_judge_exception(watched, raised))
     return found
+
+
+def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
+    """Return who raised first and what; who raised, where no event tells more."""
+    summary = describe_failures(watched.failures)
+    ranks = raised if summary is None else (watched.failures[0].rank,)
+    summary = summary or f"{describe_ranks(list(raised))} ended by an exception while others of the run live"
+    return _judge(watched, "exception", summary, ranks=ranks, action="Read its last output and events.jsonl.")
 
 
 def _is_gone(watched: Watched, info: RankInfo, fate: Callable[[RankInfo], bool | None]) -> bool:
