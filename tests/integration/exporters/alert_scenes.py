@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -182,6 +183,7 @@ class Node:
         self.root = root
         self.faulty = False
         self.nics = [0, 1, 2, 3]
+        self._lock = threading.Lock()
         self._began = time.monotonic()
         self._bad_s = 0.0
         self._last = self._began
@@ -199,12 +201,18 @@ class Node:
 
     def unplug(self, nic: int) -> None:
         """Take a NIC out."""
-        self.nics.remove(nic)
-        gone = self.root / f"sys/class/infiniband/mlx5_{nic}"
-        gone.rename(self.root / f"mlx5_{nic}")
+        # An update half done would write the rest of the files anew.
+        with self._lock:
+            self.nics.remove(nic)
+            gone = self.root / f"sys/class/infiniband/mlx5_{nic}"
+            gone.rename(self.root / f"mlx5_{nic}")
 
     def update(self) -> None:
         """Write all files as they are now; no counter falls when the fault is over."""
+        with self._lock:
+            self._update()
+
+    def _update(self) -> None:
         now = time.monotonic()
         self._bad_s += (now - self._last) * self.faulty
         self._last = now
