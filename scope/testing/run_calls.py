@@ -6,26 +6,32 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from scope.definitions import bus_factor
 from scope.run import layout as binary
 from scope.run.calls import Call, CallShape, GroupCounter, pack_segment_header
 from scope.run.schema import DTYPES, OPERATIONS, PHASES, VARIANTS, CollectiveTotal, GroupInfo
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scope.testing.layout import Axis, Layout
 
-_CALLS: Final[tuple[tuple[Axis, str, int, int], ...]] = (
-    ("tp", "all_reduce", 128, 33_554_432),
-    ("cp", "all_gather", 32, 16_777_216),
-    ("ep", "all_to_all", 64, 16_777_216),
-    ("dp", "all_reduce", 8, 1_750_000_000),
+_CALLS: Final[tuple[tuple[Axis, str, int], ...]] = (
+    ("tp", "all_reduce", 128),
+    ("cp", "all_gather", 32),
+    ("ep", "all_to_all", 64),
+    ("dp", "all_reduce", 8),
 )
-"""Axis, operation, calls a step, bytes of each."""
+"""Axis, operation, calls a step."""
 
 _AXES: Final = {"dp": "dp_replicate"}
-_LAST: Final = 1_000_000
-"""How long the last collective of a step takes once all have arrived, in ns."""
+_ELEMENT_BYTES: Final = 2
+_LATENCY_NS: Final = 10_000
+_NODE_BYTES_PER_S: Final = 350e9
+"""Bus bandwidth that an H100 reaches over NVLink 4, whose links carry 450 GB/s one way."""
+_NETWORK_BYTES_PER_S: Final = 45e9
+"""The same over one port of 400 Gbit/s, 50 GB/s, for each GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +40,33 @@ class RankCalls:
 
     layout: Layout
     rank: int
+    num_parameters: int = 7_000_000_000
+    tokens: int = 8_192
 
     @cached_property
     def _mine(self) -> tuple[tuple[int, str, int, int], ...]:
         """Number of the group, operation, calls a step, bytes."""
         found: list[tuple[int, str, int, int]] = []
-        for axis, operation, count, size in _CALLS:
+        for axis, operation, count in _CALLS:
             group = self.layout.group(axis, self.rank)
             if group is not None:
-                found.append((self._numbers[group.name], operation, count, size))
+                found.append((self._numbers[group.name], operation, count, self._size(axis, count)))
         return tuple(found)
+
+    def _size(self, axis: Axis, count: int) -> int:
+        """Return the bytes of one call: a part of the gradients along data parallel, else the activations."""
+        if axis == "dp":
+            return _ELEMENT_BYTES * self.num_parameters // (self.layout.tp * self.layout.pp) // count
+        width = round(2_048 * (self.num_parameters / 7e9) ** 0.5)
+        return _ELEMENT_BYTES * self.tokens * width
+
+    def _transfer_ns(self, group: int, operation: str, size: int) -> int:
+        """Return how long a call takes once all have arrived, at what its slowest link carries."""
+        ranks = next(each.ranks for each in self.groups if each.group == group)
+        is_one_node = len({self.layout.node(rank) for rank in ranks}) == 1
+        rate = _NODE_BYTES_PER_S if is_one_node else _NETWORK_BYTES_PER_S
+        factor = bus_factor(operation, num_ranks=len(ranks)) or 1.0
+        return _LATENCY_NS + round(size * factor / rate * NS_PER_S)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -82,7 +105,8 @@ class RankCalls:
                     in_bytes=num_steps * count * size,
                     out_bytes=num_steps * count * size,
                     num_timed=num_steps * count,
-                    duration_ns=num_steps * count * _LAST,
+                    duration_ns=num_steps * count * self._transfer_ns(group, operation, size)
+                    + (blocked_ns if is_last else 0),
                     num_blocked_known=num_steps * count,
                     blocked_ns=blocked_ns if is_last else 0,
                 )

@@ -222,7 +222,12 @@ class _RankFiles:
 
     def write(self, folder: Path) -> None:
         (folder / CALLS_FOLDER).mkdir(mode=0o750, parents=True, exist_ok=True)
-        calls = RankCalls(layout=self.run.layout, rank=self.rank)
+        calls = RankCalls(
+            layout=self.run.layout,
+            rank=self.rank,
+            num_parameters=self.run.num_parameters,
+            tokens=self.run.tokens_per_rank,
+        )
         replace_document(folder / RANK_FILE, _encoder.encode(self._info(calls.groups)))
         (folder / STEPS_FILE).write_bytes(_encoder.encode_lines(self._lines(calls)))
         events = self._events()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -90,3 +91,15 @@ def test_planted_rank_must_exist() -> None:
     """A straggler outside the layout is refused."""
     with pytest.raises(UsageError, match="rank"):
         SyntheticRun(layout=Layout(dp=2), straggler=2)
+
+
+def test_no_collective_is_faster_than_the_links(tmp_path: Path) -> None:
+    """On one node nothing beats the 450 GB/s that the NVLinks of an H100 carry one way; the calls fit into the step."""
+    run = SyntheticRun(layout=Layout(dp=4, tp=2), num_steps=10, num_whole_steps=10, num_parameters=150_000_000)
+    run.write(tmp_path / "run")
+    line = json.loads((tmp_path / "run/attempt-000/ranks/00000/steps.jsonl").read_text().splitlines()[0])
+    for each in line["collectives"]:
+        ranks = {1: 2, 2: 4}[each["group"]]
+        moved = each["in_bytes"] * 2 * (ranks - 1) / ranks
+        assert 1e9 < moved / (each["duration_ns"] / 1e9) < 450e9
+    assert sum(each["duration_ns"] for each in line["collectives"]) < line["end_ns"] - line["start_ns"]
