@@ -13,7 +13,7 @@ from dashboards import say
 from dashboards.numbers import number_columns, readable_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
-from dashboards.sources.choice import choose_source
+from dashboards.sources.choice import choose_like, choose_source
 from dashboards.sources.runs import open_live
 from dashboards.state import SOURCE, PageState, read_state, write_state
 from dashboards.users import Gate
@@ -21,6 +21,7 @@ from scope.errors import ScopeError
 from scope.report.inert import csv_text
 from scope.report.rows import to_csv
 from scope.report.standing import standing_words
+from scope.report.table import Absent, format_cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 
     from dashboards.sources.runs import LiveRun
     from dashboards.sources.traces import TraceJob
-    from scope.report.table import ReportTable
+    from scope.report.table import ReportColumn, ReportTable
 
 _MAX_TABLE_ROWS: Final = 5_000
+_MANY_COLUMNS: Final = 6
+_FEW_COLUMNS: Final = 3
+_LONG_NAME: Final = 30
+_NAME_WIDTH: Final = 230
 _PATIENCE_S: Final = 0.2
 _KIND_WORDS: Final[dict[SourceKind, str]] = {
     "run": "recorded run",
@@ -206,7 +211,7 @@ def choose_other(source: Source, state: PageState, label: str) -> tuple[Source |
     others = [each for each in sources() if each.kind == source.kind and each != source and Path(each.place).exists()]
     if not others:
         return None, state
-    chosen = by_id(others, state.other_id) or others[0]
+    chosen = by_id(others, state.other_id) or choose_like(source, others)
     with st.sidebar:
         index = say.selectbox(
             label, range(len(others)), index=others.index(chosen), format_func=lambda place: others[place].label
@@ -400,7 +405,7 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
         say.caption(f"The first {_MAX_TABLE_ROWS:,} of {table.height:,} rows; the download has all.")
     say.download_button(
         "Download CSV",
-        lambda: _inert(table).write_csv(),
+        lambda: csv_of(table),
         file_name=f"{key}.csv".replace(" ", "-"),
         key=f"{key} download",
         mime="text/csv",
@@ -410,11 +415,13 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
 def show_report_table(table: ReportTable, *, key: str) -> None:
     """Show a table of a report: the meaning of each column is its help, notes and reasons stand below."""
     cells, numbers = number_columns(table.limited(_MAX_TABLE_ROWS))
+    same = same_columns(table)
+    cells = cells.drop(column.key for column in same)
     columns: dict[str, Any] = {}
     for column in table.columns:
         number = numbers.get(column.key)
         columns[column.key] = (
-            say.text_column(column.heading, help=column.meaning)
+            say.text_column(column.heading, help=column.meaning, width=_width(cells, column.key))
             if number is None
             else say.number_column(number.label, help=column.meaning, format=number.format)
         )
@@ -422,6 +429,10 @@ def show_report_table(table: ReportTable, *, key: str) -> None:
         say.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
     else:
         st.dataframe(cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
+    if same:
+        first = table.rows[0]
+        texts = [f"{each.heading} {format_cell(first[table.columns.index(each)], each.unit)}" for each in same]
+        say.caption(f"The same in every row: {', '.join(texts)}.")
     for note in (*table.notes, *table.reasons()):
         say.caption(note)
     if cells.is_empty():
@@ -429,6 +440,33 @@ def show_report_table(table: ReportTable, *, key: str) -> None:
     say.download_button(
         "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
     )
+
+
+def same_columns(table: ReportTable) -> list[ReportColumn]:
+    """Return the columns that a wide table says in a sentence, since all its rows hold one value there.
+
+    The first column and those of cells that are not known stay, as do all columns of a table that a screen can show.
+    """
+    if len(table.columns) <= _MANY_COLUMNS or len(table.rows) < 2:
+        return []
+    return [
+        column
+        for place, column in enumerate(table.columns)
+        if place and len({row[place] for row in table.rows}) == 1 and not isinstance(table.rows[0][place], Absent)
+    ]
+
+
+def _width(cells: pl.DataFrame, key: str) -> int | None:
+    """Return the pixels that a column of long names may take beside several others; None for what it needs."""
+    if key not in cells.columns or cells.width <= _FEW_COLUMNS:
+        return None
+    longest = cells[key].str.len_chars().max()
+    return _NAME_WIDTH if isinstance(longest, int) and longest > _LONG_NAME else None
+
+
+def csv_of(table: pl.DataFrame) -> str:
+    """Return a table as CSV in which no cell and no heading, which a server's label may be, begins a formula."""
+    return _inert(table).rename(csv_text).write_csv()
 
 
 def _inert(table: pl.DataFrame) -> pl.DataFrame:

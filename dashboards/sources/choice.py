@@ -38,6 +38,28 @@ def choose_source(sources: Sequence[Source]) -> Source:
     return fitting[0]
 
 
+def choose_like(source: Source, others: Sequence[Source]) -> Source:
+    """Return what to compare a source with: the latest run of as many ranks, or the trace of as many files.
+
+    Args:
+        source: What is judged.
+        others: At least one, of the same kind. Those that are alike are preferred, the latest of them.
+    """
+    alike = [other for other in others if _likeness(other) == _likeness(source)]
+    return max(alike or others, key=_began if source.kind == "run" else _written_ns)
+
+
+def _likeness(source: Source) -> tuple[bool, int | None]:
+    """Return whether a source is made up, and its number of ranks."""
+    if source.kind != "run":
+        return False, len(source.files)
+    try:
+        info = read_run_info(Path(source.place))
+    except ScopeError:
+        return False, None
+    return info.synthetic, info.world_size
+
+
 def _began(source: Source) -> tuple[bool, int]:
     """Return when a run began; one that is made up comes after all that were recorded."""
     try:

@@ -150,6 +150,12 @@ class LiveRun:
         return last if isinstance(last, int) else None
 
     @property
+    def first_ns(self) -> int | None:
+        """Start of the first step of any rank, in any attempt."""
+        first = self.steps[RankSteps.start_ns].min()
+        return first if isinstance(first, int) else None
+
+    @property
     def last_step(self) -> int:
         """Number of the last step that any rank has finished; 0 before the first."""
         last = self.steps[RankSteps.step].max()

@@ -14,6 +14,7 @@ from dashboards.shell import (
     keep_state,
     load_run,
     open_page,
+    remembered_state,
     say_synthetic,
     say_traces,
     show_figure,
@@ -61,6 +62,7 @@ def draw_runs(run: LiveRun, source: Source, state: PageState) -> None:
     if other is None:
         say.info("There is only one run here: start the dashboard on a folder of runs to compare two.")
         return
+    keep_state(replace(remembered_state(), step=None))
     base = load_run(other)
     draw(base.of_attempt, run.of_attempt, (other.label, source.label))
 
@@ -73,7 +75,7 @@ def draw_ranges(run: LiveRun, state: PageState) -> None:
         return
     cut = state.step if state.step is not None and 0 < state.step <= last else (last + 1) // 2
     step = say.slider("From step", 1, last, cut) if last > 1 else 1
-    keep_state(replace(state, step=step))
+    keep_state(replace(state, step=step, other_id=None))
     number = pl.col(RankSteps.step)
     names = (f"steps before {step}", f"steps from {step} on")
     draw(run.of_attempt.filter(number < step), run.of_attempt.filter(number >= step), names)
@@ -111,7 +113,7 @@ def main() -> None:
     if run.steps.is_empty():
         say.info("No step has ended yet.", icon=":material/hourglass_empty:")
         return
-    wish = RANGES if state.step is not None else RUNS
+    wish = RANGES if state.other_id is None else RUNS
     choice = say.radio("Compare", (RUNS, RANGES), index=(RUNS, RANGES).index(wish), horizontal=True)
     if choice == RUNS:
         draw_runs(run, source, state)

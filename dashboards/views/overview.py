@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -76,7 +77,19 @@ def draw_head(run: LiveRun) -> None:
     words = run.kept(
         "MFU in words", lambda: describe_mfu(run.summary(), ranks.filter(pl.col(Ranks.attempt) == run.attempt))
     )
-    say.caption(f"{words} Goodput: time in steps that were kept / time from the start until now or the end.")
+    say.caption(f"{words} {describe_goodput(run)}")
+
+
+def describe_goodput(run: LiveRun) -> str:
+    """Return what goodput is, and how much of the time went by before the first step, which a short run feels most."""
+    what = "Goodput: time in steps that were kept / time from the start, start-up included, until now or the end"
+    first_ns, last_ns, state = run.first_ns, run.last_ns, run.state()
+    if first_ns is None or last_ns is None:
+        return f"{what}."
+    until_ns = time.time_ns() if state.is_live else max(last_ns, state.last_sign_ns or 0)
+    startup_ns = max(0, first_ns - run.info.started_ns)
+    share = startup_ns / max(1, until_ns - run.info.started_ns)
+    return f"{what}; start-up took {format_duration(startup_ns)} ({format_ratio(share)})."
 
 
 def draw_who(run: LiveRun, source: Source) -> None:
@@ -209,7 +222,12 @@ def draw_windows(source: Source) -> None:
     """Link to the windows that the profiler captured in this run."""
     windows = [each for each in sources() if each.run_id == source.source_id]
     if not windows:
-        say.caption(say.words("No profiler window was captured; `scope run --capture schedule` takes some."))
+        say.caption(
+            say.words(
+                "No profiler window was captured. `scope run` takes one now and then, as `--capture` says; "
+                "`touch RUN/capture.request` asks a running one for a window now."
+            )
+        )
         return
     say.subheader("Captured windows")
     for window in windows[-5:]:
