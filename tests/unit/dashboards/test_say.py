@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import csv
 import inspect
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 import streamlit as st
 from markdown_it import MarkdownIt
@@ -15,6 +18,7 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 
 from dashboards import say
+from dashboards.shell import csv_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,3 +187,13 @@ def test_every_function_makes_its_texts_inert() -> None:
     assert len(re.findall("evil", text)) >= 18
     assert "![x](" not in text
     assert "https://evil" not in text.replace("\\\\", "")
+
+
+def test_no_cell_of_a_download_begins_a_formula() -> None:
+    """Cells, lists and headings that a spreadsheet would run get an apostrophe in front."""
+    texts = ["=1+1", "+1", "-1", "@x", "\t=1", " =2", "plain"]
+    table = pl.DataFrame({"=cmd|x": texts, "numbers": [-1] * len(texts)})
+    heading, *rows = csv.reader(io.StringIO(csv_of(table)))
+    assert heading == ["'=cmd|x", "numbers"]
+    assert [row[0] for row in rows] == ["'=1+1", "'+1", "'-1", "'@x", "'\\t=1", "' =2", "plain"]
+    assert {row[1] for row in rows} == {"-1"}
