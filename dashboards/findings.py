@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _ALERTS_TTL_S: Final = 10.0
 _SHOWN_ALERTS: Final = 5
 _WORST_RANKS: Final = 3
-_NOTABLE_EXCESS: Final = 0.05
 
 
 def draw_findings(findings: Sequence[Finding]) -> None:
@@ -103,7 +102,7 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
     if excess.is_empty():
         say.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
         return
-    slow = excess.filter(pl.col(RankExcess.excess_ratio) > _NOTABLE_EXCESS).head(_WORST_RANKS)
+    slow = excess.filter(pl.col(RankExcess.is_notable) & (not stands_still)).head(_WORST_RANKS)
     if slow.is_empty() and not stands_still:
         say.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
     others = "of its peers" if run.peers() else "rank"

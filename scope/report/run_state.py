@@ -140,7 +140,9 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield from _phases(summary, state["custom_phases_ns"])
     yield from _collectives(state["collectives"])
     yield from _memory_lines(state["memory"])
-    yield from _slowest(state["slowest_ranks"])
+    if state["state"]["standing"] != "no step":
+        # Who does not arrive is to blame there, and stands on top.
+        yield from _slowest(state["slowest_ranks"])
     yield from _checkpoints(state["checkpoints"])
     if state["state"]["standing"] in ("running", "no step"):
         yield from _now(state["ranks"])
@@ -221,8 +223,10 @@ def _memory_lines(memory: Mapping[str, int | None]) -> Iterator[str]:
 
 
 def _slowest(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    slower = [row for row in rows if row["excess_ns"] > 0]
+    slower = [row for row in rows if row["is_notable"]]
     if not slower:
+        if len(rows) > 1:
+            yield "no rank works notably longer than its peers"
         return
     yield "slowest ranks, waiting not counted"
     for row in slower:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scope.errors import InputError, UsageError
+from scope.errors import InputError, RunError, UsageError
 from scope.run import paths as run_paths
 
 if TYPE_CHECKING:
@@ -66,11 +66,44 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
             raise InputError(message)
         window, sentence = _choose(path, windows, step)
         chosen += [str(trace.path) for trace in window.traces]
-        sentences += [sentence, *(f"{problem}; the other windows are read" for problem in problems)]
+        sentences += [
+            sentence,
+            *_say_missing(Path(path), window),
+            *(f"{problem}; the other windows are read" for problem in problems),
+        ]
     if step is not None and not sentences:
         message = "--window: no path is that of a recorded run; leave it out, or name a run directory"
         raise UsageError(message)
     return chosen, sentences
+
+
+def _say_missing(run: Path, window: _Window) -> list[str]:
+    """Return what the run knows of ranks that a window lacks: the slowest is seldom the one that was profiled."""
+    if not (run / run_paths.RUN_FILE).is_file():
+        return []
+    import polars as pl
+
+    from scope.analysis.recorded import compute_rank_excess, describe_slowest, peer_sets
+    from scope.frames import open_run
+    from scope.frames.schema import RankSteps
+
+    try:
+        opened = open_run(run)
+    except RunError:
+        return []  # the window can be read all the same
+    infos = [info for info in opened.rank_infos if info.attempt == window.attempt]
+    missing = len(infos) - len({trace.info.rank for trace in window.traces})
+    if missing <= 0:
+        return []
+    steps = opened.steps().lazy().filter(pl.col(RankSteps.attempt) == window.attempt)
+    slowest = describe_slowest(compute_rank_excess(steps, peers=peer_sets(infos)))
+    lacks = f"the window lacks {missing} of {len(infos)} ranks"
+    if slowest is None:
+        return [f"{lacks}: what is found below holds for the others"]
+    return [
+        f"{lacks}, and by the records of all steps {slowest}: look at that first (scope show {run}); waiting for it "
+        "is exposed communication of the others, which larger buckets do not mend"
+    ]
 
 
 def _trace_folders(path: Path) -> Iterator[tuple[int, Path]]:

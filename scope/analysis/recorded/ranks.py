@@ -8,6 +8,7 @@ import polars as pl
 
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.trace.columns import Column, Table
+from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,8 @@ RANK_BIN: Final = "rank_bin"
 STEP_BIN: Final = "step_bin"
 BUSY_NS: Final = "busy_ns"
 _PEERS: Final = "peers"
+_NOTABLE_RATIO: Final = 0.03
+"""Share of its peers' time below which a rank is not named."""
 _CAUSES: Final = {
     RankSteps.input_ns: "input",
     RankSteps.host_to_device_ns: "host_to_device",
@@ -40,6 +43,9 @@ class RankExcess(Table):
     excess_ratio = Column("excess_ratio", pl.Float64, "excess / peers' busy")
     phase = Column("phase", pl.String, "phase that exceeds the peers' median most, wait not counted")
     phase_excess_ns = Column("phase_excess_ns", pl.Int64, "by how much")
+    is_notable = Column(
+        "is_notable", pl.Boolean, "its excess is above what varies by itself, and above 3 % of its peers' busy"
+    )
 
 
 def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None) -> pl.DataFrame:
@@ -47,6 +53,9 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
 
     The wait in communication is taken out of the step's length: a rank that waits is a victim. The phase named is the
     one whose median exceeds the peers' median most; backward is compared without the wait, which lies in it.
+
+    An excess is notable when it is above 3 % of the peers' time and its median over the steps, each against the peers'
+    median of that step, is above its own spread (median absolute deviation): what varies by itself blames nobody.
 
     Args:
         steps: Table `RankSteps`; steps that were disturbed (captures, the FLOP count) and ones without a known wait are
@@ -75,6 +84,7 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
         .collect()
         .with_columns(_set_of_rank(peers or {}).alias(_PEERS))
     )
+    medians = medians.join(_compute_spread(usable, peers or {}), on=RankSteps.rank, how="left", maintain_order="left")
     usual = {column: _lower_median(column).over(_PEERS) for column in (BUSY_NS, *_CAUSES)}
     excess = {column: pl.col(column) - middle for column, middle in usual.items()}
     worst = pl.max_horizontal(*(excess[column] for column in _CAUSES))
@@ -88,8 +98,41 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
         (excess[BUSY_NS] / pl.max_horizontal(usual[BUSY_NS], 1)).alias(RankExcess.excess_ratio),
         cause.alias(RankExcess.phase),
         worst.alias(RankExcess.phase_excess_ns),
+        (
+            (pl.col("typical_ns") > pl.col("spread_ns"))
+            & (excess[BUSY_NS] > _NOTABLE_RATIO * pl.max_horizontal(usual[BUSY_NS], 1))
+        )
+        .fill_null(value=False)
+        .alias(RankExcess.is_notable),
     ).sort(RankExcess.excess_ns, RankExcess.rank, descending=[True, False])
     return RankExcess.check(table.cast(RankExcess.schema()))
+
+
+def _compute_spread(usable: pl.LazyFrame, peers: Mapping[int, int]) -> pl.DataFrame:
+    """Return, by rank, the median over the steps of its excess in each step, and its median absolute deviation."""
+    own = pl.col("own_ns")
+    return (
+        usable.select(RankSteps.rank, RankSteps.step, busy().alias(BUSY_NS))
+        .with_columns(_set_of_rank(peers).alias(_PEERS))
+        .with_columns((pl.col(BUSY_NS) - _lower_median(BUSY_NS).over(_PEERS, RankSteps.step)).alias("own_ns"))
+        .group_by(RankSteps.rank)
+        .agg(own.median().alias("typical_ns"), (own - own.median()).abs().median().alias("spread_ns"))
+        .collect()
+    )
+
+
+def describe_slowest(excess: pl.DataFrame) -> str | None:
+    """Return which rank works notably longer than its peers, without a full stop; None when none does.
+
+    Args:
+        excess: Table `RankExcess`.
+    """
+    notable = excess.filter(pl.col(RankExcess.is_notable))
+    if notable.is_empty():
+        return None
+    row = notable.row(0, named=True)
+    longer = f"{format_duration(row[RankExcess.excess_ns])} ({format_ratio(row[RankExcess.excess_ratio])})"
+    return f"rank {row[RankExcess.rank]} works {longer} a step longer than its peers, most in {row[RankExcess.phase]}"
 
 
 def _set_of_rank(peers: Mapping[int, int]) -> pl.Expr:

@@ -16,7 +16,7 @@ from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.schema import Verdict
 from scope.trace.columns import Column, Table
-from scope.units import NS_PER_S
+from scope.units import NS_PER_S, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -237,7 +237,8 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
     found: list[Verdict] = []
     for row in late.iter_rows(named=True):
         rank, num_steps = row[ImposedWait.rank], row[ImposedWait.num_steps]
-        most = f", mostly by {phases[rank]}" if phases.get(rank) else ""
+        most = f" {format_duration(row[ImposedWait.imposed_ns] // num_steps)} a step"
+        most += f", mostly in {phases[rank]}" if phases.get(rank) else ""
         evidence = {
             "imposed_wait_ns": row[ImposedWait.imposed_ns] // num_steps,
             "imposed_wait_ratio": row[ImposedWait.imposed_ns] / row[ImposedWait.duration_ns],

@@ -116,7 +116,9 @@ def test_runs_are_listed_labelled_and_deleted(tmp_path: Path, scope: Callable[..
     assert all(f"  {folder}" in listed.out for folder in (run, alive))
     assert sorted(line.split()[0] for line in listed.out.splitlines()) == ["first", "first"]
     # It has just written its black box, and its last step is of 2001: as `scope show` says, it makes none.
-    assert {"ended", "no step"} == {state for state in ("ended", "running", "no step") if f"  {state}  " in listed.out}
+    assert {"finished", "no step"} == {
+        state for state in ("finished", "running", "no step") if f"  {state}  " in listed.out
+    }
     assert scope("show", alive).out.splitlines()[0].startswith("run first: NO STEP for ")
     assert not any(character in listed.out for character in "\x1b\u202e")
     records = json.loads(scope("runs", "list", tmp_path / "runs", "--json").out)

@@ -1,0 +1,47 @@
+"""A window of one rank of a run: the run's own records say who is slow, and that stands beside the findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scope.report.windows import choose_traces
+from scope.run import paths
+from scope.run.schema import CaptureInfo
+from scope.testing.layout import Layout
+from scope.testing.runs import SyntheticRun
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_window(run: Path, rank: int) -> None:
+    """Write a window of a rank."""
+    folder = paths.rank_folder(run, 0, rank) / paths.TRACES_FOLDER
+    folder.mkdir()
+    (folder / "w.json").write_text("{}")
+    info = CaptureInfo(
+        trace="w.json", rank=rank, first_step=3, num_steps=2, start_ns=1, end_ns=2, reason="schedule", cost_ns=1
+    )
+    (folder / "w.capture.json").write_bytes(msgspec.json.encode(info))
+
+
+def test_the_slow_rank_that_was_not_profiled_is_told(tmp_path: Path) -> None:
+    """Rank 1 computes 40 ms longer and rank 0 alone has a window: rank 1 is named; with windows of both nothing is."""
+    run = SyntheticRun(layout=Layout(dp=2), num_steps=40, straggler=1, slow_steps=range(40))
+    run.write(tmp_path / "r")
+    write_window(tmp_path / "r", 0)
+    _, (_, said) = choose_traces([str(tmp_path / "r")])
+    assert said.startswith("the window lacks 1 of 2 ranks, and by the records of all steps rank 1 works 40 ms (")
+    assert "larger buckets do not mend" in said
+    write_window(tmp_path / "r", 1)
+    assert len(choose_traces([str(tmp_path / "r")])[1]) == 1
+
+
+def test_without_a_slow_rank_the_lack_is_told_alone(tmp_path: Path) -> None:
+    """Nothing is planted: no rank is named."""
+    SyntheticRun(layout=Layout(dp=2), num_steps=40).write(tmp_path / "r")
+    write_window(tmp_path / "r", 0)
+    _, (_, said) = choose_traces([str(tmp_path / "r")])
+    assert said == "the window lacks 1 of 2 ranks: what is found below holds for the others"
