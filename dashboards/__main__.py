@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from pathlib import Path
 
 from dashboards.settings import LOOPBACK, Settings, check_exposure, check_tls, write_environment
 from dashboards.sources.catalogue import find_sources
 from dashboards.users import read_users
-from scope.errors import ScopeError
+from scope.errors import InputError, ScopeError
 
 APP = Path(__file__).parent / "app.py"
 SERVED = Path(__file__).parent / "served.py"
@@ -25,7 +26,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("places", nargs="*", default=["."], metavar="PATH|URL", help="what to show (default: here)")
     parser.add_argument("--address", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=_port, default=8501, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=8501, help="port, 0 takes a free one (default: %(default)s)")
     parser.add_argument("--allow-remote", action="store_true", help="let other machines connect; needs --auth-file")
     parser.add_argument("--auth-file", type=Path, help="YAML with basic_auth_users: names and bcrypt hashes")
     parser.add_argument("--tls-cert", type=Path, help="certificate for https")
@@ -35,10 +36,27 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 16:
-        message = f"{text} is no port: give a number from 1 to 65535"
+    if not text.isdecimal() or not 0 <= int(text) < 1 << 16:
+        message = f"{text} is no port: give a number from 0 to 65535"
         raise argparse.ArgumentTypeError(message)
     return int(text)
+
+
+def choose_port(address: str, port: int) -> int:
+    """Return the port to listen on, a free one for 0.
+
+    Raises:
+        InputError: The port is taken, or this machine does not have the address.
+    """
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        message = f"cannot listen on {address}:{port} ({error.strerror}); --port 0 takes a free port"
+        raise InputError(message) from error
 
 
 def streamlit_command(options: argparse.Namespace) -> list[str]:
@@ -84,6 +102,7 @@ def start(arguments: list[str]) -> None:
     users = read_users(options.auth_file) if options.auth_file else {}
     check_exposure(options.address, allow_remote=options.allow_remote, users=users)
     find_sources(options.places)
+    options.port = choose_port(options.address, options.port)
     settings = Settings(places=tuple(options.places), users=users, refresh_s=max(0.5, options.refresh))
     scheme = "https" if options.tls_cert else "http"
     print(f"Dashboard: {scheme}://{options.address}:{options.port}", flush=True)
