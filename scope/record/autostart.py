@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import os
@@ -61,33 +62,44 @@ class _Ending:
 
     def _note(self, kind: type[BaseException], error: BaseException) -> None:
         self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
-        self._session.note_exception(error)
+        self._session.guard.call("exception", self._session.note_exception, error)
 
 
-def start(environment: Mapping[str, str] | None = None) -> None:
+def start(
+    environment: Mapping[str, str] | None = None, *, importing: contextlib.AbstractContextManager[None] | None = None
+) -> None:
     """Open the session of this process; whatever goes wrong is said in one line, and the program runs on.
 
     Args:
         environment: What says which rank it is; the process's own when absent.
+        importing: Inside it imports find Scope's own modules, whatever lies beside the script.
     """
     try:
-        from scope.record import session, start
-        from scope.record.settings import read_settings
-
-        if session.current is not None:
-            return
-        environment = os.environ if environment is None else environment
-        folder, info = start.prepare(environment)
-        opened = session.open_session(read_settings(environment, folder), info)
-        os.environ[RECORDING_PID] = str(os.getpid())
-        if "RANK" not in environment:
-            os.environ[SPAWN_ATTEMPT] = str(info.attempt + 1)
-        _Ending(opened)
-    except Exception as error:  # noqa: BLE001 - the guard: training must start whatever happens here
-        sys.stderr.write(f"scope: the run goes on unrecorded: {type(error).__name__}: {error}\n")
+        with importing or contextlib.nullcontext():
+            _open(environment)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the guard: training must start whatever happens here
+        if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is where it was closed
+            sys.stderr.write(f"scope: the run goes on unrecorded: {type(error).__name__}: {error}\n")
 
 
-def start_with_group() -> None:
+def _open(environment: Mapping[str, str] | None) -> None:
+    from scope.record import session, start
+    from scope.record.settings import read_settings
+
+    if session.current is not None:
+        return
+    environment = os.environ if environment is None else environment
+    folder, info = start.prepare(environment)
+    opened = session.open_session(read_settings(environment, folder), info)
+    os.environ[RECORDING_PID] = str(os.getpid())
+    if "RANK" not in environment:
+        os.environ[SPAWN_ATTEMPT] = str(info.attempt + 1)
+    _Ending(opened)
+
+
+def start_with_group(*, importing: contextlib.AbstractContextManager[None] | None = None) -> None:
     """In a child that `multiprocessing` spawned: begin when it joins a process group, which loader workers never do."""
     import torch.distributed as dist
 
@@ -103,10 +115,10 @@ def start_with_group() -> None:
             patches.restore()
             environment = _as_rank(original, args, kwargs)
             if environment is not None:
-                start(environment)
+                start(environment, importing=importing)
                 return original(*args, **kwargs)
             result = original(*args, **kwargs)
-            start(_environment_of(dist.get_rank(), dist.get_world_size()))
+            start(_environment_of(dist.get_rank(), dist.get_world_size()), importing=importing)
             return result
 
         return init_process_group

@@ -163,7 +163,8 @@ class Recorder:
                 self._session = session.open_session(self._settings(folder), info)
                 self._owner = True
             except Exception as error:  # noqa: BLE001 - the guard: training must begin whatever happens here
-                sys.stderr.write(f"scope: training goes on unrecorded: {error}\n")
+                if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is where it was closed
+                    sys.stderr.write(f"scope: training goes on unrecorded: {error}\n")
                 return
         # RUN/attempt-000/ranks/00042
         self._written = self._session.writer.folder.parents[2]
@@ -203,7 +204,7 @@ class Phase:
     def __exit__(self, *error: object) -> None:
         """End the phase."""
         if self._opened and self._session is not None:
-            self._session.guard.call("phase", self._session.end_phase, self._name)
+            self._session.guard.call("phase", self._session.end_own_phase, self._name)
             self._opened = False
 
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from scope.run.schema import DeviceInfo, RankInfo
 
 _MAX_FETCHED: Final = 256
+_MAX_NAME: Final = 200
+"""Characters of the name of a user's phase."""
 _MAX_COST_RATIO: Final = 0.005
 _MANY_BACKWARDS: Final = 128
 """Backward passes in the first step after which it is said that no optimizer has stepped."""
@@ -102,6 +104,7 @@ class Session:
         self._dropped = 0
         self._cost = 0
         self._num_over = 0
+        self._warned: set[str] = set()
         self._world_known = self._model_known = self._told_no_boundary = False
 
     @property
@@ -258,17 +261,52 @@ class Session:
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
         self.writer.add_event(
             "out_of_memory" if out_of_memory else "exception",
-            f"{type(error).__name__}: {error}"[:2000],
+            _describe(error),
             step=self.step,
             phase=self.clock.phase,
         )
 
     def add_tokens(self, tokens: int) -> None:
         """Tokens as the user counts them, instead of what batches look like."""
+        number = self._as_number(tokens)
+        if number is None:
+            return
         if not self.user_tokens:
             self.user_tokens = True
             self._tokens = None
-        self._tokens = (self._tokens or 0) + tokens
+        self._tokens = (self._tokens or 0) + number
+
+    def _as_number(self, tokens: Any) -> int | None:
+        """Return a number of tokens; `None`, said once, for what is none or would have to be waited for on a device."""
+        try:
+            if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
+                self._warn_once("tokens are a tensor on a device, which is not waited for: give add_tokens an int")
+                return None
+            number = int(tokens)
+        except Exception as error:  # noqa: BLE001 - of any type
+            self._warn_once(f"tokens are no whole number and were left out: {type(error).__name__}")
+            return None
+        if not 0 <= number < 2**62:
+            self._warn_once("tokens are negative or beyond any step, and were left out")
+            return None
+        return number
+
+    def _as_name(self, name: Any) -> str:
+        """Return a phase's name as text of at most 200 characters that can be written; a change is said once."""
+        try:
+            text = str(name)[:_MAX_NAME].encode("utf-8", "replace").decode() or "(empty)"
+        except Exception:  # noqa: BLE001 - of any type
+            text = "(unnamed)"
+        if text != name:
+            self._warn_once(f"a phase's name is no text of 1 to {_MAX_NAME} characters, and was recorded as {text!r}")
+        return text
+
+    def _warn_once(self, message: str) -> None:
+        """Tell of values that the program gave; one of a kind is enough."""
+        kind = message[:20]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self.writer.add_event("warning", message, step=self.step)
 
     def begin_forward(self, *, training: bool) -> bool:
         """A model is called; return whether `end_phase` has to follow.
@@ -303,6 +341,8 @@ class Session:
 
     def begin_own_phase(self, name: str) -> bool:
         """A phase of the user's own begins; return whether `end_phase` has to follow."""
+        if not (type(name) is str and name.isascii() and 0 < len(name) <= _MAX_NAME):
+            name = self._as_name(name)
         if self._is_training_thread() and not self._absorbed():
             begins = self.boundary.on_own_phase(name)
             if begins or self.clock.step < 0:
@@ -310,8 +350,12 @@ class Session:
                 self.boundary.on_own_phase(name)
         return self.clock.push(name, automatic=False)
 
+    def end_own_phase(self, name: str) -> None:
+        """End a phase of the user's own, by the name that it was given."""
+        self.clock.pop(self._as_name(name))
+
     def end_phase(self, name: str) -> None:
-        """End a phase that a hook began."""
+        """End a phase that a hook or the user began."""
         self.clock.pop(name)
 
     def next_step(self) -> None:
@@ -486,6 +530,15 @@ class Session:
         self.writer.add_event(
             "hook_disabled", f"{hook} raised and was switched off: {reason}", step=self.step, hook=hook
         )
+
+
+def _describe(error: BaseException) -> str:
+    """Return kind and words of an exception, which may have a `__str__` that raises or what cannot be encoded."""
+    try:
+        words = str(error)[:2000].encode("utf-8", "replace").decode()
+    except Exception as problem:  # noqa: BLE001 - the program's own code
+        words = f"(its words cannot be had: {type(problem).__name__})"
+    return f"{type(error).__name__}: {words}"[:2000]
 
 
 def open_session(settings: Settings, info: RankInfo) -> Session:

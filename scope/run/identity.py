@@ -117,13 +117,16 @@ def read_tags(text: str) -> dict[str, str]:
     """Return `a=1,b=2` as a mapping.
 
     Raises:
-        UsageError: A part has no `=`.
+        UsageError: A part has no `=`, or is no printable text.
     """
     tags: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name:
             message = f"{part!r} is no tag: write name=value"
+            raise UsageError(message)
+        if not part.isprintable():
+            message = f"{part!r} is no tag: it holds what is no printable text"
             raise UsageError(message)
         tags[name] = value
     return tags

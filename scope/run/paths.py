@@ -172,7 +172,8 @@ def register_spool(entry: Registration, *, folder: Path | None = None) -> None:
         # Runs of one id in two folders have an entry each.
         digest = hashlib.sha256(entry.spool.encode("utf-8", "surrogateescape")).hexdigest()[:8]
         replace_document(folder / f"{entry.run_id}-{digest}.json", msgspec.json.encode(entry))
-    except OSError:
+    except (OSError, UnicodeEncodeError):
+        # A folder whose name is no text in UTF-8 cannot stand in a document; its run is recorded all the same.
         return
 
 

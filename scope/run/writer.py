@@ -279,7 +279,7 @@ class RankWriter:
             self._info_dirty = False
             try:
                 replace_document(self.folder / paths.RANK_FILE, msgspec.json.encode(self._info))
-            except OSError:
+            except (OSError, TypeError, ValueError):
                 self._make_folders()
                 self._info_dirty = True
                 self.num_dropped += 1
@@ -291,13 +291,21 @@ class RankWriter:
         while self._queue and (final or self._is_settled(self._queue[0])):
             draft = self._queue.popleft()
             recorded = self._segments.add(draft)
-            lines.append(_encoder.encode(_finish(draft, recorded=recorded)) + b"\n")
+            lines += self._encode(_finish(draft, recorded=recorded))
             if len(lines) >= _RECORDS_PER_TURN:
                 self._append_steps(lines)
                 lines = []
         self._append_steps(lines)
         if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
             self._segments.add_early(held, before_ns=time.monotonic_ns() - _SETTLE_NS)
+
+    def _encode(self, record: StepRecord | EventRecord) -> list[bytes]:
+        """Return a record as a line; none, counted, where it holds a value that no document can."""
+        try:
+            return [_encoder.encode(record) + b"\n"]
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            self.num_dropped += 1
+            return []
 
     def _append_steps(self, lines: list[bytes]) -> None:
         if not lines:
@@ -329,7 +337,7 @@ class RankWriter:
     def _write_events(self) -> None:
         lines: list[bytes] = []
         while self._events:
-            lines.append(_encoder.encode(self._events.popleft()) + b"\n")
+            lines += self._encode(self._events.popleft())
         if lines and not self._events_file.append(b"".join(lines)):
             self.num_dropped += len(lines) - 1
 

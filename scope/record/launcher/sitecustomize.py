@@ -14,10 +14,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - start-up must stay free of imports
+_OWN = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "__init__.py")  # noqa: PTH118, PTH120
+_PATH = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
+"""Where modules are found before Python puts the folder of the script first."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "lightning", "fabric", "mpirun", "ray")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "nice", "time", "timeout", "numactl", "make")
@@ -26,8 +29,7 @@ _MAX_SHELLS = 8
 
 def _run_users_own() -> None:
     """Run the `sitecustomize` that Python would have run without us."""
-    rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", _PATH)
     if spec is None or spec.loader is None:
         return
     module = importlib.util.module_from_spec(spec)
@@ -110,13 +112,113 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         _start(self._start)
 
 
+class OwnImports:
+    """Inside the `with`, imports find Scope and what it needs, and nothing that lies beside the user's script.
+
+    A script, or a file beside it, may be called `scope.py`, `msgspec.py` or `resource.py`: it is not run for us, and
+    later imports of the program find it under that name as they would without us. It may be entered again.
+
+    Args:
+        path: `sys.path` before the script's folder was put on it.
+    """
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self._path = list(path)
+        self._hidden: dict[str, ModuleType] = {}
+        self._users: dict[str, ModuleType] = {}
+        self._before: frozenset[str] = frozenset()
+        self._full: list[str] = []
+        self._beside: list[str] = []
+
+    def __enter__(self) -> None:
+        """Take the user's folders off the path, and the user's modules out of the way of ours."""
+        self._full = list(sys.path)
+        folders = {os.path.abspath(entry or ".") for entry in [*self._full[:1], "."]}  # noqa: PTH100
+        trusted = [entry for entry in self._path if _is_library(entry) or os.path.abspath(entry) not in folders]  # noqa: PTH100
+        self._beside = [entry for entry in self._full if entry not in trusted]
+        names = {name for name in _top_level(sys.modules) if self._is_users(name, trusted)}
+        self._users = _take(names)
+        self._before = frozenset(sys.modules)
+        sys.path[:] = trusted
+        sys.modules.update(self._hidden)
+        if "scope" not in sys.modules:
+            _load_scope()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Put the path back, and hide those of our modules whose names are the user's."""
+        sys.path[:] = self._full
+        fresh = _top_level(set(sys.modules) - self._before)
+        if kind is not None:
+            _take({"scope"} & fresh)
+        for name in fresh:
+            found = importlib.machinery.PathFinder.find_spec(name, self._beside)
+            # A folder without an __init__ is found last of all, so ours would be found before it.
+            if found is None or found.origin is None or _is_same(found.origin, sys.modules.get(name)):
+                continue
+            # The parts of ours stay where lazy imports look for them, unless the user's own has parts as well.
+            whole = found.submodule_search_locations is not None
+            self._hidden.update(_take({name}) if whole else {name: sys.modules.pop(name)})
+        sys.modules.update(self._users)
+
+    def _is_users(self, name: str, trusted: list[str]) -> bool:
+        """Whether a loaded module lies beside the script and has the name of one that we might import."""
+        origin = getattr(sys.modules[name], "__file__", None)
+        if name == "__main__" or not isinstance(origin, str) or (name == "scope" and _is_same(_OWN, sys.modules[name])):
+            return False
+        folder, file = os.path.split(os.path.abspath(origin))  # noqa: PTH100
+        folder = os.path.dirname(folder) if file == "__init__.py" else folder  # noqa: PTH120
+        if folder not in {os.path.abspath(entry or ".") for entry in self._beside}:  # noqa: PTH100
+            return False
+        return name == "scope" or importlib.machinery.PathFinder.find_spec(name, trusted) is not None
+
+
+def _is_library(entry: str) -> bool:
+    return os.path.basename(entry.rstrip(os.sep)) in ("site-packages", "dist-packages")  # noqa: PTH119
+
+
+def _is_same(origin: str, module: ModuleType | None) -> bool:
+    return os.path.abspath(getattr(module, "__file__", None) or "") == os.path.abspath(origin)  # noqa: PTH100
+
+
+def _top_level(names: Iterable[str]) -> set[str]:
+    """Return the modules among the names that are parts of no other and are loaded."""
+    return {name for name in names if "." not in name and sys.modules.get(name) is not None}
+
+
+def _take(names: set[str]) -> dict[str, ModuleType]:
+    """Take modules and their parts out of the table of loaded ones, and return them."""
+    taken = [name for name in sys.modules if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in taken}
+
+
+def _load_scope() -> None:
+    """Load the `scope` that this file is a part of, wherever the path leads."""
+    spec = importlib.util.spec_from_file_location(
+        "scope",
+        _OWN,
+        submodule_search_locations=[os.path.dirname(_OWN)],  # noqa: PTH120
+    )
+    if spec is None or spec.loader is None:
+        message = f"{_OWN} is gone"
+        raise ImportError(message)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scope"] = module
+    spec.loader.exec_module(module)
+
+
 def _start(name: str) -> None:
     try:
-        from scope.record import autostart
-    except ImportError as error:
-        sys.stderr.write(f"scope: {sys.executable} cannot import scope, the run goes on unrecorded: {error}\n")
-        return
-    getattr(autostart, name)()
+        own = OwnImports(_PATH)
+        with own:
+            from scope.record import autostart
+
+        getattr(autostart, name)(importing=own)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - training must start whatever happens here
+        if sys.stderr is not None:
+            problem = f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"scope: {sys.executable} cannot load scope, the run goes on unrecorded: {problem}\n")
 
 
 _run_users_own()
