@@ -28,7 +28,11 @@ _FACTS_SUFFIX: Final = ".facts.json"
     required=False,
     help="Run directory of a job, or a folder of facts of its nodes; this node without it.",
 )
-@click.option("--preflight", is_flag=True, help="Exit with 1 when something critical is found, before a job starts.")
+@click.option(
+    "--preflight",
+    is_flag=True,
+    help="Changes nothing: every check exits with 1 when something critical is found.",
+)
 @click.option("--run-dir", type=FILE, help="Where runs will be written: test that it can be, and how fast.")
 @click.option("--gpus", "num_gpus", type=int, help="How many GPUs this node should have.")
 @click.option("--facts", type=FILE, help="Also write this node's facts into this shared folder, to compare nodes.")
@@ -46,8 +50,11 @@ def doctor(
 ) -> None:
     """Say what is wrong with this node, or what differs between the ranks of a run, and what to do.
 
+    The exit code is 1 when something critical is found.
+
     Example: srun --ntasks-per-node=1 scope doctor --preflight --facts /shared/facts --run-dir /shared/runs
     """
+    del preflight  # kept for scripts that name it
     if target is None:
         found, seen = _check_this_node(run_dir, num_gpus, facts, nvml_library)
     else:
@@ -56,7 +63,7 @@ def doctor(
             raise UsageError(message)
         found, seen = _check_folder(target)
     _print(found, seen, as_json=as_json)
-    if preflight and any(one.severity == "critical" for one in found):
+    if any(one.severity == "critical" for one in found):
         raise click.exceptions.Exit(1)
 
 

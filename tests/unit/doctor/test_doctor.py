@@ -309,7 +309,7 @@ def test_order_and_ranges() -> None:
 
 
 def test_the_command_over_facts_and_runs(tmp_path: Path) -> None:
-    """Facts of two nodes, a run, JSON, and the exit code of --preflight."""
+    """Facts of two nodes, a run, JSON, and the exit code of a critical finding."""
     runner = CliRunner()
     facts = tmp_path / "facts"
     facts.mkdir()
@@ -329,13 +329,14 @@ def test_the_command_over_facts_and_runs(tmp_path: Path) -> None:
         content = b"torn" if rank == 3 else msgspec.json.encode(make_rank(rank))
         (folder / paths.RANK_FILE).write_bytes(content)
     done = runner.invoke(app, ["doctor", str(run)])
-    assert done.exit_code == 0
+    assert "ended without a goodbye" in done.stdout
+    assert done.exit_code == 1
     assert "rank 3" in done.stdout
     assert "is torn or foreign" in done.stdout
 
 
 def test_a_hang_on_record_is_relayed(tmp_path: Path) -> None:
-    """What `scope watch` has found of the last attempt and has not seen end, with its rank; --preflight fails by it."""
+    """What `scope watch` has found of the last attempt and has not seen end, with its rank; the command fails by it."""
     run = tmp_path / "run"
     run.mkdir()
     (run / paths.RUN_FILE).write_bytes(msgspec.json.encode(RunInfo(schema=SCHEMA_VERSION, run_id="j", started_ns=0)))
@@ -350,7 +351,7 @@ def test_a_hang_on_record_is_relayed(tmp_path: Path) -> None:
     )
     verdicts = [over, msgspec.structs.replace(over, resolved_ns=2), hang]
     (run / paths.VERDICTS_FILE).write_bytes(msgspec.json.Encoder().encode_lines(verdicts))
-    done = CliRunner().invoke(app, ["doctor", str(run), "--preflight"])
+    done = CliRunner().invoke(app, ["doctor", str(run)])
     assert done.exit_code == 1
     assert "CRITICAL rank 2 has not arrived  [hang]\n         where: rank 2\n         do: look\n" in done.stdout
     assert "straggler" not in done.stdout

@@ -50,7 +50,9 @@ def test_the_first_exception_by_instant_is_the_cause_everywhere(tmp_path: Path) 
     sentence = r"rank 1 raised ValueError: bad \x1b[31m4711 in step 9; rank 0 followed 4.0 s later"
     shown = CliRunner().invoke(show, [str(folder)]).output
     assert sentence in shown
-    checked = CliRunner().invoke(doctor, [str(folder)]).output
+    done = CliRunner().invoke(doctor, [str(folder)])
+    checked = done.output
+    assert done.exit_code == 1
     assert "CRITICAL rank 1 raised ValueError: bad ?[31m4711 in step 9; rank 0 followed 4.0 s later" in checked
     assert "Nothing is wrong" not in checked
     assert "  crashed  " in CliRunner().invoke(runs, ["list", str(tmp_path)]).output
