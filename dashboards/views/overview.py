@@ -131,7 +131,8 @@ def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:
         .iter_rows()
     )
     dtype = first[Ranks.peak_dtype]
-    return f"MFU: model FLOPs ({convention}) of the last {summary.speed.num_steps} steps against {dtype} at {against}."
+    steps = f"{summary.speed.num_mfu_steps} of the last {summary.speed.num_steps} steps"
+    return f"MFU: model FLOPs ({convention}) of {steps} against {dtype} at {against}."
 
 
 def spread(low: float, high: float) -> str:

@@ -74,6 +74,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "memory": _memory(steps),
         "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
+        "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
     }
 
@@ -144,6 +145,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         # Who does not arrive is to blame there, and stands on top.
         yield from _slowest(state["slowest_ranks"])
     yield from _checkpoints(state["checkpoints"])
+    yield from _windows(state["windows"])
     if state["state"]["standing"] in ("running", "no step"):
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
@@ -170,9 +172,12 @@ def _speed(speed: Mapping[str, Any]) -> str:
     parts = [f"step {format_duration(length['median_ns'])} (median of {speed['num_steps']})"]
     if speed["tokens_per_s"] is not None:
         parts.append(f"{speed['tokens_per_s']:,.0f} tokens/s")
+    few = f" (of {speed['num_mfu_steps']})" if speed["num_mfu_steps"] < speed["num_steps"] else ""
     for name, title in (("mfu_ratio", "MFU"), ("hfu_ratio", "HFU")):
         value = speed[name]
-        parts.append(f"{title} {format_ratio(value)}" if value is not None else f"no {title}: {speed['absent'][name]}")
+        parts.append(
+            f"{title} {format_ratio(value)}{few}" if value is not None else f"no {title}: {speed['absent'][name]}"
+        )
     return ", ".join(parts)
 
 
@@ -247,6 +252,17 @@ def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{count(len(rows), 'checkpoint')}; the last in step {last['step']}: {size}{rate}, "
         f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, "
         f"spread {format_duration(last['spread_ns'])}"
+    )
+
+
+def _windows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not rows:
+        return
+    last = max(rows, key=lambda row: row["end_ns"] or 0)
+    why = f" ({visible(last['reason'])})" if last["reason"] else ""
+    yield (
+        f"{count(len(rows), 'profiler window')} of a rank; the newest: rank {last['rank']}, "
+        f"from step {last['first_step']}{why}: scope analyze reads it"
     )
 
 

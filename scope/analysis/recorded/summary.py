@@ -17,6 +17,8 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from scope.trace.columns import Column
+
 RECENT_STEPS: Final = 50
 _SHOWN_MISSING: Final = 1_024
 
@@ -25,6 +27,8 @@ class RunSpeed(Result, frozen=True, kw_only=True):
     """How fast the run is, from the last 50 undisturbed steps of its last attempt."""
 
     num_steps: int
+    num_mfu_steps: int
+    """Those whose model FLOPs every rank knows, which alone MFU is of."""
     step_time: Distribution | None
     """Length of the slowest rank's step."""
     steps_per_s: float | None
@@ -148,7 +152,7 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
     if recent.is_empty():
         reason = "no undisturbed step has ended yet"
         unknown = ("step_time", "steps_per_s", "tokens_per_s", "mfu_ratio", "hfu_ratio")
-        return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, **dict.fromkeys(unknown))
+        return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, num_mfu_steps=0, **dict.fromkeys(unknown))
     total_ns = _integer(recent[StepSummary.duration_ns].sum())
     peak, why_no_peak = _peak_flop_per_s(ranks)
     tokens = recent[StepSummary.tokens]
@@ -157,12 +161,13 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
             None if tokens.null_count() else _integer(tokens.sum()) / total_ns * NS_PER_S,
             "not every rank knows its tokens a step",
         ),
-        "mfu_ratio": _utilization(recent[StepSummary.model_flop], total_ns, peak, why_no_peak),
-        "hfu_ratio": _utilization(recent[StepSummary.hardware_flop], total_ns, peak, why_no_peak),
+        "mfu_ratio": _utilization(recent, StepSummary.model_flop, peak, why_no_peak),
+        "hfu_ratio": _utilization(recent, StepSummary.hardware_flop, peak, why_no_peak),
     }
     return RunSpeed(
         absent={name: reason for name, (value, reason) in figures.items() if value is None},
         num_steps=recent.height,
+        num_mfu_steps=recent.height - recent[StepSummary.model_flop].null_count(),
         step_time=Distribution.of(recent[StepSummary.duration_ns]),
         steps_per_s=recent.height / total_ns * NS_PER_S,
         **{name: value for name, (value, _) in figures.items()},
@@ -194,12 +199,15 @@ def _peak_flop_per_s(ranks: pl.DataFrame) -> tuple[float | None, str]:
     return None, str(reasons.first()) if len(reasons) else "the peak of the device is not known"
 
 
-def _utilization(flop: pl.Series, total_ns: int, peak: float | None, why_no_peak: str) -> tuple[float | None, str]:
-    if flop.null_count():
-        return None, "the FLOPs of a step are not known on every rank"
+def _utilization(recent: pl.DataFrame, flop: Column, peak: float | None, why_no_peak: str) -> tuple[float | None, str]:
+    """Return FLOPs of the steps in which every rank knows them over the time of those, or why there is none."""
+    known = recent.filter(pl.col(flop).is_not_null())
+    if known.is_empty():
+        return None, "the FLOPs of none of the last steps are known on every rank"
     if peak is None:
         return None, why_no_peak
-    return model_flops_utilization(float(flop.sum()), step_ns=total_ns, peak_flop_per_s=peak), why_no_peak
+    total_ns = _integer(known[StepSummary.duration_ns].sum())
+    return model_flops_utilization(float(known[flop].sum()), step_ns=total_ns, peak_flop_per_s=peak), why_no_peak
 
 
 def _overlays(steps: pl.LazyFrame) -> dict[str, int | None]:

@@ -201,6 +201,20 @@ def test_mfu_counts_the_slowest_rank_against_all_peaks() -> None:
     assert speed.steps_per_s == pytest.approx(0.5)
 
 
+def test_mfu_is_of_the_steps_whose_flops_are_known() -> None:
+    """A step of 10 s without FLOPs counts for steps/s alone; the other: 1.2e12 in 2 s against 1e12 FLOP/s is 0.6."""
+    ranks = frame(Ranks, [rank_row(0, peak_flop_per_s=1e12)])
+    steps = [
+        step_row(0, 0, {"forward": 10_000 * MS}),
+        step_row(0, 1, {"forward": 2_000 * MS}, model_flop=1.2e12, hardware_flop=1.6e12),
+    ]
+    speed = summarize_run(ranks, frame(RankSteps, steps).lazy()).check().speed
+    assert speed.mfu_ratio == pytest.approx(0.6)
+    assert speed.hfu_ratio == pytest.approx(0.8)
+    assert (speed.num_steps, speed.num_mfu_steps) == (2, 1)
+    assert speed.steps_per_s == pytest.approx(2 / 12)
+
+
 def test_what_is_unknown_is_absent_with_its_reason() -> None:
     """Without peak, tokens and waits the figures are None and say why."""
     ranks = frame(Ranks, [rank_row(0, mfu_absent_reason="GPU 'X' is not in the catalogue", world_size=3)])
