@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from click.testing import CliRunner
 
+from scope.cli.show import show
 from scope.report.windows import choose_traces
 from scope.run import paths
 from scope.run.schema import CaptureInfo
@@ -45,3 +47,12 @@ def test_without_a_slow_rank_the_lack_is_told_alone(tmp_path: Path) -> None:
     write_window(tmp_path / "r", 0)
     _, (_, said) = choose_traces([str(tmp_path / "r")])
     assert said == "the window lacks 1 of 2 ranks: what is found below holds for the others"
+
+
+def test_show_tells_that_a_window_was_taken(tmp_path: Path) -> None:
+    """Whoever asked for a window sees that it is there."""
+    SyntheticRun(layout=Layout(dp=2), num_steps=10).write(tmp_path / "r")
+    assert "profiler window" not in CliRunner().invoke(show, [str(tmp_path / "r")]).output
+    write_window(tmp_path / "r", 0)
+    shown = CliRunner().invoke(show, [str(tmp_path / "r")]).output
+    assert "1 profiler window of a rank; the newest: rank 0, from step 3 (schedule): scope analyze reads it" in shown
