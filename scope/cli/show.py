@@ -11,6 +11,8 @@ from scope.cli.options import FILE
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MAX_PROBLEMS = 5
+
 
 @click.command()
 @click.argument("run", type=FILE, help="A run directory (it holds run.json).")
@@ -27,5 +29,7 @@ def show(run: Path, *, json: bool) -> None:
     opened = open_run(run)
     state = describe_run(opened)
     click.echo(encode_json(state) if json else render_run(state), nl=json)
-    for problem in opened.problems:
+    for problem in opened.problems[:_MAX_PROBLEMS]:
         click.echo(f"scope: {problem}", err=True)
+    if len(opened.problems) > _MAX_PROBLEMS:
+        click.echo(f"scope: and {len(opened.problems) - _MAX_PROBLEMS} more problems", err=True)

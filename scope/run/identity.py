@@ -123,7 +123,7 @@ def read_tags(text: str) -> dict[str, str]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name:
-            message = f"{part!r} is no tag: write name=value"
+            message = f"{part!r} is no tag: write name=value; a comma begins the next one, so values hold none"
             raise UsageError(message)
         if not part.isprintable():
             message = f"{part!r} is no tag: it holds what is no printable text"

@@ -38,6 +38,9 @@ _FROM_KERNEL: Final = 0x80
 """si_code of a signal that the terminal sent to the whole process group."""
 _PUBLISH_END_S: Final = 20.0
 _MAX_PROBLEMS: Final = 5
+_NOT_FOUND: Final = 127
+_NOT_EXECUTABLE: Final = 126
+"""What shells end with where a command cannot be started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +189,9 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> _End
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         message = f"{command[0]}: cannot be started ({error.strerror})"
-        raise RunError(message) from error
+        problem = RunError(message)
+        problem.exit_code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+        raise problem from error
     try:
         while child.poll() is None:
             info = signal.sigtimedwait(watched, 1.0)

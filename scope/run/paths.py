@@ -64,7 +64,8 @@ def check_run_id(run_id: str) -> str:
         UsageError: It is empty, longer than 128, or has other characters than letters, digits, `.`, `_` and `-`.
     """
     if not _RUN_ID.fullmatch(run_id):
-        message = f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' or '-', a letter or digit first"
+        shown = repr(run_id) if len(run_id) <= 200 else f"{run_id[:60]!r}... ({len(run_id)} characters)"
+        message = f"{shown} is no run id: use up to 128 letters, digits, '.', '_' or '-', a letter or digit first"
         raise UsageError(message)
     return run_id
 

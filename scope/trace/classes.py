@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _MOST_NAMES: Final = 16384
 """How many names' classes are remembered: the ranks of a job run the same kernels, and searching is dear."""
 
-RULES_VERSION: Final = 4
+_HEAD, _TAIL = 1024, 256
+"""Characters of a name that are searched: what tells a kernel stands first or last, and searching is quadratic."""
+
+RULES_VERSION: Final = 5
 """Part of the key of the cache: raise it with every change of the rules."""
 
 
@@ -235,13 +238,19 @@ def _pattern(entry: object, where: str, problems: list[str]) -> Pattern | None:
 
 
 def _first(rules: tuple[tuple[str, re.Pattern[str]], ...], name: str) -> str | None:
+    name = _searched(name)
     return next((label for label, pattern in rules if pattern.search(name)), None)
+
+
+def _searched(name: str) -> str:
+    """Return what is searched of a name; no pattern matches across the cut, which is a line's end."""
+    return name if len(name) <= _HEAD + _TAIL else f"{name[:_HEAD]}\n{name[-_TAIL:]}"
 
 
 @lru_cache(maxsize=_MOST_NAMES)
 def communication_library(name: str) -> str | None:
     """Return the library that a kernel's name belongs to, or None when it names none that communicates."""
-    return _first(COMMUNICATION_LIBRARIES, name) if _ANY_LIBRARY.search(name) else None
+    return _first(COMMUNICATION_LIBRARIES, name) if _ANY_LIBRARY.search(_searched(name)) else None
 
 
 @lru_cache(maxsize=_MOST_NAMES)
@@ -254,6 +263,7 @@ def fixed_class(name: str, patterns: tuple[Pattern, ...] = (), *, is_collective:
         is_collective: The trace says that the kernel is part of a collective; only a name that is plainly no
             communication (a cast before it, the search for NaN) stands against that.
     """
+    name = _searched(name)
     for pattern in patterns:
         if pattern.expression.search(name):
             return pattern.kernel_class
@@ -297,6 +307,6 @@ def class_under(operator: str | None, name: str) -> str:
 
 def copy_kind(name: str, argument: str = "") -> str | None:
     """Return the direction of a copy, `set`, or None when neither its name nor its `kind` argument tells."""
-    if _SETS.search(name):
+    if _SETS.search(_searched(name)):
         return "set"
     return _first(_COPY_DIRECTIONS, argument) or _first(_COPY_DIRECTIONS, name)

@@ -163,9 +163,10 @@ def test_nothing_to_record_is_said(tmp_path: Path) -> None:
 
 
 def test_a_command_that_cannot_start(tmp_path: Path) -> None:
-    """A command that does not exist is one line and an exit code, no traceback."""
+    """A command that does not exist, or is no program, is one line and the exit code of a shell, no traceback."""
+    assert run(tmp_path, "/etc/passwd").returncode == 126
     done = run(tmp_path, "no-such-program-here")
-    assert done.returncode == 3
+    assert done.returncode == 127
     assert "cannot be started" in done.stderr
     assert "Traceback" not in done.stderr
 
