@@ -27,7 +27,7 @@ from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from dashboards.sources.runs import LiveRun
-    from scope.run.blackbox import BlackBoxState
+    from scope.run.blackbox import BlackBoxState, RingCall
 
 SHOWN_CALLS = 64
 
@@ -42,7 +42,7 @@ def last_states(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
             "last sign of life": _clock(box.beat_ns),
             "ended": "exception" if box.exception else "in order" if box.closed else "no",
             "last collective": _last_call(box),
-            "open collectives": sum(call.completed_ns is None for call in box.calls),
+            "not seen to end": sum(not _was_seen_to_end(call, box) for call in box.calls),
             "beat_ns": box.beat_ns,
         }
         for rank, box in sorted(boxes.items())
@@ -127,6 +127,10 @@ def draw(run: LiveRun) -> None:
         return
     say.subheader("What each rank did last")
     show_table(last_states(boxes), key="last states")
+    say.caption(
+        "A black box learns that a collective has ended with the next call of its group, or within a second: "
+        "one that was not seen to end may have ended in the rank's last second."
+    )
     draw_progress(run, boxes)
     rank = say.selectbox("Last calls of rank", sorted(boxes))
     if boxes[rank].calls:
@@ -159,8 +163,18 @@ def _last_call(box: BlackBoxState) -> str | None:
     if not box.calls:
         return None
     call = box.calls[-1]
-    state = "open" if call.completed_ns is None else "completed"
+    state = "completed" if _was_seen_to_end(call, box) else "not seen to end"
     return f"{call.operation} {call.sequence} of group {call.group}, {state}"
+
+
+def _was_seen_to_end(call: RingCall, box: BlackBoxState) -> bool:
+    """Return whether a call has completed, by its own record or by how far its group had come."""
+    if call.completed_ns is not None:
+        return True
+    # Send and recv are counted apart from what the group's numbers tell.
+    return call.operation not in {"send", "recv"} and any(
+        group.group == call.group and group.completed >= call.sequence for group in box.groups
+    )
 
 
 def _clock(instant_ns: int | None) -> str | None:

@@ -98,6 +98,7 @@ class _Reader:
                 self._check_metadata(tail)
         if head is not None:
             is_truncated = is_truncated or not tail.rstrip(WHITE + b"\0").endswith(b"}")
+        self._refuse_second_list(tail)
         metadata = _metadata(head or b"", bytes(tail))
         is_truncated = is_truncated or self.source.is_cut
         collected = self.collector.collected
@@ -136,6 +137,12 @@ class _Reader:
             return buffer[: loose.start()], buffer[loose.end() + 1 :]
         message = f"{self.source.path}: holds no traceEvents, so this is no profiler trace"
         raise NotATraceError(message)
+
+    def _refuse_second_list(self, tail: bytearray) -> None:
+        """Refuse a file with two lists of events: readers of JSON take the last one, this one has read the first."""
+        for match in islice(_LIST_KEY.finditer(tail), _MOST_LIST_KEYS):
+            if tail.startswith(b"[", match.end()) and _is_top_level(b'{"":0' + tail[: match.start()]):
+                self._refuse("holds two lists of events (traceEvents)")
 
     def _refuse(self, what: str) -> None:
         message = f"{self.source.path}: {what}, so this is no profiler trace"

@@ -106,3 +106,16 @@ def test_operators_nested_beyond_pythons_stack(tmp_path: Path) -> None:
     trace = load(write(tmp_path, [*nested, call(100, 6_000, 1), nccl]), options=UNCACHED).ranks[0]
     assert trace.ops[Ops.depth].max() == 4_999
     assert trace.collective_calls[CollectiveCalls.operation].to_list() == ["all_reduce"]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_two_lists_of_events_are_refused(tmp_path: Path, first: int) -> None:
+    """Readers of JSON take the last of two equal keys: half an answer is none. The same word deeper down is no list."""
+    records = [kernel(0, 10.0 * place, place) for place in range(3)]
+    text = f'{{"traceEvents":{json.dumps(records[:first])},"x":{{"traceEvents":[1]}}'
+    path = tmp_path / "trace.json"
+    path.write_text(text + f',"traceEvents":{json.dumps(records)}}}')
+    with pytest.raises(TraceError, match="two lists of events"):
+        load(path, options=UNCACHED)
+    path.write_text(text + ',"y":"\\"traceEvents\\":["}')
+    assert load(path, options=UNCACHED).ranks[0].quality.events_read == first
