@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.comparison import Changes, ChangeSet
+from scope.report.inert import visible
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.units import format_duration, format_ratio
 
@@ -59,7 +60,27 @@ def comparison_table(comparison: Comparison) -> ReportTable:
     """Return the median steps of both runs side by side."""
     sizes = tuple(figure(comparison, each.key) for each in STEP_COLUMNS[: -len(CHANGE_KINDS)])
     row = (*sizes, *(figure(change_set(comparison, kind), "match_rate_ratio") for kind in CHANGE_KINDS))
-    return whole_table("step", "Two runs", STEP_COLUMNS, [row], notes=comparison.warnings)
+    return whole_table(
+        "step", "Two runs", STEP_COLUMNS, [row], notes=(*describe_change(comparison), *comparison.warnings)
+    )
+
+
+def describe_change(comparison: Comparison) -> Iterator[str]:
+    """Say in a sentence how much longer or shorter a step is, and in one what changed most."""
+    before, after = comparison.before_step_ns, comparison.after_step_ns
+    if before and after is not None:
+        lengths = f"{format_duration(before)} before, {format_duration(after)} after"
+        yield f"The median step: {lengths}, {_how_much(after - before, format_ratio(abs(after - before) / before))}."
+    changes = comparison.kernels.changes
+    if changes.height:
+        largest = changes.row(0, named=True)
+        length = format_duration(abs(round(largest[Changes.delta_ns])))
+        change = _how_much(largest[Changes.delta_ns], length)
+        yield f"Changed most: {visible(largest[Changes.name])}, {change} per {comparison.unit}."
+
+
+def _how_much(difference: float, size: str) -> str:
+    return "as long" if not difference else f"{size} {'longer' if difference > 0 else 'shorter'}"
 
 
 def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
