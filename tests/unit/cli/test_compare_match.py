@@ -53,4 +53,4 @@ def test_what_neither_run_has_is_named(scope: Callable[..., Any], tmp_path: Path
     assert "Phases: none in either run." in done.err
     text = scope("compare", before, after, "--no-cache").out
     assert "Kernels: 40 us before, 50 us after." in text
-    assert "Changed most: gemm_a, 10 us longer per rank." in " ".join(text.split())
+    assert "Changed most: gemm_a, 10 us longer per rank and step." in " ".join(text.split())
