@@ -96,6 +96,11 @@ def rank_folder(run: Path, attempt: int, rank: int) -> Path:
     return attempt_folder(run, attempt) / "ranks" / f"{rank:05d}"
 
 
+def note_of_passed(request: str) -> str:
+    """Return the name of the file in a spool that says which request of this name was passed on to its ranks."""
+    return f".{request}.passed"
+
+
 def read_place(folder: Path) -> tuple[int, int] | None:
     """Return attempt and rank of a rank's folder by its path; `None` where it does not lie as in a run directory.
 

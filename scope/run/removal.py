@@ -23,6 +23,8 @@ _FILES: Final = (
     paths.REQUEST_FILE,
     paths.STACKS_REQUEST_FILE,
     LOCK_FILE,
+    paths.note_of_passed(paths.REQUEST_FILE),
+    paths.note_of_passed(paths.STACKS_REQUEST_FILE),
 )
 
 

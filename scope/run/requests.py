@@ -81,7 +81,7 @@ class Requests:
         return bool(folders)
 
     def _note(self, name: str) -> Path:
-        return self._spool / f".{name}.passed"
+        return self._spool / paths.note_of_passed(name)
 
 
 def _read(path: Path) -> bytes:

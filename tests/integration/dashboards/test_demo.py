@@ -46,7 +46,11 @@ def test_the_demo_checks_itself_and_ends(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ranks and 12 steps on all its pages" in done.stdout
     kinds = [(source.kind, source.run_id is not None) for source in find_sources([str(folder / "runs")])]
-    assert kinds == [("run", False), ("trace", True), ("run", False), ("trace", True)]
+    # On a busy machine the request may reach the two ranks in different steps: two windows then.
+    assert kinds in (
+        [("run", False), ("trace", True), ("run", False), ("trace", True)],
+        [("run", False), ("trace", True), ("trace", True), ("run", False), ("trace", True)],
+    )
     assert left_over(folder) == []
 
 

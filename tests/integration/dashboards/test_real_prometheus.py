@@ -141,7 +141,7 @@ def test_the_overview_shows_the_run_that_is_scraped(draw: Callable[[str], AppTes
     shown = {each.label: each.value for each in app.metric}
     slowest = max(float(each["value"][1]) for each in ask(server, "scope_train_step_median_seconds"))
     assert slowest == pytest.approx(0.2, rel=0.02)
-    assert shown["Step time (median)"] == format_duration(round(slowest * NS_PER_S))
+    assert shown["Largest median step of a rank"] == format_duration(round(slowest * NS_PER_S))
     drawn = [read_figure(element.proto.spec) for element in app.get("plotly_chart")]
     (steps,) = [each for each in drawn if each["layout"]["title"]["text"].startswith("Length of the last step")]
     values = [value for trace in steps["data"] for value in trace.get("y") or () if value is not None]

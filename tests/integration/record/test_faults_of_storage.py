@@ -90,7 +90,8 @@ def stop_the_publisher(recording: Recording) -> Outcome:
     publishers: list[int] = []
     with recording.end_afterwards(process):
         try:
-            recording.wait_until(lambda: recording.spooled("blackbox.bin"))
+            # Before a rank has written anything, which takes the import of torch.
+            recording.wait_until(lambda: recording.find_children(process.pid, "scope.run.publish"))
             publishers += recording.find_children(process.pid, "scope.run.publish")
             for pid in publishers:
                 os.kill(pid, signal.SIGSTOP)

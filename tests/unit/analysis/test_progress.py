@@ -192,7 +192,7 @@ def test_a_run_that_was_ended_from_outside_has_not_finished() -> None:
     ended = [replace_info(rank, ended_ns=900 * S, exit_reason="terminated by signal 15") for rank in range(2)]
     found = assess_run(ended, {}, last_step_ns=800 * S, usual_ns=S, now_ns=1_000 * S)
     words = standing_words(found, now_ns=1_000 * S)
-    assert words.startswith("ended (terminated by signal 15) at 1970-01-01 00:15:00 UTC; the last step ended ")
+    assert words.startswith("killed (terminated by signal 15) at 1970-01-01 00:15:00 UTC; the last step ended ")
 
 
 def replace_info(rank: int, **changes: object) -> RankInfo:

@@ -65,8 +65,10 @@ def test_a_published_run_equals_its_spool(tmp_path: Path) -> None:
     fresh.rename(steps)
     assert publisher.publish()
     assert (target / "steps.jsonl").read_bytes() == b"folded\n"
+    (run / "capture.request").touch()
     writer.close("finished")
     assert publisher.publish()
+    publisher.requests.close()
     publisher.remove_spool()
     assert not spool.exists()
 
