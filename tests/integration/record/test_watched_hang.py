@@ -101,11 +101,12 @@ def test_a_hang_is_told_ends_and_a_killed_rank_is_told(recording: Recording, tmp
             assert once.returncode == 1, once
             assert f"critical hang: {hang['summary']}." in once.stdout
             label = label_run(RunReader(recording.run).info())
-            assert relayed(collector, label, 1, "hang") == 1
+            # What is found reaches the spool, which the exporter reads, within a second or two.
+            recording.wait_until(lambda: relayed(collector, label, 1, "hang") == 1)
 
             (tmp_path / "gate").unlink()
             recording.wait_until(lambda: watch.told("hang", over=True))
-            assert relayed(collector, label, 1, "hang") is None
+            recording.wait_until(lambda: relayed(collector, label, 1, "hang") is None)
             assert scope("watch", recording.run, "--once").returncode == 0
 
             os.kill(read_rank_info(recording.rank(1)).pid, signal.SIGKILL)
