@@ -134,7 +134,7 @@ def _judge(watched: Watched, kind: str, summary: str, **more: Any) -> Verdict:
 
 def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> list[Verdict]:
     if watched.failures and not watched.state.is_live:
-        return [_judge_exception(watched, ())]
+        return [*_find_silent_before_failures(watched), _judge_exception(watched, ())]
     if watched.state.standing == "ended without a goodbye":
         ranks = watched.state.open_ranks
         summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
@@ -150,6 +150,23 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
     if raised:
         found.append(_judge_exception(watched, raised))
     return found
+
+
+def _find_silent_before_failures(watched: Watched) -> list[Verdict]:
+    """Return the ranks that fell silent before the first exception: others raise when one of them is killed."""
+    first = watched.failures[0].time_ns
+    raised = {failure.rank for failure in watched.failures}
+    ranks = tuple(
+        info.rank
+        for info in watched.infos
+        if info.rank in watched.state.open_ranks
+        and info.rank not in raised
+        and max(find_signs(info, watched.boxes.get(info.rank)), default=first) < first
+    )
+    if not ranks:
+        return []
+    summary = f"{describe_ranks(list(ranks))} ended without a goodbye before others raised"
+    return [_judge(watched, "crash", summary, ranks=ranks, action=_LOOK_FOR_END)]
 
 
 def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
