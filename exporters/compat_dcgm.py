@@ -2,9 +2,8 @@
 
 Values are in DCGM's units: percent, MiB, MHz, millijoules. `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` is left out on purpose:
 it is called a counter and is a rate in an unnamed unit. The traffic gauges here are true rates in bytes a second.
-Encoder and decoder are not read, so `DCGM_FI_DEV_ENC_UTIL` and `DEC_UTIL` are not given. Of a MIG GPU, each GPU
-instance has its own PROF_* series with GPU_I_PROFILE and GPU_I_ID (empty for a GPU that is not split, which is no label
-at all); what belongs to the whole GPU stands once.
+Of a MIG GPU, each GPU instance has its own PROF_* series with GPU_I_PROFILE and GPU_I_ID (empty for a GPU that is not
+split, which is no label at all); what belongs to the whole GPU stands once.
 """
 
 from __future__ import annotations
@@ -58,14 +57,12 @@ def _watts(attribute: str) -> Take:
     return take
 
 
-def _utilization(reading: GpuReading) -> Value | None:
-    ratio = reading.utilization_ratio
-    return None if ratio is None else round(ratio * _PERCENT)
+def _percent(attribute: str) -> Take:
+    def take(reading: GpuReading) -> Value | None:
+        ratio: float | None = getattr(reading, attribute)
+        return None if ratio is None else round(ratio * _PERCENT)
 
-
-def _memory_utilization(reading: GpuReading) -> Value | None:
-    ratio = reading.memory_utilization_ratio
-    return None if ratio is None else round(ratio * _PERCENT)
+    return take
 
 
 def _activity_metric(name: str, text: str) -> Metric:
@@ -73,8 +70,13 @@ def _activity_metric(name: str, text: str) -> Metric:
 
 
 _TABLE: Final[tuple[tuple[Metric, Take], ...]] = (
-    (_metric("DEV_GPU_UTIL", "gauge", "GPU utilization (in %)."), _utilization),
-    (_metric("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."), _memory_utilization),
+    (_metric("DEV_GPU_UTIL", "gauge", "GPU utilization (in %)."), _percent("utilization_ratio")),
+    (
+        _metric("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."),
+        _percent("memory_utilization_ratio"),
+    ),
+    (_metric("DEV_ENC_UTIL", "gauge", "Encoder utilization (in %)."), _percent("encoder_ratio")),
+    (_metric("DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."), _percent("decoder_ratio")),
     (_metric("DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."), _scaled("sm_clock_hz", _MHZ)),
     (_metric("DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz)."), _scaled("memory_clock_hz", _MHZ)),
     (_metric("DEV_GPU_TEMP", "gauge", "GPU temperature (in C)."), lambda r: r.temperature_celsius.get("core")),

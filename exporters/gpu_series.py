@@ -131,7 +131,7 @@ class GpuSeries:
 def add_basics(series: SeriesSet, reading: GpuReading, labels: Labels) -> None:
     """Add utilization, memory, power, clocks and temperatures."""
     series.add(m.GPU_UTILIZATION, labels, reading.utilization_ratio)
-    for attribute, metric in m.GPU_MEMORY.items():
+    for attribute, metric in (m.GPU_VIDEO | m.GPU_MEMORY).items():
         series.add(metric, labels, getattr(reading, attribute))
     for metric, milli in (
         (m.GPU_POWER, reading.power_mw),

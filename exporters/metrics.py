@@ -62,6 +62,12 @@ GPU_UP: Final = _gauge("gpu_up", "1 when the GPU answers, 0 when it is lost or s
 GPU_UTILIZATION: Final = _gauge(
     "gpu_utilization_ratio", "Share of the last 1/6 to 1 s in which a kernel was resident (not how busy it was).", *GPU
 )
+GPU_VIDEO: Final = {
+    f"{engine}_ratio": _gauge(
+        f"gpu_{engine}_utilization_ratio", f"Share of its own window in which the video {engine} worked.", *GPU
+    )
+    for engine in ("encoder", "decoder")
+}
 GPU_ACTIVITY: Final = {
     name: _gauge(f"gpu_{metric}_ratio", text + " (GPM, Hopper and later).", *GPU, "mig")
     for name, metric, text in (

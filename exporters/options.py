@@ -20,8 +20,8 @@ _DESCRIPTION: Final = (
     """Serve this node's GPUs, links, NICs, storage, and the training runs of its ranks to Prometheus."""
 )
 _EPILOG: Final = """
-A node with 8 GPUs of 18 links, 8 NICs and 8 ranks makes about 2,850 series; --compat dcgm adds about 300 and
---compat node-exporter about 310. Per collector: gpu at most 102 a GPU, 25 of them XID counters that exist before the
+A node with 8 GPUs of 18 links, 8 NICs and 8 ranks makes about 2,850 series; --compat dcgm adds about 320 and
+--compat node-exporter about 310. Per collector: gpu at most 104 a GPU, 25 of them XID counters that exist before the
 first event, and 3 a MIG instance; gpm 8 a GPU or MIG instance; nvlink 7 a link, 5 a GPU for its errors by kind, 8 a GPU
 for its place behind switches, and one a kind of error that a link ever had; NVLink 5 adds 1 a link and 21 a GPU, and
 one a bin of error correction that a link ever used (at most 15); 6 a link between GPU and CPU (Grace); rdma 4 a port
@@ -29,11 +29,11 @@ and one a counter file (at most 128); affinity one a pair of GPU and NIC; net 11
 driver; nfs 8 a mount and 7 an operation; host at most 32; training about 30 a rank and at most 5 a pair of operation
 and axis. Nothing that grows without end (process, kernel, step, name of a run) is a label, and every list has a cap.
 
---compat dcgm gives what dcgm-exporter counts by default, but not ENC_UTIL and DEC_UTIL, the vGPU licence, and
-PCIE_*_THROUGHPUT and NVLINK_BANDWIDTH_TOTAL, which are rates that are called counters (PROF_PCIE_*_BYTES and
-PROF_NVLINK_*_BYTES are given); of a MIG instance, the PROF_* ratios. --compat node-exporter gives node_infiniband_*,
-node_ethtool_* of pauses and faults, and node_mountstats_nfs_* of READ, WRITE, COMMIT, GETATTR, OPEN and LOOKUP and of
-all connections of a mount together, without label mountaddr; of other collectors nothing.
+--compat dcgm gives what dcgm-exporter counts by default, but not the vGPU licence, and PCIE_*_THROUGHPUT and
+NVLINK_BANDWIDTH_TOTAL, which are rates that are called counters (PROF_PCIE_*_BYTES and PROF_NVLINK_*_BYTES are given);
+of a MIG instance, the PROF_* ratios. --compat node-exporter gives node_infiniband_*, node_ethtool_* of pauses and
+faults, and node_mountstats_nfs_* of READ, WRITE, COMMIT, GETATTR, OPEN and LOOKUP and of all connections of a mount
+together, without label mountaddr; of other collectors nothing.
 
 No root is needed: NVML, sysfs, proc and driver counters are readable by everybody. CAP_SYSLOG adds XIDs from the
 kernel's log where dmesg is restricted; seeing other users' processes adds the job of a GPU (--collectors jobs). Spools

@@ -192,6 +192,8 @@ class GpuReading(msgspec.Struct, array_like=True):
         c2c: One reading a C2C link.
         fabric: Place in the NVLink fabric; None for a GPU that belongs to none.
         memory_utilization_ratio: Share of the same time in which memory was read or written.
+        encoder_ratio: Share of the time of its own window in which the video encoder worked.
+        decoder_ratio: The same of the video decoder.
     """
 
     identity: GpuIdentity
@@ -231,6 +233,8 @@ class GpuReading(msgspec.Struct, array_like=True):
     c2c: list[C2cReading] = []
     fabric: FabricReading | None = None
     memory_utilization_ratio: float | None = None
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
 
 
 class XidEvent(msgspec.Struct, frozen=True, array_like=True):

@@ -70,6 +70,11 @@ _GROUPED_FIELDS: Final = {
     **{name: ("pcie_errors", kind, "counter32") for name, kind in PCIE_ERRORS.items()},
 }
 
+_VIDEO_CALLS: Final = {
+    "encoder_ratio": "nvmlDeviceGetEncoderUtilization",
+    "decoder_ratio": "nvmlDeviceGetDecoderUtilization",
+}
+
 
 class GpuReader:
     """Reads one GPU again and again.
@@ -197,6 +202,11 @@ class GpuReader:
             reading.utilization_ratio = used.gpu / 100
         if used is not None and self._sane(used.memory, "utilization_percent", "memory utilization", problems):
             reading.memory_utilization_ratio = used.memory / 100
+        for attribute, call in _VIDEO_CALLS.items():
+            # Percent, and the length of its window.
+            busy = self._ask(call, problems)
+            if busy is not None and self._sane(busy[0], "utilization_percent", call, problems):
+                setattr(reading, attribute, busy[0] / 100)
         self._read_memory(reading, problems)
         if reading.power_mw is None:
             reading.power_mw = self._number("nvmlDeviceGetPowerUsage", "power_mw", problems)

@@ -303,6 +303,17 @@ int nvmlDeviceGetUtilizationRates(void *device, unsigned *to) {
   return SUCCESS;
 }
 
+#define VIDEO_CALL(function)                                    \
+  int function(void *device, unsigned *busy, unsigned *period) { \
+    ANSWER(device, #function);                                   \
+    *busy = (unsigned)integer(answer, 0);                        \
+    *period = (unsigned)integer(answer, 1);                      \
+    return SUCCESS;                                              \
+  }
+
+VIDEO_CALL(nvmlDeviceGetEncoderUtilization)
+VIDEO_CALL(nvmlDeviceGetDecoderUtilization)
+
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *to) {
   ANSWER(device, "nvmlDeviceGetMemoryInfo");
   for (int i = 0; i < 3; i++) to[i] = integer(answer, i); /* total, free, used */

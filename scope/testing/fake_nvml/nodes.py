@@ -105,6 +105,10 @@ def _add_basics(script: Script, gpu: int, kind: Generation) -> None:
     script.set(
         f"{name}.nvmlDeviceGetMemoryInfo_v2", kind.memory_bytes, kind.memory_bytes - used - reserved, used, reserved
     )
+    # No GPU that is made for training alone has had a video encoder since Ampere.
+    script.set(f"{name}.nvmlDeviceGetDecoderUtilization", 20 + gpu, 1_000_000)
+    if kind.name == GENERATIONS["volta"].name:
+        script.set(f"{name}.nvmlDeviceGetEncoderUtilization", 30 + gpu, 1_000_000)
     script.set(f"{name}.nvmlDeviceGetPowerUsage", 400_000 + gpu)
     script.set(f"{name}.nvmlDeviceGetEnforcedPowerLimit", 700_000)
     script.set(f"{name}.nvmlDeviceGetClockInfo.1", 1_980)

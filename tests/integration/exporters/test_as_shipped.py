@@ -118,6 +118,7 @@ def make_full_gpus(path: Path) -> Any:
     """Write a Grace and a Hopper that tell everything that NVML has for such GPUs, and a Hopper that is split."""
     script = make_node(path, generation=["grace", "hopper", "hopper"])
     for gpu in range(3):
+        script.set(f"g{gpu}.nvmlDeviceGetEncoderUtilization", 1, 1_000_000)
         for name in (*THROTTLE_TIMES, *PCIE_ERRORS, *ECC_TOTALS):
             script.field(gpu, getattr(pynvml, f"NVML_FI_DEV_{name}"), 1)
         for kind, scope, place in itertools.product(range(2), range(2), ECC_LOCATIONS):

@@ -190,6 +190,8 @@ def test_dcgm_names_have_dcgm_units(start_exporter: Callable[..., Any], tmp_path
     labels = {"gpu": "1", "Hostname": os.uname().nodename, "pci_bus_id": "00000000:11:00.0", "device": "nvidia1"}
     value = exporter.value
     assert value("DCGM_FI_DEV_GPU_UTIL", **labels) == 91
+    assert value("DCGM_FI_DEV_DEC_UTIL", **labels) == 21
+    assert value("DCGM_FI_DEV_ENC_UTIL", **labels) is None
     assert value("DCGM_FI_DEV_FB_USED", **labels) == 2_048
     assert value("DCGM_FI_DEV_FB_TOTAL", **labels) == 81_920
     assert value("DCGM_FI_DEV_SM_CLOCK", **labels) == 1_980

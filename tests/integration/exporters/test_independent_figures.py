@@ -74,6 +74,7 @@ def expect_gpu(gpu: int) -> dict[Key, float]:
     found = {
         key("scope_gpu_up", **own): 1,
         key("scope_gpu_utilization_ratio", **own): (90 + min(gpu, 9)) / 100,
+        key("scope_gpu_decoder_utilization_ratio", **own): (20 + gpu) / 100,
         key("scope_gpu_memory_total_bytes", **own): total,
         key("scope_gpu_memory_used_bytes", **own): used,
         key("scope_gpu_memory_reserved_bytes", **own): reserved,
@@ -103,6 +104,9 @@ def expect_gpu(gpu: int) -> dict[Key, float]:
             "system_reboot",
         ):  # fmt: skip
             found[key("scope_gpu_recovery_action", **own, action=action)] = int(action == "none")
+    if KINDS[gpu] == "volta":
+        # The others are made for computing and have no encoder.
+        found[key("scope_gpu_encoder_utilization_ratio", **own)] = (30 + gpu) / 100
     for reason, number in times.items():
         found[key("scope_gpu_throttle_seconds_total", **own, reason=reason)] = number
     for reason in (

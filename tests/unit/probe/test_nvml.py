@@ -93,6 +93,22 @@ def test_what_a_generation_lacks_is_absent(
     assert gpu.state == "ok"
 
 
+def test_video_engines_are_told_where_there_are_any(open_node: Open) -> None:
+    """Percent become ratios; a GPU without an encoder has no figure of it, and 101 % is refused."""
+    script, probe = open_node("volta")
+    gpu = probe.read(Problems("gpu"))[1]
+    assert (gpu.encoder_ratio, gpu.decoder_ratio) == (0.31, 0.21)
+    script.remove("g1.nvmlDeviceGetEncoderUtilization")
+    script.set("g1.nvmlDeviceGetDecoderUtilization", 101, 1_000_000)
+    change(script)
+    problems = Problems("gpu")
+    gpu = probe.read(problems)[1]
+    assert (gpu.encoder_ratio, gpu.decoder_ratio) == (None, None)
+    assert [(found.error, found.where) for found in problems.found] == [
+        ("implausible", "gpu 1 nvmlDeviceGetDecoderUtilization")
+    ]
+
+
 def test_gpm_percent_becomes_a_ratio_over_the_window(open_node: Open) -> None:
     """GPM gives percent; the first sample has no window and so no activity."""
     script, probe = open_node("hopper")
