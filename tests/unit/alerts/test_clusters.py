@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
+from alert_cases import CASES
+from alert_cases.series import RANK, RANK1, STEP_S, Case, grow
+from promtool import ask_promtool, make_check, make_test, rules_for
 
 from dashboards.alerts.generate import build_groups
 from dashboards.alerts.grafana import render_dashboard
@@ -18,34 +16,15 @@ from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
 from dashboards.alerts.training_rules import RECORDINGS
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def load_cases() -> Any:
-    """Load the table of cases, which lies beside this file."""
-    specification = importlib.util.spec_from_file_location("cluster_cases", Path(__file__).with_name("cases.py"))
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["cluster_cases"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-cases = load_cases()
 OF_A_RUN = {"ScopeStepRegression", "ScopeImposedWait", "ScopeVerdict", "ScopeDataloaderBound", "ScopeGoodputLow"}
 """Alerts on a run as a whole, whoever scrapes its nodes."""
-GROUPS = build_groups(choose_values(SETTINGS, []), interval=f"{cases.STEP_S}s")
+INTERVAL = f"{STEP_S}s"
+GROUPS = build_groups(choose_values(SETTINGS, []), interval=INTERVAL)
 JOINS = re.compile(r"\bby \(|\bon \(| and | or | unless | / |group_left|(?<!\{)[<>] \S*scope_")
-
-
-def rules_for(alert: str) -> list[dict[str, Any]]:
-    """Return an alert, after the recording rules that it reads."""
-    recordings, *others = GROUPS
-    rules = [rule for group in others for rule in group["rules"] if rule["alert"] == alert]
-    wanted = [rule for rule in recordings["rules"] if any(rule["record"] in other["expr"] for other in rules)]
-    return [*wanted, *rules]
-
-
-JOINING = [case for case in cases.CASES if any(JOINS.search(rule["expr"]) for rule in rules_for(case.alert))]
+JOINING = [case for case in CASES if any(JOINS.search(rule["expr"]) for rule in rules_for(case.alert, GROUPS))]
 
 
 def within(series: dict[str, str], cluster: str, job: str) -> dict[str, str]:
@@ -60,36 +39,13 @@ def within(series: dict[str, str], cluster: str, job: str) -> dict[str, str]:
 
 def count_by_cluster(alert: str, minute: int, expected: dict[str, int]) -> dict[str, Any]:
     """Return a promtool check: so many instances fire in each cluster, and none in another one."""
-    return {
-        "expr": f'count by (cluster) (ALERTS{{alertname="{alert}",alertstate="firing"}})',
-        "eval_time": f"{minute}m",
-        "exp_samples": [{"labels": f'{{cluster="{name}"}}', "value": count} for name, count in expected.items()],
-    }
-
-
-def ask_promtool(folder: Path, rules: list[dict[str, Any]], tests: list[tuple[dict[str, str], dict[str, Any]]]) -> None:
-    """Let promtool judge sets of series, each with one check."""
-    groups = [{"name": "all", "interval": f"{cases.STEP_S}s", "rules": rules}]
-    (folder / "rules.yml").write_text(yaml.safe_dump({"groups": groups}))
-    made = [
-        {
-            "interval": f"{cases.STEP_S}s",
-            "input_series": [{"series": key, "values": values} for key, values in series.items()],
-            "promql_expr_test": [check],
-        }
-        for series, check in tests
-    ]
-    plan = {"rule_files": ["rules.yml"], "evaluation_interval": f"{cases.STEP_S}s", "tests": made}
-    (folder / "test.yml").write_text(yaml.safe_dump(plan))
-    command = ["promtool", "test", "rules", "test.yml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "err" not in done.stderr, done.stderr
+    question = f'count by (cluster) (ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    return make_check(question, minute, {f'{{cluster="{name}"}}': count for name, count in expected.items()})
 
 
 @pytest.mark.system("promtool")
 @pytest.mark.parametrize("case", JOINING, ids=lambda case: case.alert)
-def test_equal_names_in_two_clusters_and_two_jobs(case: Any, tmp_path: Path) -> None:
+def test_equal_names_in_two_clusters_and_two_jobs(case: Case, tmp_path: Path) -> None:
     """A fault fires in its own cluster and job alone, and a cluster that is well neither hides nor borrows it."""
     jobs = 1 if case.alert in OF_A_RUN or any('job="' in key for key in case.fires) else 2
     everywhere: dict[str, str] = {}
@@ -98,11 +54,12 @@ def test_equal_names_in_two_clusters_and_two_jobs(case: Any, tmp_path: Path) -> 
             everywhere |= within(case.fires, cluster, job)
     count: int = jobs * case.count
     counts = {"c1": count, "c2": count}
-    tests = [(everywhere, count_by_cluster(case.alert, case.at_minute, counts))]
+    tests = [make_test(everywhere, [count_by_cluster(case.alert, case.at_minute, counts)], interval=INTERVAL)]
     for quiet in case.quiet:
         series = within(case.fires, "c1", "a") | within(quiet, "c2", "a")
-        tests.append((series, count_by_cluster(case.alert, case.at_minute, {"c1": case.count})))
-    ask_promtool(tmp_path, rules_for(case.alert), tests)
+        check = count_by_cluster(case.alert, case.at_minute, {"c1": case.count})
+        tests.append(make_test(series, [check], interval=INTERVAL))
+    ask_promtool(tmp_path, rules_for(case.alert, GROUPS), tests, interval=INTERVAL)
 
 
 def test_the_rules_that_join_are_known() -> None:
@@ -145,12 +102,12 @@ def test_a_rank_that_two_jobs_scrape_counts_once(record: str, metric: str, label
     """Two ranks of 40 a second make 80 in each cluster, not 160."""
     rules = [{"record": rule.name, "expr": rule.expression} for rule in RECORDINGS if rule.name == record]
     series = {
-        key: cases.grow(RATE)
+        key: grow(RATE)
         for cluster in ("c1", "c2")
         for job in ("a", "b")
-        for rank in (cases.RANK, cases.RANK1)
+        for rank in (RANK, RANK1)
         for key in within({f"{metric}{{{rank},{labels}}}".replace(",}", "}"): ""}, cluster, job)
     }
-    samples = [{"labels": f'{{cluster="{cluster}"}}', "value": 2 * RATE} for cluster in ("c1", "c2")]
-    check = {"expr": f"sum by (cluster) ({record})", "eval_time": "20m", "exp_samples": samples}
-    ask_promtool(tmp_path, rules, [(series, check)])
+    expected = {f'{{cluster="{cluster}"}}': 2 * RATE for cluster in ("c1", "c2")}
+    check = make_check(f"sum by (cluster) ({record})", 20, expected)
+    ask_promtool(tmp_path, rules, [make_test(series, [check], interval=INTERVAL)], interval=INTERVAL)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import yaml
+from promtool import ask_promtool, count_firing, make_test, rules_for
 
 from dashboards.alerts.generate import build_groups
 from dashboards.alerts.model import choose_values
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system("promtool")
 
+INTERVAL = "1m"
 HOUR = 60
 DAY = 24 * HOUR
 PORT = 'instance="n1",device="mlx5_0",port="1"'
@@ -25,30 +25,9 @@ MEDIAN = 'scope_train_step_median_seconds{instance="n1",run="r",rank="0"}'
 
 def check(folder: Path, alert: str, series: dict[str, str], expected: dict[int, int], *given: str) -> None:
     """Let promtool say whether an alert fires so often at each minute."""
-    recordings, *others = build_groups(choose_values(SETTINGS, list(given)), interval="1m")
-    rules = [rule for group in others for rule in group["rules"] if rule["alert"] == alert]
-    wanted = [rule for rule in recordings["rules"] if any(rule["record"] in other["expr"] for other in rules)]
-    groups = [{**recordings, "rules": [*wanted, *rules]}]
-    (folder / "rules.yml").write_text(yaml.safe_dump({"groups": groups}))
-    question = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
-    checks: list[dict[str, Any]] = [
-        {
-            "expr": question,
-            "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": "{}", "value": count}] if count else [],
-        }
-        for minute, count in expected.items()
-    ]
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": key, "values": values} for key, values in series.items()],
-        "promql_expr_test": checks,
-    }
-    plan = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
-    (folder / "test.yml").write_text(yaml.safe_dump(plan))
-    command = ["promtool", "test", "rules", "test.yml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    groups = build_groups(choose_values(SETTINGS, list(given)), interval=INTERVAL)
+    checks = [count_firing(alert, minute, count) for minute, count in expected.items()]
+    ask_promtool(folder, rules_for(alert, groups), [make_test(series, checks, interval=INTERVAL)], interval=INTERVAL)
 
 
 def up_then_down(good: float, bad: float, *, after: int, lasting: int) -> str:

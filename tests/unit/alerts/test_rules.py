@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from alert_cases import CASES
+from alert_cases.series import LENGTH, STEP_S, Case
+from promtool import ask_promtool, count_firing, make_test, rules_for
 
 from dashboards.alerts.__main__ import main
 from dashboards.alerts.generate import (
@@ -29,43 +30,15 @@ from exporters import metrics, training_series
 from exporters.series import Metric
 from scope.errors import UsageError
 
-
-def load_cases() -> Any:
-    """Load the table of cases, which lies beside this file."""
-    specification = importlib.util.spec_from_file_location("alert_cases", Path(__file__).with_name("cases.py"))
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["alert_cases"] = module
-    specification.loader.exec_module(module)
-    return module
-
-
-cases = load_cases()
 FOLDER = Path(metrics.__file__).parent.parent / "dashboards" / "alerts"
 DEFAULTS = choose_values(SETTINGS, [])
-
-
-def count_firing(alert: str, minute: int, expected: int) -> dict[str, Any]:
-    """Return a promtool test: so many instances of an alert fire at a time."""
-    samples = [{"labels": "{}", "value": expected}] if expected else []
-    expression = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
-    return {"expr": expression, "eval_time": f"{minute}m", "exp_samples": samples}
-
-
-def make_test(name: str, series: dict[str, str], checks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one promtool test group."""
-    return {
-        "name": name,
-        "interval": f"{cases.STEP_S}s",
-        "input_series": [{"series": key, "values": values} for key, values in series.items()],
-        "promql_expr_test": checks,
-    }
+INTERVAL = f"{STEP_S}s"
+GROUPS = build_groups(DEFAULTS, interval=INTERVAL)
 
 
 def die(values: str, minute: int) -> str:
     """Return the series up to a time, and then nothing: the exporter is dead."""
-    kept = minute * 60 // cases.STEP_S
+    kept = minute * 60 // STEP_S
     head = values.split(" ")[0]
     number = re.fullmatch(r"(.+)x\d+", head)
     assert number is not None
@@ -77,8 +50,8 @@ def die(values: str, minute: int) -> str:
         second = rest.split(" ")[-1].rpartition("x")[0]
         middle = rest.split(" ")[:-1]
         left = max(1, kept - first - len(middle))
-        return " ".join([head, *middle, f"{second}x{left}", "stale", f"_x{cases.LENGTH}"])
-    return f"{number[1]}x{kept} stale _x{cases.LENGTH}"
+        return " ".join([head, *middle, f"{second}x{left}", "stale", f"_x{LENGTH}"])
+    return f"{number[1]}x{kept} stale _x{LENGTH}"
 
 
 def with_gap(values: str) -> str:
@@ -86,47 +59,40 @@ def with_gap(values: str) -> str:
     return f"_x20 {values}"
 
 
-def make_tests(case: Any) -> list[dict[str, Any]]:
+def make_tests(case: Case) -> list[dict[str, Any]]:
     """Return the five kinds of tests of one alert."""
     late = case.at_minute + 20
-    fire = make_test("fire", case.fires, [count_firing(case.alert, case.at_minute, case.count)])
-    absent = make_test("absent", {}, [count_firing(case.alert, case.at_minute, 0)])
-    quiet = [
-        make_test(f"quiet {number}", series, [count_firing(case.alert, minute, 0) for minute in (case.at_minute, late)])
-        for number, series in enumerate(case.quiet)
-    ]
     reset = case.reset or {key: with_gap(values) for key, values in case.quiet[0].items()}
-    calm = make_test("reset", reset, [count_firing(case.alert, minute, 0) for minute in range(40, 80, 2)])
     dead = {key: die(values, case.at_minute + 5) for key, values in case.fires.items()}
-    stale = make_test("stale", dead, [count_firing(case.alert, late, 0)])
-    return [fire, absent, *quiet, calm, stale]
+    plans: list[tuple[str, dict[str, str], dict[int, int]]] = [
+        ("fire", case.fires, {case.at_minute: case.count}),
+        ("absent", {}, {case.at_minute: 0}),
+        *((f"quiet {number}", series, {case.at_minute: 0, late: 0}) for number, series in enumerate(case.quiet)),
+        ("reset", reset, dict.fromkeys(range(40, 80, 2), 0)),
+        ("stale", dead, {late: case.count_when_dead}),
+    ]
+    return [
+        make_test(
+            series,
+            [count_firing(case.alert, minute, count) for minute, count in expected.items()],
+            interval=INTERVAL,
+            name=name,
+        )
+        for name, series, expected in plans
+    ]
 
 
 def test_every_alert_has_its_case() -> None:
     """No alert goes untested, and none is tested that does not exist."""
-    assert sorted(case.alert for case in cases.CASES) == sorted(alert.name for alert in ALERTS)
-    assert all(case.quiet for case in cases.CASES)
-
-
-def groups_for(alert: str) -> list[dict[str, Any]]:
-    """Return the recording rules and one alert: promtool evaluates every rule of its file at every step."""
-    recordings, *others = build_groups(DEFAULTS, interval=f"{cases.STEP_S}s")
-    rules = [rule for group in others for rule in group["rules"] if rule["alert"] == alert]
-    wanted = [rule for rule in recordings["rules"] if any(rule["record"] in other["expr"] for other in rules)]
-    return [{**recordings, "rules": [*wanted, *rules]}]
+    assert sorted(case.alert for case in CASES) == sorted(alert.name for alert in ALERTS)
+    assert all(case.quiet for case in CASES)
 
 
 @pytest.mark.system("promtool")
-@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.alert)
-def test_fire_quiet_absent_reset_stale(case: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
+def test_fire_quiet_absent_reset_stale(case: Case, tmp_path: Path) -> None:
     """The alert fires on its fault and on nothing else."""
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": groups_for(case.alert)}))
-    plan = {"rule_files": ["rules.yml"], "evaluation_interval": f"{cases.STEP_S}s", "tests": make_tests(case)}
-    (tmp_path / "test.yml").write_text(yaml.safe_dump(plan))
-    done = subprocess.run(
-        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ask_promtool(tmp_path, rules_for(case.alert, GROUPS), make_tests(case), interval=INTERVAL)
 
 
 @pytest.mark.system("promtool")
