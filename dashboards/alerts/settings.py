@@ -7,7 +7,12 @@ from typing import Final
 from dashboards.alerts.model import Setting
 
 SETTINGS: Final = (
-    Setting("remember", 604_800, "seconds", "How long it is remembered what a node had: GPUs, NVLinks, active ports."),
+    Setting(
+        "remember", 604_800, "seconds", "How long it is known what a node had: GPUs, NVLinks, active ports, Scope."
+    ),
+    Setting(
+        "remember_target", 86_400, "seconds", "How long an exporter is missed that service discovery no longer names."
+    ),
     Setting("xid_window", 600, "seconds", "How long after a critical XID the alert fires."),
     Setting("stale_after", 60, "seconds", "Age of the last sample from which a node counts as blind."),
     Setting(

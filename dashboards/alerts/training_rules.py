@@ -22,13 +22,21 @@ EXPORTER_ALERTS: Final = (
     Alert(
         "ScopeExporterDown",
         "scope-exporter",
-        'up{job="scope"} == 0',
+        # Whatever its job is called, a target that ever gave this series is one of ours; of one that never answered
+        # the name of its job must tell.
+        "up == 0 and on (cluster, job, instance) scope:exporter:last_timestamp "
+        'or up{job=~"(.+[-_/])?scope([-_/].+)?"} == 0 '
+        "or scope:exporter:last_timestamp > time() - $remember_target unless on (cluster, job, instance) up",
         "5m",
         "warning",
         "The exporter of {{ $labels.instance }} does not answer",
-        "Prometheus cannot scrape it.",
-        "The node, its network or the exporter is down.",
-        "systemctl status scope-exporter on the node.",
+        "Prometheus cannot scrape it, or service discovery no longer names it.",
+        "The node, its network or the exporter is down. Kubernetes takes a node that is not ready out of service "
+        "discovery; an exporter that is gone from there is told of for the time of setting remember_target (1 day by "
+        "default). One that never answered is known by its job alone, when that is called scope, scope-exporter or "
+        "monitoring/scope.",
+        "systemctl status scope-exporter on the node, or kubectl -n scope get pods -o wide. Where a node was taken "
+        "out, or its job renamed, on purpose: silence it, or lower remember_target.",
     ),
     Alert(
         "ScopeCollectorDown",
@@ -221,6 +229,12 @@ RECORDINGS: Final = (
         "scope:gpus:count",
         "count by (cluster, job, instance) (scope_gpu_info)",
         "GPUs that a node shows, also lost ones.",
+    ),
+    Recording(
+        "scope:exporter:last_timestamp",
+        "max by (cluster, job, instance) (time() + 0 * scope_exporter_build_info) "
+        "or last_over_time(scope:exporter:last_timestamp[1h]) > time() - $remember",
+        "When an exporter last answered, for as long as that is remembered.",
     ),
     Recording(
         "scope:nvlink_up:last_timestamp",

@@ -71,6 +71,22 @@ def test_a_site_remembers_for_less(tmp_path: Path) -> None:
     check(tmp_path, "ScopeNvlinkDown", series, {2 * HOUR: 1, 5 * HOUR: 0}, "remember=7200")
 
 
+BUILD = 'scope_exporter_build_info{instance="n1",job="pods",version="1"}'
+UP = 'up{instance="n1",job="pods"}'
+
+
+def test_an_exporter_that_stays_down(tmp_path: Path) -> None:
+    """It is known for what it was after days too, and the alert ends when it answers again."""
+    series = {BUILD: f"1x{HOUR} stale _x{2 * DAY} 1x{DAY}", UP: f"1x{HOUR} 0x{2 * DAY} 1x{DAY}"}
+    check(tmp_path, "ScopeExporterDown", series, {30: 0, 90: 1, DAY: 1, 2 * DAY: 1, 2 * DAY + 3 * HOUR: 0})
+
+
+def test_an_exporter_that_is_no_target_any_more(tmp_path: Path) -> None:
+    """It is missed for a day: a node that is taken out on purpose is not told of for ever."""
+    gone = f"1x{HOUR} stale _x{3 * DAY}"
+    check(tmp_path, "ScopeExporterDown", {BUILD: gone, UP: gone}, {30: 0, 90: 1, DAY: 1, DAY + 2 * HOUR: 0})
+
+
 @pytest.mark.parametrize("left", [0, 1])
 def test_gpus_that_stay_away(tmp_path: Path, left: int) -> None:
     """A node that lost one of its two GPUs, or both with the driver, is told of for as long as remember says."""
