@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from dashboards.sources.prometheus import Prometheus, Series
 
 POINTS: Final = 200
+# Clusters may have nodes of one name; a node that two jobs scrape is one node.
+_GPU: Final = ("cluster", "instance", "gpu")
+_PORT: Final = ("cluster", "instance", "device", "port")
+_DEVICE: Final = ("cluster", "instance", "device")
+_NVLINKS: Final = "max by (cluster, instance, gpu, link, version) (scope_nvlink_info)"
 _DATA: Final = '{layer="data"}'
 
 
@@ -42,8 +47,8 @@ class LinkKind:
 
 
 def name_of(series: Series, labels: Sequence[str]) -> str:
-    """Return the name of a link."""
-    return " ".join(series.labels.get(label, "") for label in labels)
+    """Return the name of a link; where there are no clusters, it begins with the node."""
+    return " ".join(series.labels.get(label, "") for label in labels).lstrip()
 
 
 def nvlink_capacities(server: Prometheus) -> dict[str, float]:
@@ -57,8 +62,8 @@ def nvlink_capacities(server: Prometheus) -> dict[str, float]:
 
 def _nvlink_versions(server: Prometheus) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = {}
-    for each in server.query("scope_nvlink_info"):
-        found.setdefault(name_of(each, ("instance", "gpu")), Counter())[each.labels.get("version", "")] += 1
+    for each in server.query(_NVLINKS):
+        found.setdefault(name_of(each, _GPU), Counter())[each.labels.get("version", "")] += 1
     return found
 
 
@@ -71,10 +76,9 @@ def _nvlink_of(version: str) -> int:
 
 def pcie_capacities(server: Prometheus) -> dict[str, float]:
     """Return the payload capacity of each GPU's PCIe link at its largest generation and width."""
-    labels = ("instance", "gpu")
-    lanes = _rates("scope_pcie_link_width_max", labels)(server)
+    lanes = _rates("scope_pcie_link_width_max", _GPU)(server)
     found: dict[str, float] = {}
-    for name, generation in _rates("scope_pcie_link_generation_max", labels)(server).items():
+    for name, generation in _rates("scope_pcie_link_generation_max", _GPU)(server).items():
         rate = pcie_payload_bytes_per_s(int(generation), num_lanes=int(lanes.get(name, 0)))
         if rate:
             found[name] = float(rate)
@@ -88,35 +92,42 @@ def _rates(expression: str, labels: Sequence[str]) -> Callable[[Prometheus], dic
     return ask
 
 
-_GPU: Final = ("instance", "gpu")
-_PORT: Final = ("instance", "device", "port")
-_DEVICE: Final = ("instance", "device")
+def _once(counter: str, *labels: str) -> str:
+    """Return the rate of a counter, with these labels alone, once from however many jobs."""
+    return f"max by ({', '.join(labels)}) (rate({counter}[$window]))"
+
+
+def _of_gpu(counter: str) -> str:
+    """Return the rate of all NVLinks of a GPU together."""
+    return f"sum by ({', '.join(_GPU)}) ({_once(counter, *_GPU, 'link')})"
+
+
 KINDS: Final = (
     LinkKind(
         title="NVLink: payload of all links of a GPU",
-        sent=f"sum by (instance, gpu) (rate(scope_nvlink_transmit_bytes_total{_DATA}[$window]))",
-        received=f"sum by (instance, gpu) (rate(scope_nvlink_receive_bytes_total{_DATA}[$window]))",
+        sent=_of_gpu(f"scope_nvlink_transmit_bytes_total{_DATA}"),
+        received=_of_gpu(f"scope_nvlink_receive_bytes_total{_DATA}"),
         labels=_GPU,
         capacities=nvlink_capacities,
     ),
     LinkKind(
         title="PCIe",
-        sent="rate(scope_pcie_transmit_bytes_total[$window])",
-        received="rate(scope_pcie_receive_bytes_total[$window])",
+        sent=_once("scope_pcie_transmit_bytes_total", *_GPU),
+        received=_once("scope_pcie_receive_bytes_total", *_GPU),
         labels=_GPU,
         capacities=pcie_capacities,
     ),
     LinkKind(
         title="InfiniBand and RoCE",
-        sent="rate(scope_rdma_transmit_bytes_total[$window])",
-        received="rate(scope_rdma_receive_bytes_total[$window])",
+        sent=_once("scope_rdma_transmit_bytes_total", *_PORT),
+        received=_once("scope_rdma_receive_bytes_total", *_PORT),
         labels=_PORT,
         capacities=_rates("scope_rdma_port_rate_bytes_per_second", _PORT),
     ),
     LinkKind(
         title="Ethernet",
-        sent="rate(scope_net_transmit_bytes_total[$window])",
-        received="rate(scope_net_receive_bytes_total[$window])",
+        sent=_once("scope_net_transmit_bytes_total", *_DEVICE),
+        received=_once("scope_net_receive_bytes_total", *_DEVICE),
         labels=_DEVICE,
         capacities=_rates("scope_net_speed_bytes_per_second", _DEVICE),
     ),
@@ -128,7 +139,7 @@ _NIC_ERRORS: Final = (
 )
 """Beside errors a driver counts requests there; work that is flushed when a job ends is none."""
 ERRORS: Final = {
-    "NVLink": "sum by (instance, gpu, type) (increase(scope_nvlink_gpu_errors_total[$window])) > 0",
+    "NVLink": "sum by (cluster, job, instance, gpu, type) (increase(scope_nvlink_gpu_errors_total[$window])) > 0",
     "NVLink down": "scope_nvlink_up == 0",
     "PCIe replays": "increase(scope_pcie_replays_total[$window]) > 0",
     "PCIe": "increase(scope_pcie_errors_total[$window]) > 0",
@@ -148,7 +159,7 @@ def ask_use(server: Prometheus, kind: LinkKind, *, end_ns: int, window_s: int) -
     both: list[pl.DataFrame] = []
     for expression, word in ((kind.sent, "sent"), (kind.received, "received")):
         series = server.query_range(expression.replace("$window", rate_window), **span)
-        named = to_samples(series, *kind.labels)
+        named = to_samples(series, *kind.labels).with_columns(pl.col(Samples.name).str.strip_chars_start())
         both.append(named.with_columns(pl.format("{} {}", Samples.name, pl.lit(word)).alias(Samples.name)))
     return pl.concat(both)
 
@@ -181,7 +192,7 @@ def ask_each_nvlink(server: Prometheus) -> tuple[pl.DataFrame, HeatAxes] | None:
         return None
     one = {
         (name_of(each, _GPU), each.labels.get("link", "")): _nvlink_of(each.labels.get("version", ""))
-        for each in server.query("scope_nvlink_info")
+        for each in server.query(_NVLINKS)
     }
     is_share = all(one.get(key) for key in rates)
     gpus = sorted({gpu for gpu, _ in rates})

@@ -24,18 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.sources.catalogue import Source
+    from dashboards.sources.prometheus import Series
 
-_NAMES: Final = "max by (run, run_id, world_size) (scope_train_info)"
+# A run is told apart by its cluster too; a rank that two jobs scrape counts once.
+_NAMES: Final = "max by (cluster, run, run_id, world_size) (scope_train_info)"
 _FIGURES: Final = {
-    "active": "sum by (run) (scope_train_active)",
-    "age_s": "time() - max by (run) (scope_train_last_step_timestamp_seconds)",
-    "step_s": "max by (run) (scope_train_step_median_seconds)",
-    "tokens_per_s": "sum by (run) (rate(scope_train_tokens_total[1m]))",
-    "mfu_ratio": express_mfu(by="run"),
-    "goodput_ratio": "min by (run) (scope_train_goodput_ratio)",
+    "active": "sum by (cluster, run) (max by (cluster, run, rank) (scope_train_active))",
+    "age_s": "time() - max by (cluster, run) (scope_train_last_step_timestamp_seconds)",
+    "step_s": "max by (cluster, run) (scope_train_step_median_seconds)",
+    "tokens_per_s": "sum by (cluster, run) (max by (cluster, run, rank) (rate(scope_train_tokens_total[1m])))",
+    "mfu_ratio": express_mfu(by="cluster, run"),
+    "goodput_ratio": "min by (cluster, run) (scope_train_goodput_ratio)",
 }
-_PHASES: Final = "sum by (run, phase) (increase(scope_train_phase_seconds_total[5m]))"
-_STEP_TIMES: Final = "max by (run) (scope_train_step_last_seconds)"
+_PHASES: Final = (
+    "sum by (cluster, run, phase) (max by (cluster, run, rank, phase) (increase(scope_train_phase_seconds_total[5m])))"
+)
+_STEP_TIMES: Final = "max by (cluster, run) (scope_train_step_last_seconds)"
+_Key = tuple[str, str]  # cluster and run
 _WINDOW_S: Final = 1_800
 _POINTS: Final = 200
 _MAX_RUNS: Final = 20
@@ -55,6 +60,7 @@ class RunNow:
         world_size: Number of ranks, where the server has it.
         figures: By the names of the questions that are asked; what the server does not know is not there.
         phases_ns: Host time of all ranks by phase in the last five minutes.
+        cluster: Value of the label `cluster`; empty where the server's series have none.
     """
 
     label: str
@@ -62,11 +68,17 @@ class RunNow:
     world_size: str | None
     figures: Mapping[str, float]
     phases_ns: Mapping[str, int]
+    cluster: str = ""
 
     @property
     def name(self) -> str:
         """Its id, followed by the label by which series and alerts name it."""
         return f"{self.run_id} ({self.label})" if self.run_id else self.label or "run"
+
+    @property
+    def place(self) -> str:
+        """Its name and its cluster, where there is one: clusters may have runs of one id."""
+        return f"{self.name} in cluster {self.cluster}" if self.cluster else self.name
 
     @property
     def stands_still(self) -> bool:
@@ -76,32 +88,37 @@ class RunNow:
         return bool(self.figures.get("active")) and age_s > max(_SILENT_S, _STILL_STEPS * usual_s)
 
 
+def _key(series: Series) -> _Key:
+    return series.labels.get("cluster", ""), series.labels.get("run", "")
+
+
 def ask_runs(server: Prometheus) -> list[RunNow]:
     """Return the runs that the server knows now, the youngest last step first.
 
     Raises:
         InputError: The server does not answer.
     """
-    names = {each.labels.get("run", ""): each.labels for each in server.query(_NAMES)}
-    figures: dict[str, dict[str, float]] = {run: {} for run in names}
+    names = {_key(each): each.labels for each in server.query(_NAMES)}
+    figures: dict[_Key, dict[str, float]] = {run: {} for run in names}
     for name, expression in _FIGURES.items():
         for each in server.query(expression):
             if each.points:
-                figures.setdefault(each.labels.get("run", ""), {})[name] = each.points[-1][1]
-    phases: dict[str, dict[str, int]] = {}
+                figures.setdefault(_key(each), {})[name] = each.points[-1][1]
+    phases: dict[_Key, dict[str, int]] = {}
     for each in server.query(_PHASES):
         if each.points:
-            of_run = phases.setdefault(each.labels.get("run", ""), {})
+            of_run = phases.setdefault(_key(each), {})
             of_run[each.labels.get("phase", "other")] = round(each.points[-1][1] * NS_PER_S)
     runs = [
         RunNow(
-            label=run,
-            run_id=names.get(run, {}).get("run_id"),
-            world_size=names.get(run, {}).get("world_size"),
+            label=key[1],
+            run_id=names.get(key, {}).get("run_id"),
+            world_size=names.get(key, {}).get("world_size"),
             figures=found,
-            phases_ns=phases.get(run, {}),
+            phases_ns=phases.get(key, {}),
+            cluster=key[0],
         )
-        for run, found in figures.items()
+        for key, found in figures.items()
     ]
     return sorted(runs, key=lambda each: each.figures.get("age_s", float("inf")))[:_MAX_RUNS]
 
@@ -110,7 +127,9 @@ def step_times(server: Prometheus, *, now_ns: int) -> pl.DataFrame:
     """Return the length of the last step of each run over the last half hour, in seconds (table `Samples`)."""
     start = now_ns - _WINDOW_S * NS_PER_S
     found = server.query_range(_STEP_TIMES, start_ns=start, end_ns=now_ns, step_s=_WINDOW_S // _POINTS)
-    return to_samples(found, "run")
+    samples = to_samples(found, "cluster", "run")
+    # Without a cluster the name begins with the space behind its empty label.
+    return samples.with_columns(pl.col(Samples.name).str.strip_chars_start())
 
 
 def draw_server(source: Source) -> None:
@@ -142,7 +161,8 @@ def _draw(server: Prometheus) -> None:
         return
     for run in runs:
         _draw_run(run)
-    samples = step_times(server, now_ns=time.time_ns()).with_columns(pl.col(Samples.name).replace(names))
+    places = {f"{run.cluster} {run.label}".strip(): run.place for run in runs}
+    samples = step_times(server, now_ns=time.time_ns()).with_columns(pl.col(Samples.name).replace(places))
     title = "Length of the last step, slowest rank"
     table = samples.select(
         pl.col(Samples.name).alias("run"), Samples.time_ns, (pl.col(Samples.value) * NS_PER_S).alias("step_ns")
@@ -162,7 +182,7 @@ def standing_of(run: RunNow) -> str:
 
 
 def _draw_run(run: RunNow) -> None:
-    say.subheader(run.name)
+    say.subheader(run.place)
     figures = run.figures
     words = standing_of(run)
     if run.stands_still:
@@ -192,4 +212,4 @@ def _draw_run(run: RunNow) -> None:
     whole = sum(run.phases_ns.values())
     if whole:
         figure = parts_by_time(run.phases_ns, title="Phases in the last 5 minutes, all ranks", whole_ns=whole)
-        show_figure(figure, None, key=f"phases of {run.label}")
+        show_figure(figure, None, key=f"phases of {run.cluster} {run.label}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from alert_cases import CASES
-from alert_cases.series import RANK, RANK1, STEP_S, Case, grow
+from alert_cases.series import GPU, PORT, RANK, RANK1, STEP_S, Case, N, grow, hold
 from promtool import ask_promtool, make_check, make_test, rules_for
 
 from dashboards.alerts.generate import build_groups
@@ -15,6 +15,8 @@ from dashboards.alerts.grafana import render_dashboard
 from dashboards.alerts.model import choose_values
 from dashboards.alerts.settings import SETTINGS
 from dashboards.alerts.training_rules import RECORDINGS
+from dashboards.links import KINDS
+from dashboards.server_overview import _FIGURES  # pyright: ignore[reportPrivateUsage]
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,3 +113,53 @@ def test_a_rank_that_two_jobs_scrape_counts_once(record: str, metric: str, label
     expected = {f'{{cluster="{cluster}"}}': 2 * RATE for cluster in ("c1", "c2")}
     check = make_check(f"sum by (cluster) ({record})", 20, expected)
     ask_promtool(tmp_path, rules, [make_test(series, [check], interval=INTERVAL)], interval=INTERVAL)
+
+
+CLUSTERS = [(cluster, job) for cluster in ("c1", "c2") for job in ("a", "b")]
+
+
+@pytest.mark.system("promtool")
+def test_what_the_dashboard_asks_of_links(tmp_path: Path) -> None:
+    """Two links of 40 bytes a second make 80 in each of two clusters, also where two jobs scrape the node."""
+    names = {"sent": "transmit", "received": "receive"}
+    families = {
+        "nvlink": (f'{GPU},link="0",layer="data"', f'{GPU},link="1",layer="data"'),
+        "pcie": (GPU,), "rdma": (PORT,), "net": (f'{N},device="eth0"',),
+    }  # fmt: skip
+    series = {
+        key: grow(RATE)
+        for cluster, job in CLUSTERS
+        for family, places in families.items()
+        for place in places
+        for word in names.values()
+        for key in within({f"scope_{family}_{word}_bytes_total{{{place}}}": ""}, cluster, job)
+    }
+    checks = [
+        make_check(
+            f"sum by (cluster) ({expression.replace('$window', '1m')})",
+            20,
+            {f'{{cluster="{cluster}"}}': len(families[family]) * RATE for cluster in ("c1", "c2")},
+        )
+        for family, kind in zip(families, KINDS, strict=True)
+        for expression in (kind.sent, kind.received)
+    ]
+    ask_promtool(tmp_path, [], [make_test(series, checks, interval=INTERVAL)], interval=INTERVAL)
+
+
+@pytest.mark.system("promtool")
+def test_what_the_dashboard_asks_of_runs(tmp_path: Path) -> None:
+    """Of two ranks, each of 40 tokens a second, both clusters have two that live and 80 tokens a second."""
+    series = {
+        key: values
+        for cluster, job in CLUSTERS
+        for rank in (RANK, RANK1)
+        for key, values in [
+            *dict.fromkeys(within({f"scope_train_tokens_total{{{rank}}}": ""}, cluster, job), grow(RATE)).items(),
+            *dict.fromkeys(within({f"scope_train_active{{{rank}}}": ""}, cluster, job), hold(1)).items(),
+        ]
+    }
+    checks = [
+        make_check(_FIGURES[name], 20, {f'{{cluster="{cluster}",run="r"}}': value for cluster in ("c1", "c2")})
+        for name, value in (("active", 2), ("tokens_per_s", 2 * RATE))
+    ]
+    ask_promtool(tmp_path, [], [make_test(series, checks, interval=INTERVAL)], interval=INTERVAL)
