@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Final
 
@@ -63,9 +62,12 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is called; of a name that is none, say which one was meant."""
-        close = get_close_matches(args[0], COMMANDS, n=1) if args and args[0] not in COMMANDS else []
-        if close and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            if close:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
