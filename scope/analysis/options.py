@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Choices that change what figures mean; the defaults are Scope's own definitions."""
 
     memory_as_compute: bool = False

@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
 from scope.errors import MissingExtraError, ScopeError, UsageError
@@ -97,7 +98,8 @@ def load_results(
     job = load_job(options)
     from scope.report.build import compute_results
 
-    results = compute_results(job, replace(make_choices(options, job), path_step=path_step), parts=parts)
+    choices = msgspec.structs.replace(make_choices(options, job), path_step=path_step)
+    results = compute_results(job, choices, parts=parts)
     if options.redact:
         from scope.report.redaction import make_redactor, redact
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from scope.errors import ConfigError, UsageError
 from scope.units import BITS_PER_BYTE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 _GIGA: Final = 1_000_000_000
@@ -17,8 +18,7 @@ _KEYS: Final = frozenset({"nodes", "links"})
 _LINK_KEYS: Final = frozenset({"node_gb_per_s", "nic_gbit_per_s"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes and links of a job.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from scope.errors import ConfigError, UsageError
 from scope.hardware.model import GIGA, MATRIX_DTYPES, TERA, VECTOR_DTYPES, Figure, Gpu
@@ -75,6 +75,8 @@ def choose_gpu(gpu_id: str, catalogue: Mapping[str, Gpu] | None = None) -> Gpu:
     wanted = gpu_id.strip().lower()
     if wanted in known:
         return known[wanted]
+    import difflib
+
     near = difflib.get_close_matches(wanted, known, n=5, cutoff=0.4) or sorted(known)
     message = f"no GPU is called {gpu_id!r}; choose one of {', '.join(near)}, or describe yours in a TOML file"
     raise UsageError(message)
@@ -143,11 +145,11 @@ class _Reader:
         matrix_units: dict[str, int] = dict.fromkeys(MATRIX_DTYPES, TERA)
         vector_units: dict[str, int] = dict.fromkeys(VECTOR_DTYPES, TERA)
         memory_gb = self._number(entry, "memory_gb", path)
-        gpu = replace(
+        gpu = msgspec.structs.replace(
             self._base(gpu_id, entry, path),
             **{key: self._text(entry, key, path) for key in _TEXTS if key in entry},
         )
-        return replace(
+        return msgspec.structs.replace(
             gpu,
             names=self._texts(entry, "names", path) or gpu.names,
             not_names=self._texts(entry, "not_names", path) or gpu.not_names,
@@ -177,7 +179,7 @@ class _Reader:
         if base not in self.known:
             self.problems.append(f"{path}.base: no GPU is called {base!r}")
             return blank
-        return replace(self.known[base], gpu_id=gpu_id)
+        return msgspec.structs.replace(self.known[base], gpu_id=gpu_id)
 
     def _figures(self, entry: dict[str, Any], key: str, path: str, *, units: Mapping[str, int]) -> dict[str, Figure]:
         figures: dict[str, Figure] = {}

@@ -5,16 +5,16 @@ Vendors quote NVLink and PCIe as both directions together and networks in bits; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from scope.units import BITS_PER_BYTE
 
 _GIGA: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvlinkGeneration:
+class NvlinkGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """One generation of NVLink at its full number of links on a GPU."""
 
     generation: int

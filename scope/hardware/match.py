@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from scope.hardware.catalogue import builtin_catalogue
 from scope.hardware.model import GIGA, Figure, Gpu
@@ -22,8 +23,7 @@ _MIG: Final = re.compile(r"\bMIG\s+(\d+)g\.(\d+)gb", re.IGNORECASE)
 _MIG_MEMORY_SLICES: Final = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a trace's `deviceProperties` or NVML says of a device; None where it says nothing."""
 
     name: str
@@ -43,8 +43,7 @@ class DeviceFacts:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuMatch:
+class GpuMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `match_gpu`.
 
     Exactly one of three: `gpu` is the device; `candidates` are what it may be; neither, it is unknown.
@@ -100,7 +99,7 @@ def agreed(candidates: Sequence[Gpu]) -> Gpu:
     matrix = _shared([gpu.matrix_flop_per_s for gpu in candidates])
     vector = _shared([gpu.vector_flop_per_s for gpu in candidates])
     missing = {key: reason for gpu in candidates for key in (*gpu.matrix_flop_per_s, *gpu.vector_flop_per_s)}
-    return replace(
+    return msgspec.structs.replace(
         first,
         gpu_id="|".join(gpu.gpu_id for gpu in candidates),
         title=titles,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
 
 from scope import definitions
 from scope.hardware.links import pcie_bytes_per_s
@@ -25,16 +26,14 @@ MATRIX_DTYPES: Final[tuple[str, ...]] = (
 VECTOR_DTYPES: Final[tuple[str, ...]] = ("float64", "float32", "float16")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """A number and where it was read."""
 
     value: float
     source: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One device as torch sees it (one die of a two-die AMD module), whole or a partition of it.
 
     Peaks are dense and in FLOP/s (operations a second for int8), bandwidths one way in bytes a second. A figure that
@@ -58,13 +57,13 @@ class Gpu:
     compute_capability: tuple[int, int] | None = None
     mig_instances: int | None = None
     """The most MIG instances; None where there is no MIG."""
-    matrix_flop_per_s: dict[str, Figure] = field(default_factory=dict[str, Figure])
-    vector_flop_per_s: dict[str, Figure] = field(default_factory=dict[str, Figure])
+    matrix_flop_per_s: dict[str, Figure] = msgspec.field(default_factory=dict[str, Figure])
+    vector_flop_per_s: dict[str, Figure] = msgspec.field(default_factory=dict[str, Figure])
     memory_bytes_per_s: Figure | None = None
     link_bytes_per_s: Figure | None = None
     """NVLink or Infinity Fabric, all links together, one way."""
     pcie_generation: Figure | None = None
-    absent: dict[str, str] = field(default_factory=dict[str, str])
+    absent: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Reasons for figures that are missing, by their name in the catalogue."""
     share: str | None = None
     """How this was scaled down from the whole device; None for the whole."""
@@ -108,7 +107,7 @@ class Gpu:
         is its share of the memory slices (NVIDIA MIG user guide). Links belong to the whole device and are left out.
         """
         memory = self.memory_bytes_per_s
-        return replace(
+        return msgspec.structs.replace(
             self,
             matrix_flop_per_s={key: _scale(each, compute_share) for key, each in self.matrix_flop_per_s.items()},
             vector_flop_per_s={key: _scale(each, compute_share) for key, each in self.vector_flop_per_s.items()},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from scope.errors import UsageError
 
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from scope.hardware.model import Gpu
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ceiling:
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     """An upper bound on bus bandwidth, one way, and what sets it; `bytes_per_s` is None when it is unknown.
 
     A bus bandwidth above it means reduction inside the network (NVLS, SHARP) or a wrong topology.

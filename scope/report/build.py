@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,6 +10,7 @@ import polars as pl
 
 from scope.analysis.exposure import EXPOSED_KEYS, ExposedCollectives, compute_exposed_collectives
 from scope.analysis.options import Options
+from scope.analysis.result import Record
 from scope.analysis.roofline import chosen_devices, compute_roofline, match_devices
 from scope.analysis.step_time import compute_step_time
 from scope.analysis.summary import analyze
@@ -34,8 +35,7 @@ _ONE_RANK: Final = "the traces of at least two ranks are needed"
 _NO_CALLS: Final = "the traces hold no collective of a known rank"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choices:
+class Choices(Record, frozen=True, kw_only=True):
     """What the user says about the job and about the figures.
 
     Attributes:
@@ -47,7 +47,7 @@ class Choices:
         path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
 
-    options: Options = field(default_factory=Options)
+    options: Options = msgspec.field(default_factory=Options)
     nodes: Mapping[int, str] | None = None
     links: LinkRates | None = None
     gpu: Gpu | None = None
@@ -72,7 +72,7 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     if "collectives" in parts or "stragglers" in parts:
         collectives, stragglers, links, absent = _across_ranks(job, chosen, devices, alone="collectives" in parts)
     wants_path = chosen.options.critical_path and "critical_path" in parts
-    options = replace(chosen.options, critical_path=wants_path)
+    options = msgspec.structs.replace(chosen.options, critical_path=wants_path)
     analysis = analyze(job, options=options, by_launch="launched" in parts, path_step=chosen.path_step)
     step_times = _step_times(analysis)
     rooflines = _rooflines(job, devices, step_times) if "rooflines" in parts else {}

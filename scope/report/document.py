@@ -6,7 +6,6 @@ Keys bear their units: `_ns` integer nanoseconds, `_bytes` integer bytes, `_byte
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import scope
@@ -42,7 +41,7 @@ def to_document(results: Results, findings: Sequence[Finding]) -> dict[str, Any]
     return {
         "schema": SCHEMA_NAME,
         "scope_version": scope.__version__,
-        "options": {each.name: getattr(analysis.options, each.name) for each in fields(analysis.options)},
+        "options": {name: getattr(analysis.options, name) for name in analysis.options.__struct_fields__},
         "world_size": analysis.world_size,
         "missing_ranks": format_ranks(analysis.missing_ranks),
         "warnings": list(analysis.warnings),
