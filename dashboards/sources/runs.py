@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from contextlib import suppress
@@ -157,8 +158,9 @@ class LiveRun:
 
     @property
     def last_step(self) -> int:
-        """Number of the last step that any rank has finished; 0 before the first."""
-        last = self.steps[RankSteps.step].max()
+        """Number of the last step of the last attempt that has steps, on any rank; 0 before the first."""
+        is_latest = pl.col(RankSteps.attempt) == pl.col(RankSteps.attempt).max()
+        last = self.steps.lazy().filter(is_latest).select(pl.col(RankSteps.step).max()).collect().item()
         return last if isinstance(last, int) else 0
 
     @property
@@ -185,9 +187,18 @@ class LiveRun:
     def _assess(self) -> RunState:
         infos = self.kept("infos", lambda: [info for info in self.run.rank_infos if info.attempt == self.attempt])
         usual_ns = self.kept("usual step", self._usual_ns)
-        return assess_run(
-            infos, self.black_boxes(), last_step_ns=self.last_ns, usual_ns=usual_ns, now_ns=time.time_ns()
-        )
+        # An attempt that has made no step yet does not stand still since the last step of the one before.
+        last_ns = self.last_ns if not self.attempt else self._last_end(pl.col(RankSteps.attempt) == self.attempt)
+        state = assess_run(infos, self.black_boxes(), last_step_ns=last_ns, usual_ns=usual_ns, now_ns=time.time_ns())
+        if not self.attempt:
+            return state
+        earlier = self.kept("end before", lambda: self._last_end(pl.col(RankSteps.attempt) < self.attempt))
+        return dataclasses.replace(state, earlier_step_ns=earlier)
+
+    def _last_end(self, which: pl.Expr) -> int | None:
+        """Return the end of the last of some steps of any rank."""
+        last = self.steps.lazy().filter(which).select(pl.col(RankSteps.end_ns).max()).collect().item()
+        return last if isinstance(last, int) else None
 
     def _usual_ns(self) -> int | None:
         recent = self.by_step_of_attempt().filter(pl.col(StepSummary.num_steps) == 1).tail(_RECENT_STEPS)

@@ -33,14 +33,15 @@ def hugging_face_callback(**options: Any) -> Any:
             self.recorder = Recorder(**options)
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Open the recording."""
-            del args, state, control, kwargs
+            """Open the recording, at the step that a checkpoint is resumed from."""
+            del args, control, kwargs
             self.recorder.__enter__()
+            self.recorder.start_at(state.global_step)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Close the recording."""
+            """Close the recording; another training opens one anew."""
             del args, state, control, kwargs
-            self.recorder.close()
+            self.recorder.__exit__(None, None, None)
 
     return ScopeCallback()
 
@@ -63,14 +64,15 @@ def lightning_callback(**options: Any) -> Any:
             self.recorder = Recorder(**options)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            """Open the recording."""
-            del trainer, pl_module
+            """Open the recording, at the step that a checkpoint is resumed from."""
+            del pl_module
             self.recorder.__enter__()
+            self.recorder.start_at(_updates_of(trainer))
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            """Close the recording."""
+            """Close the recording; another training opens one anew."""
             del trainer, pl_module
-            self.recorder.close()
+            self.recorder.__exit__(None, None, None)
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             """Close the recording because training raised."""
@@ -78,3 +80,14 @@ def lightning_callback(**options: Any) -> Any:
             self.recorder.close("interrupted" if isinstance(exception, KeyboardInterrupt) else "exception")
 
     return ScopeCallback()
+
+
+def _updates_of(trainer: Any) -> int:
+    """Return the updates that a Lightning trainer has made.
+
+    Its `global_step` counts each optimizer of a batch apart, which Scope doesn't; the number that its own loggers write
+    is that of batches after which any has stepped.
+    """
+    loop = getattr(trainer.fit_loop, "epoch_loop", None)
+    number = getattr(loop, "_batches_that_stepped", None)
+    return trainer.global_step if number is None else number

@@ -55,11 +55,11 @@ class FlopMeter:
         self.info = self._from_user()
         self._session.writer.update_info(flops=self.info)
 
-    def on_step(self, step: int) -> None:
-        """A step begins: start counting at the chosen one."""
+    def on_step(self, num_ended: int) -> None:
+        """A step begins, after so many of this attempt: start counting at the chosen one."""
         wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
         first = self._settings.flops_step
-        self.is_counting = wanted and self._counted_step is None and first <= step < first + _MAX_TRIES
+        self.is_counting = wanted and self._counted_step is None and first <= num_ended < first + _MAX_TRIES
 
     def begin_region(self, backward: bool) -> FlopCounter | None:
         """Enter the counter around a forward or backward of the counted step; `None` in all others."""
@@ -111,7 +111,7 @@ class FlopMeter:
         """Whether a forward and a backward were counted; the model may be known only after its first forward."""
         if {region.backward for region in self._regions} == {True, False}:
             return True
-        last = self._session.clock.step >= self._settings.flops_step + _MAX_TRIES - 1
+        last = self._session.clock.num_steps >= self._settings.flops_step + _MAX_TRIES - 1
         self._regions.clear()
         return last
 

@@ -123,15 +123,30 @@ class Recorder:
             session.writer.flush()
         self._owner = False
 
-    def steps(self, loader: Iterable[_Batch], *, microbatches: int | None = None) -> Iterator[_Batch]:
+    def steps(
+        self, loader: Iterable[_Batch], *, start: int | None = None, microbatches: int | None = None
+    ) -> Iterator[_Batch]:
         """Iterate over a loader; the wait for each batch is the input phase.
 
         Args:
             loader: Anything that can be iterated over.
+            start: Number of the first step of this loop, as `start_at` takes it; counted on from 0 when absent.
             microbatches: Batches that make one step, for loops that use no optimizer of torch; with one, steps end by
                 themselves.
         """
-        return _Steps(self, iter(loader), microbatches)
+        return _Steps(self, iter(loader), start=start, microbatches=microbatches)
+
+    def start_at(self, step: int) -> None:
+        """Say, before the first step, its number: the updates that the checkpoint which is resumed holds.
+
+        Steps of earlier attempts before it were kept, and count as such in goodput; those from it on are made again. A
+        program that does not say so counts from 0, and all steps of its earlier attempts as lost.
+
+        Args:
+            step: A whole number of at least 0. After the first step has ended it changes nothing.
+        """
+        if self._session is not None:
+            self._session.guard.call("start", self._session.start_at, step)
 
     def phase(self, name: str) -> Phase:
         """Return a context manager that gives the time inside it to a phase of your own; phases may be nested."""
@@ -211,9 +226,12 @@ class Phase:
 class _Steps(Generic[_Batch]):
     """Iterates over a loader, and tells the session of each batch."""
 
-    def __init__(self, recorder: Recorder, iterator: Iterator[_Batch], microbatches: int | None) -> None:
+    def __init__(
+        self, recorder: Recorder, iterator: Iterator[_Batch], *, start: int | None, microbatches: int | None
+    ) -> None:
         self._recorder = recorder
         self._iterator = iterator
+        self._start = start
         self._microbatches = microbatches
         self._num_batches = 0
 
@@ -226,6 +244,9 @@ class _Steps(Generic[_Batch]):
             return next(self._iterator)
         if self._microbatches and self._num_batches and self._num_batches % self._microbatches == 0:
             session.guard.call("step", session.next_step)
+        if self._start is not None:
+            self._recorder.start_at(self._start)
+            self._start = None
         self._num_batches += 1
         opened = session.guard.call("input", session.begin_input)
         seen = session.num_batches

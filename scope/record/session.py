@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import operator
 import os
 import time
 from collections import deque
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 _MAX_FETCHED: Final = 256
 _MAX_NAME: Final = 200
 """Characters of the name of a user's phase."""
+_MAX_START: Final = 2**31 - 2**24
+"""The black box has 31 bits for the number of a step, of which these leave room to count on."""
 _MAX_COST_RATIO: Final = 0.005
 _MANY_BACKWARDS: Final = 128
 """Backward passes in the first step after which it is said that no optimizer has stepped."""
@@ -106,6 +109,7 @@ class Session:
         self._num_over = 0
         self._warned: set[str] = set()
         self._world_known = self._model_known = self._told_no_boundary = False
+        self._first_step = 0
 
     @property
     def step(self) -> int | None:
@@ -291,6 +295,21 @@ class Session:
             return None
         return number
 
+    def _as_step(self, step: Any) -> int | None:
+        """Return the number of a step; `None`, said once, for what is none."""
+        if isinstance(step, torch.Tensor) and step.device.type != "cpu":
+            self._warn_once("the start is a tensor on a device, which is not waited for: give an int")
+            return None
+        try:
+            number = operator.index(step)
+        except Exception as error:  # noqa: BLE001 - of any type
+            self._warn_once(f"the start is no whole number, and steps are counted from 0: {type(error).__name__}")
+            return None
+        if not 0 <= number <= _MAX_START:
+            self._warn_once(f"the start is not between 0 and {_MAX_START:,}, and steps are counted from 0")
+            return None
+        return number
+
     def _as_name(self, name: Any) -> str:
         """Return a phase's name as text of at most 200 characters that can be written; a change is said once."""
         try:
@@ -358,6 +377,26 @@ class Session:
         """End a phase that a hook or the user began."""
         self.clock.pop(name)
 
+    def start_at(self, step: Any) -> None:
+        """The next step to be made is number `step` of the whole training: earlier attempts have made those before.
+
+        After the first step has ended, steps are counted on and another number is told as a warning: within an attempt
+        numbers neither fall nor leave any out.
+        """
+        number = self._as_step(step)
+        if number is None or not self._is_training_thread():
+            return
+        clock, calls = self.clock, self.writer.calls
+        if clock.step < 0:
+            self._first_step = number
+        elif not (clock.num_steps or self.boundary.updated):
+            # A validation before training has begun the first step.
+            clock.step = calls.in_progress.step = number
+            for call in calls.in_progress.seen:
+                call.step = number
+        elif number != (following := clock.step + self.boundary.updated):
+            self._warn_once(f"steps are counted on from {following}: start={number} came when some had ended")
+
     def next_step(self) -> None:
         """End the step in progress and begin the next."""
         searched = self.hooks.look_again()
@@ -366,11 +405,11 @@ class Session:
             self._tell_start()
             self.clock.set_base("other")
             self.clock.cut()
-            self.writer.add_loose_calls(self.writer.calls.next_step(0))
+            self.writer.add_loose_calls(self.writer.calls.next_step(self._first_step))
             if self._meter is not None:
                 self._meter.end_step()
             self._reset_counters()
-            self.clock.begin_step(0)
+            self.clock.begin_step(self._first_step)
         else:
             self._finish_step(self.clock.step + 1, searched=searched)
             self.clock.begin_step(self.clock.step + 1)
@@ -381,7 +420,7 @@ class Session:
         self.boundary.next_step()
         self.hooks.on_step(self.clock.step)
         self.checkpoints.on_step()
-        self.flops.on_step(self.clock.step)
+        self.flops.on_step(self.clock.num_steps)
         start = time.monotonic_ns()
         self._learn_world()
         self.own_ns += time.monotonic_ns() - start
@@ -494,7 +533,7 @@ class Session:
 
     def _learn_world(self) -> None:
         """Note what is known only after `init_process_group`, the first use of the device and the first calls."""
-        if self.clock.step > 1:
+        if self.clock.num_steps > 1:
             self._learn_model()
         if self._world_known:
             return

@@ -133,6 +133,8 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {_speed(summary['speed'])}"
     if state["steps_absent"]:
         yield f"  no steps: {visible(state['steps_absent'])}"
+    if summary["num_lost_steps"]:
+        yield f"  {_lost(summary)}"
     if summary["missing_ranks"]:
         shown = tuple(summary["missing_ranks"])
         more = summary["num_missing_ranks"] - len(shown)
@@ -157,12 +159,23 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
 
 def _progress(summary: Mapping[str, Any]) -> str:
     last = "no step yet" if summary["last_step"] is None else f"last step {summary['last_step']}"
+    if summary["last_step_attempt"] not in (None, summary["attempt"]):
+        last += f" (of attempt {summary['last_step_attempt']})"
     world = summary["world_size"] if summary["world_size"] is not None else "an unknown number"
     ranks = "rank" if world == 1 else "ranks"
     goodput = summary["goodput_ratio"]
     kept = f"goodput {format_ratio(goodput)}" if goodput is not None else "no goodput yet"
     steps = count(summary["num_steps"], "step")
     return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
+
+
+def _lost(summary: Mapping[str, Any]) -> str:
+    first, attempt = summary["first_step"], summary["last_step_attempt"]
+    lost = count(summary["num_lost_steps"], "step")
+    words = f"{lost} of earlier attempts lost: attempt {attempt} began at step {first}"
+    if first == 0:
+        words += "; a program that resumes says where with recorder.steps(loader, start=STEP)"
+    return words
 
 
 def _speed(speed: Mapping[str, Any]) -> str:

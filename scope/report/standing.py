@@ -23,9 +23,7 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
         state: How the run stands.
         now_ns: Now, since the epoch.
     """
-    last = "no step has ended yet"
-    if state.last_step_ns is not None:
-        last = f"the last step ended {age(now_ns - state.last_step_ns)} ago"
+    last = _last_step_words(state, now_ns=now_ns)
     if state.standing == "not begun":
         return "no rank has begun to record yet"
     if state.standing == "finished":
@@ -39,6 +37,17 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     if state.standing == "running" or state.last_step_ns is None:
         return f"running; {last}"
     return f"NO STEP for {age(now_ns - state.last_step_ns)}: {missed_words(state.missed)}"
+
+
+def _last_step_words(state: RunState, *, now_ns: int) -> str:
+    if state.last_step_ns is not None:
+        return f"the last step ended {age(now_ns - state.last_step_ns)} ago"
+    if not state.attempt:
+        return "no step has ended yet"
+    before = ""
+    if state.earlier_step_ns is not None:
+        before = f"; the last of the attempts before ended {age(now_ns - state.earlier_step_ns)} ago"
+    return f"no step of attempt {state.attempt} has ended yet{before}"
 
 
 def missed_words(missed: Sequence[MissedCall]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -37,7 +38,9 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
     attempt = max((info.attempt for info in run.rank_infos), default=0)
     infos = [info for info in run.rank_infos if info.attempt == attempt]
     boxes = run.black_boxes()
-    steps = run.steps().lazy().filter(pl.col(RankSteps.attempt) == attempt)
+    all_steps = run.steps().lazy()
+    steps = all_steps.filter(pl.col(RankSteps.attempt) == attempt)
+    earlier = all_steps.filter(pl.col(RankSteps.attempt) < attempt).select(pl.col(RankSteps.end_ns).max())
     last_ns, usual_ns = (
         steps.filter(pl.col(RankSteps.num_steps) == 1)
         .tail(_RECENT_STEPS * max(1, len(boxes)))
@@ -46,6 +49,7 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
         .row(0)
     )
     state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
+    state = replace(state, earlier_step_ns=earlier.collect().item() if attempt else None)
     failures = find_failures(run.events(), attempt=attempt)
     return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now, failures=failures)
 

@@ -3,7 +3,7 @@
 from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
 from scope.analysis.recorded.failures import Failure, describe_failures, find_failures
-from scope.analysis.recorded.goodput import compute_goodput, compute_kept
+from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
 from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, peer_sets, summarize_excess_by_group
 from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
 from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess, describe_slowest
@@ -38,6 +38,7 @@ __all__ = [
     "compute_phase_totals",
     "compute_rank_excess",
     "compute_waste",
+    "count_lost_steps",
     "describe_failures",
     "describe_slowest",
     "find_failures",

@@ -22,24 +22,57 @@ def compute_kept(steps: pl.LazyFrame) -> dict[int, int]:
     Args:
         steps: Table `RankSteps` of all attempts.
     """
-    firsts = steps.group_by(RankSteps.attempt).agg(pl.col(RankSteps.step).min().alias("first")).collect()
     kept: dict[int, dict[int, int]] = {}
-    limit: int | None = None
-    for attempt, first in firsts.sort(RankSteps.attempt, descending=True).iter_rows():
-        last_step = pl.col(RankSteps.step) + pl.col(RankSteps.num_steps) - 1
-        is_kept = pl.lit(value=True) if limit is None else last_step < limit
+    for attempt, limit in _limits(steps).items():
         sums = (
             steps.filter(pl.col(RankSteps.attempt) == attempt)
             .group_by(RankSteps.rank)
-            .agg(pl.col(RankSteps.duration_ns).filter(is_kept).sum())
+            .agg(pl.col(RankSteps.duration_ns).filter(_is_kept(limit)).sum())
             .collect()
         )
         kept[attempt] = dict(sums.iter_rows())
-        limit = first if limit is None else min(limit, first)
     if not kept:
         return {}
     last, *earlier = kept.values()
     return {rank: own + sum(each.get(rank, min(each.values())) for each in earlier) for rank, own in last.items()}
+
+
+def count_lost_steps(steps: pl.LazyFrame) -> int:
+    """Return the steps of earlier attempts that later ones make again, by the rule of `compute_kept`.
+
+    Of each attempt the steps of the rank with most count.
+
+    Args:
+        steps: Table `RankSteps` of all attempts.
+    """
+    num_lost = 0
+    for attempt, limit in _limits(steps).items():
+        if limit is None:
+            continue
+        by_rank = (
+            steps.filter(pl.col(RankSteps.attempt) == attempt, ~_is_kept(limit))
+            .group_by(RankSteps.rank)
+            .agg(pl.col(RankSteps.num_steps).sum())
+            .collect()
+        )
+        num_lost += max(by_rank[RankSteps.num_steps], default=0)
+    return num_lost
+
+
+def _limits(steps: pl.LazyFrame) -> dict[int, int | None]:
+    """Return, of each attempt that has steps, the last one first, the step from which on its steps are lost."""
+    firsts = steps.group_by(RankSteps.attempt).agg(pl.col(RankSteps.step).min().alias("first")).collect()
+    limits: dict[int, int | None] = {}
+    limit: int | None = None
+    for attempt, first in firsts.sort(RankSteps.attempt, descending=True).iter_rows():
+        limits[attempt] = limit
+        limit = first if limit is None else min(limit, first)
+    return limits
+
+
+def _is_kept(limit: int | None) -> pl.Expr:
+    last_step = pl.col(RankSteps.step) + pl.col(RankSteps.num_steps) - 1
+    return pl.lit(value=True) if limit is None else last_step < limit
 
 
 def compute_goodput(

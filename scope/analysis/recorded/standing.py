@@ -39,6 +39,8 @@ class RunState:
         missed: Ranks that the others wait for while no step ends; empty when the black boxes show none.
         open_ranks: Ranks of the last attempt without an end on record.
         exit_reasons: Why ranks ended before they had finished, each once.
+        attempt: The last attempt, which all of this is about.
+        earlier_step_ns: End of the last step of the attempts before, where the caller adds it; None for none.
     """
 
     standing: RunStanding
@@ -47,6 +49,8 @@ class RunState:
     missed: tuple[MissedCall, ...] = ()
     open_ranks: tuple[int, ...] = ()
     exit_reasons: tuple[str, ...] = ()
+    attempt: int = 0
+    earlier_step_ns: int | None = None
 
     @property
     def outcome(self) -> RunOutcome:
@@ -88,13 +92,14 @@ def assess_run(
     Args:
         infos: `rank.json` of the ranks of the last attempt.
         states: Their black boxes, by rank.
-        last_step_ns: End of the last step of any rank.
+        last_step_ns: End of the last step of any rank in this attempt.
         usual_ns: Usual length of a step; None before it is known.
         now_ns: Now, since the epoch.
         fate: Returns whether a rank's process lives, None where nobody can tell; by default this host is asked.
     """
     if not infos:
         return RunState(standing="not begun", last_step_ns=last_step_ns, last_sign_ns=last_step_ns)
+    attempt = infos[0].attempt
     still_open = [info for info in infos if not has_ended(info, states.get(info.rank))]
     signs = [sign for info in still_open or infos for sign in find_signs(info, states.get(info.rank))]
     # The last step may be one of a rank that has ended: it is no sign of the others.
@@ -110,6 +115,7 @@ def assess_run(
             last_step_ns=last_step_ns,
             last_sign_ns=last_sign_ns,
             exit_reasons=tuple(sorted(reasons)),
+            attempt=attempt,
         )
     usual = _STILL_STEPS * (usual_ns or 0)
     standing: RunStanding = "running"
@@ -131,6 +137,7 @@ def assess_run(
         missed=missed,
         open_ranks=ranks,
         exit_reasons=tuple(sorted(reasons)) if standing == "ended without a goodbye" else (),
+        attempt=attempt,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 
-from scope.analysis.recorded.goodput import compute_goodput, compute_kept
+from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
@@ -52,6 +52,13 @@ class RunSummary(Result, frozen=True, kw_only=True):
     missing_ranks: tuple[int, ...]
     """The first 1,024 of them: a run may claim a million ranks that never were."""
     last_step: int | None
+    """Of the last attempt that has steps."""
+    last_step_attempt: int | None
+    """That attempt."""
+    first_step: int | None
+    """Number of its first step."""
+    num_lost_steps: int
+    """Steps of earlier attempts that a later one makes again: goodput counts them as lost."""
     num_steps: int
     """Steps of all attempts; one that was repeated after a restart counts again."""
     speed: RunSpeed
@@ -88,11 +95,15 @@ def summarize_run(
     overlays = _overlays(steps)
     ended_ns = _integer_or_none(by_step[StepSummary.end_ns].max()) if now_ns is None else now_ns
     goodput = compute_goodput(compute_kept(steps), ranks, now_ns=ended_ns or 0, began_ns=began_ns)
+    latest = by_step.filter(pl.col(StepSummary.attempt) == pl.col(StepSummary.attempt).max())
+    no_step = "no step has ended yet"
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
-        "last_step": (_integer_or_none(by_step[StepSummary.step].last()), "no step has ended yet"),
-        "goodput_ratio": (goodput, "no step has ended yet"),
+        "last_step": (_integer_or_none(latest[StepSummary.step].last()), no_step),
+        "last_step_attempt": (_integer_or_none(latest[StepSummary.attempt].last()), no_step),
+        "first_step": (_integer_or_none(latest[StepSummary.step].first()), no_step),
+        "goodput_ratio": (goodput, no_step),
         "communication_wait_ns": (overlays[RankSteps.communication_wait_ns], "no wait site was seen"),
     }
     return RunSummary(
@@ -103,6 +114,9 @@ def summarize_run(
         num_missing_ranks=num_missing,
         missing_ranks=missing,
         last_step=cast("int | None", known["last_step"][0]),
+        last_step_attempt=cast("int | None", known["last_step_attempt"][0]),
+        first_step=cast("int | None", known["first_step"][0]),
+        num_lost_steps=count_lost_steps(steps),
         num_steps=_integer(by_step[StepSummary.num_steps].sum()),
         speed=compute_speed(current, by_step, steps),
         goodput_ratio=cast("float | None", known["goodput_ratio"][0]),
