@@ -23,6 +23,7 @@ from exporters.server import Content, ExporterServer
 from exporters.supervisor import Supervisor
 from exporters.training import TrainingCollector
 from exporters.web_config import WebConfig, load_web_config
+from exporters.web_reload import WebConfigFollower
 from exporters.wire import COLLECTORS, SamplerSettings
 from scope.errors import InputError, ScopeError, UsageError
 from scope.probe.tree import Tree
@@ -85,15 +86,29 @@ class Exporter:
         except OSError as error:
             message = f"cannot listen at {options.host}:{options.port}: {error}"
             raise InputError(message) from error
-        self._is_open = not options.is_loopback and (config.tls is None or not config.users)
+        self._lacks = None if options.is_loopback else config.lacks
+        self._warnings = config.warnings
+        self._follower = None
+        if options.web_config is not None:
+            self._follower = WebConfigFollower(
+                options.web_config,
+                config,
+                use=self.server.use,
+                report=lambda error, where: self.node.add_problem("web_config", error, where),
+            )
 
     def run(self) -> None:
         """Serve until `stop`."""
-        if self._is_open:
+        for warning in self._warnings:
+            log.warning("%s", warning)
+        if self._lacks:
             log.warning(
-                "listening at %s without TLS and users: everybody who reaches it can read it (--web-config)",
+                "listening at %s without %s: everybody who reaches it can read it (--web-config)",
                 self._options.host,
+                self._lacks,
             )
+        if self._follower is not None:
+            self._follower.start()
         self.supervisor.start()
         if self.training is not None:
             self.training.start(interval_s=self._options.training_interval_ns / NS_PER_S)
@@ -105,6 +120,8 @@ class Exporter:
         try:
             self.server.serve_forever(poll_interval=0.2)
         finally:
+            if self._follower is not None:
+                self._follower.stop()
             if self.keeper is not None:
                 self.keeper.stop()
             if self.training is not None:

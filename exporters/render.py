@@ -6,6 +6,7 @@ is built once and kept.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,12 +14,39 @@ if TYPE_CHECKING:
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_QUALITY: Final = re.compile(r"(?<![a-z])q=([01](?:\.\d*)?)")
 _MAX_CACHED_NAMES: Final = 200_000
 
 
 def choose_format(accept: str) -> str:
-    """Return the content type for an Accept header: OpenMetrics when it is asked for, else the plain text format."""
-    return OPENMETRICS if "application/openmetrics-text" in accept else TEXT
+    """Return the content type for an Accept header: OpenMetrics where it is wanted as much as plain text, or more.
+
+    Examples:
+        >>> choose_format("application/openmetrics-text;q=0.5,text/plain;q=0.2") == OPENMETRICS
+        True
+        >>> choose_format("application/openmetrics-text;q=0.1,text/plain") == TEXT
+        True
+    """
+    wanted = read_qualities(accept)
+    asked = wanted.get("application/openmetrics-text", 0.0)
+    return OPENMETRICS if asked > 0 and asked >= wanted.get("text/plain", 0.0) else TEXT
+
+
+def read_qualities(header: str) -> dict[str, float]:
+    """Return how much each choice of a header such as Accept is wanted, 0 to 1; 0 is how it says "not at all".
+
+    Examples:
+        >>> read_qualities("br, gzip;q=0.5, *;q=0")
+        {'br': 1.0, 'gzip': 0.5, '*': 0.0}
+    """
+    wanted: dict[str, float] = {}
+    for part in header.lower().split(","):
+        name, _, parameters = part.partition(";")
+        match = _QUALITY.search(parameters)
+        choice = name.strip()
+        # A choice may stand there several times, with its versions.
+        wanted[choice] = max(wanted.get(choice, 0.0), float(match[1]) if match else 1.0)
+    return wanted
 
 
 def escape_label(value: str) -> str:

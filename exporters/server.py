@@ -6,7 +6,6 @@ import errno
 import html
 import io
 import logging
-import re
 import selectors
 import socket
 import ssl
@@ -19,13 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from isal import isal_zlib
 
 from exporters.gate import Gate
-from exporters.render import choose_format
-from exporters.web_config import Authenticator
+from exporters.render import choose_format, read_qualities
+from exporters.web_config import Authenticator, WebConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from exporters.web_config import WebConfig
 
 log = logging.getLogger("scope.exporter")
 
@@ -34,7 +31,6 @@ CONNECTION_LIMIT_S: Final = 30
 IDLE_LIMIT_S: Final = 1
 _PAUSE_S: Final = 0.05
 _NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-_QUALITY: Final = re.compile(r"q=([01](?:\.\d*)?)")
 _GZIP_LEVEL: Final = 1
 _GZIP_WINDOW: Final = 31  # the largest window, and 16 for the header of gzip
 _MIN_GZIP_BYTES: Final = 1_024
@@ -82,9 +78,10 @@ class ExporterServer(ThreadingHTTPServer):
         # An IPv6 literal needs a socket of its family.
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.content = content
-        self.config = config
-        self.authenticator = Authenticator(config.users) if config.users else None
-        self.limiter = RateLimiter(*config.rate_limit) if config.rate_limit else None
+        self.config = WebConfig(None, {}, {})
+        self.authenticator: Authenticator | None = None
+        self.limiter: RateLimiter | None = None
+        self.use(config)
         self._slots = threading.BoundedSemaphore(max_connections)
         self._began: dict[Any, float] = {}
         self._requests: dict[Any, bytes] = {}
@@ -92,6 +89,15 @@ class ExporterServer(ThreadingHTTPServer):
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         super().__init__(address, _Handler)
+
+    def use(self, config: WebConfig) -> None:
+        """Serve by these users, certificates and headers from now on; TLS stays on or off as it was at first."""
+        before = self.config
+        if config.users != before.users:
+            self.authenticator = Authenticator(config.users) if config.users else None
+        if config.rate_limit != before.rate_limit:
+            self.limiter = RateLimiter(*config.rate_limit) if config.rate_limit else None
+        self.config = config
 
     @property
     def port(self) -> int:
@@ -204,17 +210,18 @@ class ExporterServer(ThreadingHTTPServer):
 
     def _begin_tls(self, accepted: Any, client_address: Any) -> Any:
         """Return the connection inside TLS, or None when there is none with this client."""
-        assert self.config.tls is not None
+        config = self.config
+        assert config.tls is not None
         began = self._began.get(accepted, time.monotonic())
         try:
             # The descriptor moves to the new object, so that is the one to close when it lasts too long; until the
             # handshake is done each of its reads has a limit of its own.
-            request = self.config.tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            request = config.tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
             self._began.pop(accepted, None)
             self._began[request] = began
             accepted = request
             request.do_handshake()
-            if not is_allowed(request.getpeercert(), self.config.allowed_names):
+            if not is_allowed(request.getpeercert(), config.allowed_names):
                 log.debug("the certificate of %s holds no allowed name", client_address)
                 self.shutdown_request(request)
                 self._began.pop(request, None)
@@ -353,11 +360,7 @@ def accepts_gzip(header: str) -> bool:
         >>> accepts_gzip("br, gzip;q=0.5"), accepts_gzip("gzip;q=0"), accepts_gzip("*"), accepts_gzip("")
         (True, False, True, False)
     """
-    qualities: dict[str, float] = {}
-    for part in header.lower().split(","):
-        name, _, parameters = part.partition(";")
-        match = _QUALITY.search(parameters)
-        qualities[name.strip()] = float(match[1]) if match else 1.0
+    qualities = read_qualities(header)
     return qualities.get("gzip", qualities.get("*", 0.0)) > 0
 
 

@@ -44,6 +44,9 @@ _CLIENT_AUTH: Final = {
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
 _MAX_BYTES: Final = 1 << 20
+_MAX_VALUES: Final = 100_000
+_DATE_FAULTS: Final = {9: "is not valid yet", 10: "has expired"}
+"""OpenSSL's numbers of what a client says of a certificate's dates."""
 _BCRYPT: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 # A hash of a password that nobody has, so that an unknown user costs as long as a wrong password.
 _DECOY: Final = b"$2b$10$CQZpzJyTNlZ1LCOKZ3Q3ReQ6e3cRtJQ1uVgRrdoxHXqpIFOcDV5ru"
@@ -58,6 +61,8 @@ class WebConfig(NamedTuple):
         headers: Headers to add to every answer.
         allowed_names: Names of which a client's certificate must hold one; empty allows all.
         rate_limit: Seconds for one request, and requests at once; None for no limit.
+        files: The web-config and the files that it names.
+        warnings: What is no mistake and yet keeps clients out.
     """
 
     tls: ssl.SSLContext | None
@@ -65,6 +70,15 @@ class WebConfig(NamedTuple):
     headers: dict[str, str]
     allowed_names: frozenset[str] = frozenset()
     rate_limit: tuple[float, int] | None = None
+    files: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lacks(self) -> str | None:
+        """What lets strangers read: no TLS, nobody who must show who he is, or both; None when neither."""
+        knows_clients = bool(self.users) or (self.tls is not None and self.tls.verify_mode == ssl.CERT_REQUIRED)
+        missing = [name for name, there in (("TLS", self.tls), ("users", knows_clients)) if not there]
+        return " and ".join(missing) or None
 
 
 def load_web_config(path: Path) -> WebConfig:
@@ -85,8 +99,11 @@ def load_web_config(path: Path) -> WebConfig:
             message = f"cannot read the web-config {path}: it is no file of at most {_MAX_BYTES >> 20} MiB"
             raise ConfigError(message)
         text = path.read_text(encoding="utf-8")
-        content: Any = yaml.safe_load(text)
         tree = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        if _count_values(tree, {}) > _MAX_VALUES:
+            message = f"the web-config {path} holds more than {_MAX_VALUES:,} values, by aliases within aliases"
+            raise ConfigError(message)
+        content: Any = yaml.safe_load(text)
         repeated = _find_repeated(tree)
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read the web-config {path}: {error}"
@@ -99,6 +116,17 @@ def load_web_config(path: Path) -> WebConfig:
         message = f"the web-config {path} is nested too deep"
         raise ConfigError(message) from error
     return _Reader(path, repeated).read(content)
+
+
+def _count_values(node: Any, known: dict[int, int]) -> int:
+    """Return how many values a tree has with every alias written out; those of an alias within itself once."""
+    if node is None or node.id == "scalar":
+        return 1
+    if id(node) not in known:
+        known[id(node)] = 0
+        children = [each for pair in node.value for each in pair] if node.id == "mapping" else node.value
+        known[id(node)] = 1 + sum(_count_values(child, known) for child in children)
+    return known[id(node)]
 
 
 def _find_repeated(node: Any, where: str = "$", looked_at: set[int] | None = None) -> list[str]:
@@ -126,6 +154,8 @@ class _Reader:
     def __init__(self, path: Path, mistakes: list[str]) -> None:
         self._path = path
         self._mistakes = mistakes
+        self._files = [path]
+        self._warnings: list[str] = []
 
     def read(self, content: Any) -> WebConfig:
         top = self._mapping(content, "$")
@@ -138,7 +168,7 @@ class _Reader:
         if self._mistakes:
             message = f"the web-config {self._path} has mistakes:\n" + "\n".join(f"  {line}" for line in self._mistakes)
             raise ConfigError(message)
-        return WebConfig(tls, users, headers, names, rate_limit)
+        return WebConfig(tls, users, headers, names, rate_limit, tuple(self._files), tuple(self._warnings))
 
     def _mapping(self, value: Any, where: str) -> dict[str, Any]:
         if value is None:
@@ -149,14 +179,16 @@ class _Reader:
         return {}
 
     def _only(self, mapping: dict[str, Any], known: set[str] | frozenset[str], where: str) -> None:
-        for key in mapping.keys() - known:
+        for key in sorted(mapping.keys() - known):
             self._mistakes.append(f"{where}.{key}: unknown key; known are {', '.join(sorted(known))}")
 
     def _users(self, mapping: dict[str, Any]) -> dict[str, bytes]:
         users: dict[str, bytes] = {}
         for user, hashed in mapping.items():
             text = str(hashed)
-            if _BCRYPT.fullmatch(text) is None:
+            if ":" in user:
+                self._mistakes.append(f"$.basic_auth_users.{user}: a user's name can hold no colon")
+            elif _BCRYPT.fullmatch(text) is None:
                 self._mistakes.append(f"$.basic_auth_users.{user}: is no bcrypt hash (htpasswd -nBC 10 USER makes one)")
             else:
                 users[user] = text.encode()
@@ -273,19 +305,26 @@ class _Reader:
             if len(given) != 1:
                 self._mistakes.append(f"{where}: needs exactly one of {name} and {name}_file")
         paths: list[str] = []
+        descriptors: list[int] = []
         for name in ("cert", "key"):
             path = self._file(mapping, f"{name}_file", where)
             text = self._text(mapping, name, where)
             if path is not None:
                 paths.append(str(path))
             elif text is not None:
-                paths.append(_in_memory(text))
-        if len(paths) != 2:
-            return
+                descriptors.append(_in_memory(text))
+                paths.append(f"/proc/self/fd/{descriptors[-1]}")
         try:
-            context.load_cert_chain(paths[0], paths[1], password=_refuse_password)
+            if len(paths) == 2:
+                context.load_cert_chain(paths[0], paths[1], password=_refuse_password)
+                fault = find_date_fault(context, paths[0])
+                if fault is not None:
+                    self._warnings.append(f"the certificate of {self._path} {fault}: clients will refuse it")
         except (ssl.SSLError, OSError, ValueError) as error:
             self._mistakes.append(f"{where}: certificate and key cannot be used together: {error}")
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _clients(self, context: ssl.SSLContext, mapping: dict[str, Any], where: str) -> None:
         kind = self._text(mapping, "client_auth_type", where) or "NoClientCert"
@@ -321,6 +360,7 @@ class _Reader:
         if not os.access(path, os.R_OK):
             self._mistakes.append(f"{where}.{key}: {path} may not be read")
             return None
+        self._files.append(path)
         return path
 
 
@@ -330,11 +370,37 @@ def _openssl_name(name: str) -> str:
     return name.replace("AES_128", "AES128").replace("AES_256", "AES256").replace("_", "-")
 
 
-def _in_memory(text: str) -> str:
-    """Return a path to a text that never reaches a disk."""
+def _in_memory(text: str) -> int:
+    """Return the descriptor of a file with this text that never reaches a disk."""
     descriptor = os.memfd_create("scope-pem")
     os.write(descriptor, text.encode())
-    return f"/proc/self/fd/{descriptor}"
+    return descriptor
+
+
+def find_date_fault(server: ssl.SSLContext, certificate: str) -> str | None:
+    """Return what a client that trusts a certificate would say of its dates; None when they are right.
+
+    Args:
+        server: With the certificate and its key.
+        certificate: Path of the certificate.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(cafile=certificate)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
+    # Hello; certificate; verdict.
+    for end in (*ends, ends[0]):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return _DATE_FAULTS.get(error.verify_code)
+        except ssl.SSLError:
+            return None
+    return None
 
 
 def _refuse_password() -> str:

@@ -146,6 +146,23 @@ def test_hostile_yaml_is_refused(tmp_path: Path, text: str) -> None:
     assert refusal(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["basic_auth_users: {ada: *x40}", "rate_limit: {interval: 1s, burst: *x40}", "http_server_config: {http2: *x40}"],
+)
+def test_a_bomb_where_a_value_should_be(tmp_path: Path, text: str) -> None:
+    """Two values, doubled forty times, are never written out."""
+    aliases = "".join(f"x{place + 1}: &x{place + 1} [*x{place}, *x{place}]\n" for place in range(40))
+    assert "more than 100,000 values" in refusal(tmp_path, f"x0: &x0 [a]\n{aliases}{text}\n")
+
+
+def test_a_user_that_nobody_could_be(tmp_path: Path) -> None:
+    """What stands before the first colon is the name, so none can hold one."""
+    assert "$.basic_auth_users.a:b: a user's name can hold no colon" in refusal(
+        tmp_path, yaml.safe_dump({"basic_auth_users": {"a:b": HASH}})
+    )
+
+
 def test_a_web_config_that_is_no_file(tmp_path: Path) -> None:
     """A folder, a pipe that nobody writes to, and bytes that are no text."""
     os.mkfifo(tmp_path / "pipe")
