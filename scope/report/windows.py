@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import InputError, RunError, UsageError
+from scope.report.nearby import TRACE_SUFFIXES, where_traces_lie
 from scope.run import paths as run_paths
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from scope.run.reader import Trace
 
-_TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 _SHOWN_PROBLEMS: Final = 5
 
 
@@ -50,7 +50,7 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
         step: First step of the window that is wanted; None for the newest.
 
     Raises:
-        InputError: A run holds no window.
+        InputError: A run holds no window, or a folder holds no trace while folders in it do.
         UsageError: None begins at that step, or a step is given and no path is a recorded run's.
     """
     chosen: list[str] = []
@@ -58,6 +58,7 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
     for path in paths:
         folders = list(_trace_folders(Path(path)))
         if not folders:
+            _check_is_no_shelf(path)
             chosen.append(path)
             continue
         windows, problems = _windows(folders)
@@ -75,6 +76,14 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
         message = "--window: no path is that of a recorded run; leave it out, or name a run directory"
         raise UsageError(message)
     return chosen, sentences
+
+
+def _check_is_no_shelf(path: str) -> None:
+    """Raise `InputError` for a folder that holds traces or runs in folders of its own only."""
+    within = where_traces_lie(Path(path)) if Path(path).is_dir() else None
+    if within is not None:
+        message = f"{path}: holds no trace itself; {within}"
+        raise InputError(message)
 
 
 def _say_missing(run: Path, window: _Window) -> list[str]:
@@ -133,7 +142,7 @@ def _of_ranks(attempt: int, folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _trace_names(folder: Path) -> set[str]:
-    return {child.name for child in folder.iterdir() if child.name.endswith(_TRACE_SUFFIXES)}
+    return {child.name for child in folder.iterdir() if child.name.endswith(TRACE_SUFFIXES)}
 
 
 def _describes_all(folder: Path) -> bool:

@@ -1,0 +1,110 @@
+"""What lies around a folder that a command cannot read: the folders that were meant, most likely."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from scope.run import paths as run_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
+"""How the names of traces end."""
+_OWN_SUFFIXES: Final = (".capture.json", ".summary.json")
+"""Names of what Scope itself lays beside a captured trace."""
+_DEPTH: Final = 2
+_MOST_FOLDERS: Final = 500
+"""Folders that are looked into; a home or a file system of a cluster holds many more."""
+_MOST_NAMED: Final = 4
+
+
+def where_traces_lie(folder: Path) -> str | None:
+    """Return in words which folder with traces was meant by one without; None where it holds some, or nothing tells.
+
+    It may be a part of a run, or hold folders with traces and runs (two levels deep, in the first 500 folders).
+    """
+    if _holds_traces(folder):
+        return None
+    whole = _run_around(folder)
+    if whole is not None:
+        return f"it is a part of the run {whole}; name that"
+    runs, traces = _found_in(folder)
+    parts = [f"folders in it with traces: {_listed(folder, traces)}"] * bool(traces)
+    parts += [f"recorded runs in it: {_listed(folder, runs)}"] * bool(runs)
+    return f"{'; '.join(parts)}; name one of them" if parts else None
+
+
+def where_runs_lie(folder: Path) -> str | None:
+    """Return in words which run directory was meant by a folder that is none; None where nothing tells.
+
+    It may be a part of a run, hold runs (two levels deep, in the first 500 folders), or hold traces.
+    """
+    whole = _run_around(folder)
+    if whole is not None:
+        return f"it is a part of the run {whole}; name that"
+    runs, traces = _found_in(folder)
+    if runs:
+        return f"runs in it: {_listed(folder, runs)}; name one of them"
+    if _holds_traces(folder):
+        return f"it holds traces: scope analyze {folder} reads them"
+    return f"folders in it hold traces, which scope analyze reads: {_listed(folder, traces)}" if traces else None
+
+
+def _run_around(folder: Path) -> Path | None:
+    return next((parent for parent in folder.absolute().parents if _is_run(parent)), None)
+
+
+def _found_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the runs and the other folders with traces in a folder; nothing within a run is looked at."""
+    runs: list[Path] = []
+    traces: list[Path] = []
+    level, num_seen = [folder], 0
+    for _ in range(_DEPTH):
+        below: list[Path] = []
+        for child in (child for parent in level for child in _folders(parent)):
+            num_seen += 1
+            if num_seen > _MOST_FOLDERS:
+                return runs, traces
+            if _is_run(child):
+                runs.append(child)
+                continue
+            if _holds_traces(child):
+                traces.append(child)
+            below.append(child)
+        level = below
+    return runs, traces
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(parent) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    yield from (parent / name for name in names)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / run_paths.RUN_FILE).is_file() or bool(run_paths.list_attempts(folder))
+    except OSError:
+        return False
+
+
+def _holds_traces(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(
+                entry.name.endswith(TRACE_SUFFIXES) and not entry.name.endswith(_OWN_SUFFIXES) and entry.is_file()
+                for entry in entries
+            )
+    except OSError:
+        return False
+
+
+def _listed(folder: Path, found: list[Path]) -> str:
+    names = ", ".join(str(each.relative_to(folder)) for each in found[:_MOST_NAMED])
+    return f"{names} and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else names

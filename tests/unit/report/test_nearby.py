@@ -1,0 +1,74 @@
+"""A folder that a command cannot read: the message names those that were meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scope.errors import InputError
+from scope.report.nearby import where_runs_lie, where_traces_lie
+from scope.report.windows import choose_traces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _place(folder: Path, *names: str) -> Path:
+    """Make files, and the folders that they stand in."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    return folder
+
+
+def test_folders_with_traces_are_named_in_their_order(tmp_path: Path) -> None:
+    """Of many folders the first four are named and the others counted; what Scope lays beside a trace is none."""
+    shelf = _place(tmp_path, *(f"job{number}/rank0.json.gz" for number in range(6)), "own/a.summary.json", "txt/a.txt")
+    message = "folders in it with traces: job0, job1, job2, job3 and 2 more; name one of them"
+    assert where_traces_lie(shelf) == message
+    with pytest.raises(InputError) as caught:
+        choose_traces([str(shelf)])
+    assert str(caught.value) == f"{shelf}: holds no trace itself; {message}"
+
+
+def test_a_run_is_named_as_one_and_not_by_its_inner_folders(tmp_path: Path) -> None:
+    """A folder of a run and of traces: the run stands for all that lies in it."""
+    shelf = _place(tmp_path, "first/run.json", "first/attempt-000/ranks/00000/traces/a.json", "day/two/rank0.json")
+    assert where_traces_lie(shelf) == "folders in it with traces: day/two; recorded runs in it: first; name one of them"
+    assert where_runs_lie(shelf) == "runs in it: first; name one of them"
+
+
+def test_a_part_of_a_run_names_the_run(tmp_path: Path) -> None:
+    """Within a run there is one thing to name: the run."""
+    run = _place(tmp_path / "first", "run.json", "attempt-000/ranks/00000/rank.json")
+    expected = f"it is a part of the run {run}; name that"
+    assert where_runs_lie(run / "attempt-000") == expected
+    assert where_traces_lie(run / "attempt-000" / "ranks") == expected
+
+
+def test_traces_are_no_run(tmp_path: Path) -> None:
+    """A folder of traces is for `scope analyze`, and so are the folders of traces in a folder."""
+    shelf = _place(tmp_path, "job/rank0.json")
+    assert where_runs_lie(shelf / "job") == f"it holds traces: scope analyze {shelf / 'job'} reads them"
+    assert where_runs_lie(shelf) == "folders in it hold traces, which scope analyze reads: job"
+
+
+def test_nothing_is_said_where_nothing_is_found(tmp_path: Path) -> None:
+    """An empty folder, and one that holds traces itself, keep the messages of the reader."""
+    shelf = _place(tmp_path / "shelf", "notes/readme.txt", "one/two/three/rank0.json")
+    assert where_traces_lie(shelf) is None
+    assert where_runs_lie(shelf) is None
+    _place(shelf, "rank0.json", "more/rank1.json")
+    assert where_traces_lie(shelf) is None
+    assert choose_traces([str(shelf)]) == ([str(shelf)], [])
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """A link to a folder above would be looked into without end."""
+    shelf = _place(tmp_path / "shelf", "a/readme.txt")
+    (shelf / "a" / "up").symlink_to(shelf)
+    _place(tmp_path / "other", "rank0.json")
+    (shelf / "elsewhere").symlink_to(tmp_path / "other")
+    assert where_traces_lie(shelf) is None
