@@ -116,9 +116,9 @@ class RankTotals:
             self._add_common(line)
         return num_refused
 
-    def median_ns(self) -> float | None:
+    def median_ns(self) -> int | None:
         """Return the median length of the last hundred steps; None before the first."""
-        return statistics.median(self.recent_ns) if self.recent_ns else None
+        return statistics.median_low(self.recent_ns) if self.recent_ns else None
 
     def kept_before(self, first_step: int | None) -> int:
         """Return the time in steps of earlier attempts that were not done again.

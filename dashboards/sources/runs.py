@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import threading
 import time
 from contextlib import suppress
@@ -202,8 +203,7 @@ class LiveRun:
 
     def _usual_ns(self) -> int | None:
         recent = self.by_step_of_attempt().filter(pl.col(StepSummary.num_steps) == 1).tail(_RECENT_STEPS)
-        usual = recent[StepSummary.duration_ns].median()
-        return None if usual is None else round(cast("float", usual))
+        return statistics.median_low(recent[StepSummary.duration_ns]) if recent.height else None
 
     @property
     def of_attempt(self) -> pl.LazyFrame:

@@ -21,6 +21,7 @@ from dashboards.shell import (
 )
 from dashboards.sources.traces import load_traces
 from dashboards.words import say_problems
+from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded import RankExcess, mesh_axes, summarize_excess_by_group
 from scope.analysis.recorded.ranks import BUSY_NS
 from scope.frames.schema import Ranks, RankSteps
@@ -52,7 +53,7 @@ def beside_peers(heat: pl.DataFrame, peers: Mapping[int, int]) -> pl.DataFrame:
     of_rank = pl.col(RankSteps.rank)
     group = of_rank.replace_strict(dict(peers), default=-1, return_dtype=pl.Int64) if peers else pl.lit(-1)
     busy = pl.col(BUSY_NS)
-    usual = busy.quantile(0.5, interpolation="lower").cast(pl.Int64)
+    usual = lower_median_ns(busy)
     return heat.with_columns((busy - usual.over(RankSteps.step, group)).alias(LONGER_NS))
 
 

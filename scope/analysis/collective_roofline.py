@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from scope.analysis.collective_tables import ROOFLINE_KEYS, CollectiveRooflineRows, CollectiveRows, GroupRows
+from scope.analysis.medians import lower_median
 from scope.analysis.result import Record, Result
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ def compute_collective_roofline(collectives: Collectives, *, links: LinkRates) -
     points = measured.group_by(ROOFLINE_KEYS).agg(
         pl.len().cast(pl.Int64).alias(CollectiveRooflineRows.num_collectives),
         transfer.sum().alias(CollectiveRooflineRows.total_transfer_ns),
-        # Of two in the middle the lower, as for all medians.
-        busbw.quantile(0.5, "lower").alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
+        lower_median(busbw).alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
         busbw.max().alias(CollectiveRooflineRows.max_busbw_bytes_per_s),
     )
     points = _with_ceiling(points, links).sort(

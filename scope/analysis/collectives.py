@@ -25,6 +25,7 @@ from scope.analysis.collective_tables import (
     RankWaitRows,
 )
 from scope.analysis.matching import IS_SYMMETRIC, PLACE, Matched, match_calls
+from scope.analysis.medians import lower_median, lower_median_ns
 from scope.analysis.result import Result
 from scope.trace.schema import CollectiveCalls
 
@@ -324,22 +325,17 @@ def _summary(collectives: pl.DataFrame) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias(CollectiveSummaryRows.num_collectives),
         is_measured.sum().cast(pl.Int64).alias(CollectiveSummaryRows.num_measured),
         total(transfer, is_measured).alias(CollectiveSummaryRows.total_transfer_ns),
-        _lower_median(measured(transfer)).cast(pl.Int64).alias(CollectiveSummaryRows.median_transfer_ns),
+        lower_median_ns(measured(transfer)).alias(CollectiveSummaryRows.median_transfer_ns),
         total(CollectiveRows.total_wait_ns, is_uncut),
         measured(CollectiveRows.is_cut).sum().cast(pl.Int64).alias(CollectiveSummaryRows.num_cut),
         pl.col(CollectiveRows.skew_ns).filter(is_uncut).max().alias(CollectiveSummaryRows.max_skew_ns),
-        _lower_median(measured(CollectiveRows.algbw_bytes_per_s)).alias(CollectiveSummaryRows.median_algbw_bytes_per_s),
-        _lower_median(measured(busbw)).alias(CollectiveSummaryRows.median_busbw_bytes_per_s),
+        lower_median(measured(CollectiveRows.algbw_bytes_per_s)).alias(CollectiveSummaryRows.median_algbw_bytes_per_s),
+        lower_median(measured(busbw)).alias(CollectiveSummaryRows.median_busbw_bytes_per_s),
         measured(busbw).max().alias(CollectiveSummaryRows.max_busbw_bytes_per_s),
     )
     cost = pl.sum_horizontal(CollectiveSummaryRows.total_transfer_ns, CollectiveSummaryRows.total_wait_ns)
     ordered = table.sort(cost, *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
     return CollectiveSummaryRows.check(ordered.select(CollectiveSummaryRows.schema().names()))
-
-
-def _lower_median(values: pl.Expr) -> pl.Expr:
-    """Return the median, of two in the middle the lower, so that it is a value that occurs."""
-    return values.quantile(0.5, "lower")
 
 
 def _rank_waits(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import polars as pl
 from scope.analysis import spans
 from scope.analysis.host import merge_operators
 from scope.analysis.lineage import inherit
+from scope.analysis.medians import lower_median_ns
 from scope.trace.columns import Column, Table
 from scope.trace.schema import CATEGORIES, KERNEL_CLASSES, DeviceEvents, Launches, Ops, PythonCalls
 
@@ -88,7 +89,7 @@ def summarize_kernels(events: Sequence[pl.DataFrame]) -> pl.DataFrame:
         pl.len().cast(pl.UInt32).alias(KernelStats.num_events),
         length.sum().alias(KernelStats.total_ns),
         length.min().alias(KernelStats.min_ns),
-        length.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(KernelStats.median_ns),
+        lower_median_ns(length).alias(KernelStats.median_ns),
         length.max().alias(KernelStats.max_ns),
         pl.col(kind).first(),
         pl.any_horizontal(pl.col(each).to_physical().min() != pl.col(each).to_physical().max() for each in kind).alias(

@@ -8,6 +8,7 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host_activity import HostSpans, Launched, overlap_with_host
+from scope.analysis.medians import lower_median_ns
 from scope.analysis.result import Distribution, Result, summarize_lengths
 from scope.analysis.windows import Parts, cut_at_parts
 from scope.trace.columns import Column, Table
@@ -103,7 +104,7 @@ def summarize_launches(timelines: Sequence[Timeline]) -> pl.DataFrame:
             pl.col(LaunchStats.call_ns).sum(),
             pl.when(delay.count() > 0).then(delay.sum()).alias(LaunchStats.total_delay_ns),
             delay.min().alias(LaunchStats.min_delay_ns),
-            delay.quantile(0.5, interpolation="lower").cast(pl.Int64).alias(LaunchStats.median_delay_ns),
+            lower_median_ns(delay).alias(LaunchStats.median_delay_ns),
             delay.quantile(0.9, interpolation="lower").cast(pl.Int64).alias(LaunchStats.p90_delay_ns),
             delay.max().alias(LaunchStats.max_delay_ns),
             (delay < 0).sum().cast(pl.UInt32).alias(LaunchStats.num_negative_delays),

@@ -129,7 +129,7 @@ class Captures:
         if (
             "anomaly" in self._settings.reasons
             and len(usual) == _NUM_USUAL
-            and length_ns > _ANOMALY_FACTOR * statistics.median(usual)
+            and length_ns > _ANOMALY_FACTOR * statistics.median_low(usual)
             and self._affords()
         ):
             self._request = self._request or "anomaly"
@@ -158,7 +158,7 @@ class Captures:
 
     def _keep(self, window: _Window) -> None:
         info = window.finish(self._session)
-        usual = round(statistics.median(self._usual)) if self._usual else None
+        usual = statistics.median_low(self._usual) if self._usual else None
         self._last_cost_ns = info.cost_ns + window.slowed_ns(usual)
         self._spent_ns += self._last_cost_ns
         self._ended_ns = time.monotonic_ns()

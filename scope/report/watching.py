@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import polars as pl
 
+from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded import Watched, assess_run, find_failures, find_verdicts
 from scope.frames.schema import RankSteps
 from scope.run import paths
@@ -44,7 +45,7 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
     last_ns, usual_ns = (
         steps.filter(pl.col(RankSteps.num_steps) == 1)
         .tail(_RECENT_STEPS * max(1, len(boxes)))
-        .select(pl.col(RankSteps.end_ns).max(), pl.col(RankSteps.duration_ns).quantile(0.5, "lower").cast(pl.Int64))
+        .select(pl.col(RankSteps.end_ns).max(), lower_median_ns(RankSteps.duration_ns))
         .collect()
         .row(0)
     )

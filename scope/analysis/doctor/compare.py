@@ -113,11 +113,11 @@ def compare_clocks(steps: Mapping[int, Sequence[StepRecord]], hosts: Mapping[int
     common = set[int].intersection(*(set(own) for own in ends.values())) if ends else set[int]()
     if not common or len(set(hosts.values())) < 2:
         return []
-    middle = {step: statistics.median(own[step] for own in ends.values()) for step in common}
-    by_host: dict[str, list[float]] = {}
+    middle = {step: statistics.median_low(own[step] for own in ends.values()) for step in common}
+    by_host: dict[str, list[int]] = {}
     for rank, own in ends.items():
-        by_host.setdefault(hosts[rank], []).append(statistics.median(own[step] - middle[step] for step in common))
-    offsets = {host: statistics.median(values) for host, values in by_host.items()}
+        by_host.setdefault(hosts[rank], []).append(statistics.median_low(own[step] - middle[step] for step in common))
+    offsets = {host: statistics.median_low(values) for host, values in by_host.items()}
     odd = [host for host, offset in offsets.items() if abs(offset) > _SKEW_NS]
     if not odd:
         return []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded.ranks import RankExcess
 from scope.trace.columns import Column, Table
 
@@ -102,7 +103,7 @@ def summarize_excess_by_group(excess: pl.DataFrame, ranks: pl.DataFrame) -> pl.D
         .group_by(MeshRanks.group, maintain_order=True)
         .agg(
             pl.len().cast(pl.UInt32).alias(GroupExcess.num_ranks),
-            busy.quantile(0.5, interpolation="lower").cast(pl.Int64).alias("median"),
+            lower_median_ns(busy).alias("median"),
             busy.max().alias(GroupExcess.longest_ns),
             pl.col(MeshRanks.rank).get(busy.arg_max()).alias(GroupExcess.slowest_rank),
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.analysis.medians import lower_median, lower_median_ns
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.trace.columns import Column, Table
 from scope.units import format_duration, format_ratio
@@ -79,13 +80,13 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
         .group_by(RankSteps.rank)
         .agg(
             pl.len().alias(RankExcess.num_steps),
-            *(_lower_median(column) for column in (BUSY_NS, *_CAUSES)),
+            *(lower_median_ns(column) for column in (BUSY_NS, *_CAUSES)),
         )
         .collect()
         .with_columns(_set_of_rank(peers or {}).alias(_PEERS))
     )
     medians = medians.join(_compute_spread(usable, peers or {}), on=RankSteps.rank, how="left", maintain_order="left")
-    usual = {column: _lower_median(column).over(_PEERS) for column in (BUSY_NS, *_CAUSES)}
+    usual = {column: lower_median_ns(column).over(_PEERS) for column in (BUSY_NS, *_CAUSES)}
     excess = {column: pl.col(column) - middle for column, middle in usual.items()}
     worst = pl.max_horizontal(*(excess[column] for column in _CAUSES))
     cause = pl.coalesce(*(pl.when(excess[column] == worst).then(pl.lit(name)) for column, name in _CAUSES.items()))
@@ -114,9 +115,9 @@ def _compute_spread(usable: pl.LazyFrame, peers: Mapping[int, int]) -> pl.DataFr
     return (
         usable.select(RankSteps.rank, RankSteps.step, busy().alias(BUSY_NS))
         .with_columns(_set_of_rank(peers).alias(_PEERS))
-        .with_columns((pl.col(BUSY_NS) - _lower_median(BUSY_NS).over(_PEERS, RankSteps.step)).alias("own_ns"))
+        .with_columns((pl.col(BUSY_NS) - lower_median_ns(BUSY_NS).over(_PEERS, RankSteps.step)).alias("own_ns"))
         .group_by(RankSteps.rank)
-        .agg(own.median().alias("typical_ns"), (own - own.median()).abs().median().alias("spread_ns"))
+        .agg(lower_median(own).alias("typical_ns"), (own - own.median()).abs().median().alias("spread_ns"))
         .collect()
     )
 
@@ -182,10 +183,6 @@ def bin_rank_steps(steps: pl.LazyFrame, *, max_ranks: int, max_steps: int) -> pl
 def busy() -> pl.Expr:
     """Return the step's length less the wait in communication; the whole length where the wait is unknown."""
     return pl.col(RankSteps.duration_ns) - pl.col(RankSteps.communication_wait_ns).fill_null(0)
-
-
-def _lower_median(column: str) -> pl.Expr:
-    return pl.col(column).quantile(0.5, interpolation="lower").cast(pl.Int64)
 
 
 assert set(_CAUSES) <= set(PHASE_COLUMNS)

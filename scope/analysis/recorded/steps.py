@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from scope.analysis.medians import lower_median_ns
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.trace.columns import Column, Table
 
@@ -73,10 +74,7 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
             pl.len().alias(StepSummary.num_ranks),
             pl.col(RankSteps.start_ns).min(),
             pl.col(RankSteps.end_ns).max(),
-            pl.col(RankSteps.duration_ns)
-            .quantile(0.5, interpolation="lower")
-            .cast(pl.Int64)
-            .alias(StepSummary.median_ns),
+            lower_median_ns(RankSteps.duration_ns).alias(StepSummary.median_ns),
             *(
                 _sum_if_all_known(column)
                 for column in (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)
