@@ -38,14 +38,17 @@ class Recompute(Result, frozen=True, kw_only=True):
     """The same sum over all compute; unlike a breakdown's, events that run at the same time count each."""
     recompute_ratio: float | None
     """`recompute_ns / compute_ns`."""
+    step_num_ops: int | None
+    """Those of `num_ops` of whose compute some starts in step time (`scope.analysis.step_time`)."""
     step_recompute_ns: int | None
-    """The part of `recompute_ns` that starts in step time (`scope.analysis.step_time`)."""
+    """The part of `recompute_ns` that starts in step time."""
     step_compute_ns: int
     """The part of `compute_ns` that starts in step time."""
 
     def _check_sums(self) -> None:
         assert self.recompute_ns is None or 0 <= self.recompute_ns <= self.compute_ns
         assert self.step_recompute_ns is None or 0 <= self.step_recompute_ns <= self.step_compute_ns
+        assert self.step_num_ops is None or self.num_ops is None or 0 <= self.step_num_ops <= self.num_ops
 
 
 def compute_recompute(timeline: Timeline) -> Recompute:
@@ -60,11 +63,15 @@ def compute_recompute(timeline: Timeline) -> Recompute:
         return _unknown(whole, "no backward in the trace: it holds no operators of the autograd engine")
     if ops[Ops.sequence_number].null_count() == ops.height:
         return _unknown(whole, "the trace holds no autograd sequence numbers")
-    inside, outermost = _find_recomputed(ops, nodes)
+    outermost = _find_recomputed(ops, nodes)
+    counted = outermost == ops[Ops.op_id]
     if timeline.step_id is not None:
-        outermost &= (ops[Ops.step_id] == timeline.step_id).fill_null(value=False)
+        counted &= ops[Ops.step_id] == timeline.step_id
+    inside = ops[Ops.op_id].filter(outermost.is_not_null())
     recomputed = compute.filter(pl.col(DeviceEvents.op_id).is_in(inside.implode()))
-    return _recompute(int(outermost.sum()), _Lengths.of(recomputed, step_time), whole)
+    launching = outermost.gather(recomputed.filter(starts_within(step_time))[DeviceEvents.op_id])
+    step_num_ops = launching.filter(counted.gather(launching)).n_unique()
+    return _recompute((int(counted.sum()), step_num_ops), _Lengths.of(recomputed, step_time), whole)
 
 
 def sum_recompute(ranks: Iterable[Recompute]) -> Recompute:
@@ -77,7 +84,8 @@ def sum_recompute(ranks: Iterable[Recompute]) -> Recompute:
         reasons = sorted({rank.absent["recompute_ns"] for rank in each})
         return _unknown(whole, "; ".join(reasons) or "no ranks")
     again = _Lengths(sum(rank.recompute_ns or 0 for rank in known), sum(rank.step_recompute_ns or 0 for rank in known))
-    return _recompute(sum(rank.num_ops or 0 for rank in known), again, whole)
+    num_ops = (sum(rank.num_ops or 0 for rank in known), sum(rank.step_num_ops or 0 for rank in known))
+    return _recompute(num_ops, again, whole)
 
 
 class _Lengths(Record, frozen=True):
@@ -94,32 +102,35 @@ class _Lengths(Record, frozen=True):
 
 
 def _unknown(whole: _Lengths, reason: str) -> Recompute:
-    unknown = ("num_ops", "recompute_ns", "recompute_ratio", "step_recompute_ns")
+    unknown = ("num_ops", "recompute_ns", "recompute_ratio", "step_num_ops", "step_recompute_ns")
     return Recompute(
         num_ops=None,
         recompute_ns=None,
         compute_ns=whole.total_ns,
         recompute_ratio=None,
+        step_num_ops=None,
         step_recompute_ns=None,
         step_compute_ns=whole.step_ns,
         absent=dict.fromkeys(unknown, reason),
     )
 
 
-def _recompute(num_ops: int, again: _Lengths, whole: _Lengths) -> Recompute:
+def _recompute(num_ops: tuple[int, int], again: _Lengths, whole: _Lengths) -> Recompute:
+    """Return the figures; `num_ops` are all outermost operators, and those with compute in step time."""
     return Recompute(
-        num_ops=num_ops,
+        num_ops=num_ops[0],
         recompute_ns=again.total_ns,
         compute_ns=whole.total_ns,
         recompute_ratio=again.total_ns / whole.total_ns if whole.total_ns else None,
+        step_num_ops=num_ops[1],
         step_recompute_ns=again.step_ns,
         step_compute_ns=whole.step_ns,
         absent={} if whole.total_ns else {"recompute_ratio": "no compute in the trace"},
     )
 
 
-def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Return the ids of all operators in those that backward runs again, and for each operator if it is outermost."""
+def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> pl.Series:
+    """Return for each operator the outermost of those that backward runs again in which it stands; null for none."""
     parents, op_id = ops[Ops.parent_id], ops[Ops.op_id]
     is_node = op_id.is_in(nodes[Ops.op_id].implode())
     in_node = inherit(_where(is_node, op_id), parents).is_not_null()
@@ -129,11 +140,11 @@ def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> tuple[pl.Series,
     around = ops[Ops.name].gather(parents.gather(graph_builders)).cast(pl.String)
     builders = graph_builders.filter((around != expected).fill_null(value=True))
     if builders.is_empty():
-        return builders, pl.Series([False]).new_from_index(0, len(op_id))
+        return pl.Series([None], dtype=op_id.dtype).new_from_index(0, len(op_id))
     again = op_id.is_in(builders.implode())
     owner = inherit(_where(again, op_id), parents)
     outermost = again & owner.gather(parents).is_null()
-    return op_id.filter(owner.is_not_null()), outermost
+    return inherit(_where(outermost, op_id), parents)
 
 
 def _where(mask: pl.Series, values: pl.Series) -> pl.Series:

@@ -205,8 +205,8 @@ def recompute(results: Results, basis: Basis) -> Iterator[Finding]:
             Evidence(column("recompute_ns", "recomputed", "Sum of lengths of recomputed kernels."), again),
             Evidence(column("recompute_ratio", "of compute", "Recomputed / all compute, as sums of lengths."), ratio),
             Evidence(
-                column("num_ops", "operators", "Outermost operators recomputed in the whole recording.", unit="count"),
-                sum(each.num_ops or 0 for each in found),
+                column("num_ops", "operators", "Outermost operators recomputed in step time.", unit="count"),
+                sum(each.step_num_ops or 0 for each in found),
             ),
         ),
         cost_ns=cost,

@@ -124,6 +124,29 @@ def test_forward_operators_inside_backward_are_recompute(make_trace: MakeTrace) 
     )
     found = recompute_of(trace)
     assert (found.num_ops, found.recompute_ns, found.compute_ns, found.recompute_ratio) == (1, 35, 100, 0.35)
+    assert (found.step_num_ops, found.step_recompute_ns, found.step_compute_ns) == (1, 35, 100)
+
+
+def test_operators_of_step_time_are_counted_beside_all(make_trace: MakeTrace) -> None:
+    """Of three recomputed operators one ran in the whole step, one in the cut step, one launched nothing."""
+    trace = make_trace(
+        ops=[
+            op(NODE + "ReluBackward0", 100, 400, sequence_number=2),
+            op("aten::linear", 120, 150, 0, sequence_number=7, step_id=0),
+            op("aten::addmm", 125, 145, 1, sequence_number=7, step_id=0),
+            op("aten::linear", 220, 250, 0, sequence_number=8, step_id=1),
+            op("aten::linear", 320, 350, 0, sequence_number=9, step_id=0),
+        ],
+        steps=[{"start_ns": 0, "end_ns": 200}, {"start_ns": 200, "end_ns": 400, "is_cut": True}],
+        device_events=[
+            {"start_ns": 1_000, "end_ns": 1_040, "op_id": 2, "step_id": 0},
+            {"start_ns": 1_100, "end_ns": 1_102, "op_id": 1, "step_id": 0},
+            {"start_ns": 1_200, "end_ns": 1_208, "op_id": 3, "step_id": 1},
+        ],
+    )
+    found = recompute_of(trace)
+    assert (found.num_ops, found.recompute_ns) == (3, 50)
+    assert (found.step_num_ops, found.step_recompute_ns, found.step_compute_ns) == (1, 42, 42)
 
 
 def test_ordinary_backward_recomputes_nothing(make_trace: MakeTrace) -> None:
