@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _MAX_KERNELS: Final = 30
-_MAX_TICKS: Final = 20
+_MAX_TICKS: Final = 12
 _SIZE_AXES: Final = (("Size (TB)", 10**12), ("Size (GB)", 10**9), ("Size (MB)", 10**6), ("Size (kB)", 10**3))
 
 
@@ -168,13 +168,15 @@ def kernels_by_time(
         x_title=f"Total time ({scale.unit})",
         y_title="",
         layout={
-            "height": 160 + 22 * len(rows),
+            "height": 200 + 22 * len(rows),
             "barmode": "stack",
+            # Beside the names a phone has room for a few numbers.
+            "xaxis": {"nticks": 5},
             # Positions carry the bars, since two names may look alike once they are shortened.
             "yaxis": {
                 "tickmode": "array",
                 "tickvals": positions,
-                "ticktext": [style.label(kernel_title(name), length=44) for name, _, _ in rows],
+                "ticktext": [style.label(kernel_title(name), length=32) for name, _, _ in rows],
                 "autorange": "reversed",
             },
         },

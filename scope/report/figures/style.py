@@ -8,6 +8,7 @@ from array import array
 from base64 import b64encode
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from plotly.graph_objects import Figure  # pyright: ignore[reportMissingTypeStubs]
@@ -99,9 +100,12 @@ _FURTHER: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, TEAL, WINE, SAND
 _LABEL_LENGTH: Final = 60
 _GRID: Final = "rgba(128,128,128,0.25)"
 _HEIGHT: Final = 420
-_MARGIN_TOP: Final = 50
-_MARGIN_BOTTOM: Final = 50
+_MARGIN: Final = 50
 _LEGEND_DISTANCE: Final = 58
+_TITLE_LENGTH: Final = 46
+"""What a phone shows of a title in one line."""
+_LEGEND: Final = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
+"""At the foot of the figure: the plot makes room for it and for ticks that had to turn, however narrow a screen is."""
 
 
 def color(word: str, *, index: int = 0) -> str:
@@ -155,25 +159,20 @@ def build(
         x_title: Title of the x axis, with its unit.
         y_title: Title of the y axis, with its unit.
         layout: Further layout; `xaxis` and `yaxis` are merged into the axes made here.
-
-    The height is always set, in pixels, so that the legend can keep its distance.
     """
     axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
-    height = float(layout.get("height", _HEIGHT))
-    # Below the title of the x axis, however tall the figure is: a share of the height would be a gap or an overlap.
-    below = -_LEGEND_DISTANCE / max(1.0, height - _MARGIN_TOP - _MARGIN_BOTTOM)
     rest = {key: value for key, value in layout.items() if key not in {"xaxis", "yaxis"}}
     return Figure(
         {
             "data": [dict(trace) for trace in traces],
             "layout": {
-                "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
-                "height": height,
-                "margin": {"l": 60, "r": 20, "t": _MARGIN_TOP, "b": _MARGIN_BOTTOM},
+                "title": {"text": _broken(title), "x": 0, "xanchor": "left", "font": {"size": 15}},
+                "height": _HEIGHT,
+                "margin": margin(),
                 "paper_bgcolor": "rgba(0,0,0,0)",
                 "plot_bgcolor": "rgba(0,0,0,0)",
                 "template": "none",
-                "legend": {"orientation": "h", "y": below, "yanchor": "top", "x": 0},
+                "legend": dict(_LEGEND),
                 "hoverlabel": {"namelength": -1},
                 "xaxis": {"title": {"text": x_title}, **axis, **layout.get("xaxis", {})},
                 "yaxis": {"title": {"text": y_title}, **axis, **layout.get("yaxis", {})},
@@ -181,6 +180,29 @@ def build(
             },
         }
     )
+
+
+def margin(*, left: int = 60) -> dict[str, int]:
+    """Return the room around a plot, in pixels.
+
+    Args:
+        left: For the names or numbers beside the y axis.
+    """
+    return {"l": left, "r": 20, "t": _MARGIN, "b": _MARGIN}
+
+
+def legend_below(height: int) -> dict[str, object]:
+    """Return the place of a legend at a fixed distance from a plot whose margins plotly does not find by itself.
+
+    Args:
+        height: Of the whole figure, in pixels. A share of it alone would be a gap or an overlap.
+    """
+    return {"orientation": "h", "x": 0, "y": -_LEGEND_DISTANCE / max(1, height - 2 * _MARGIN), "yanchor": "top"}
+
+
+def _broken(title: str) -> str:
+    """Return a title in lines that a phone can show; plotly breaks none by itself and cuts what is too long."""
+    return "<br>".join(wrap(title, _TITLE_LENGTH, break_long_words=False)) or title
 
 
 def typed(values: Iterable[float], shape: Sequence[int]) -> dict[str, str]:

@@ -64,7 +64,7 @@ def test_many_bars_are_averaged_and_the_title_says_so() -> None:
     figure = figures.step_breakdown(stacked(10_000))
     assert num_marks(figure) <= figures.MAX_MARKS
     first = data(figure)["data"][0]
-    assert "mean of 4 neighbours" in data(figure)["layout"]["title"]["text"]
+    assert "mean of 4 neighbours" in data(figure)["layout"]["title"]["text"].replace("<br>", " ")
     assert first["y"][0] == pytest.approx(1.0000015)
     assert first["customdata"][0][0] == "step 0 to step 3"
 
