@@ -47,7 +47,10 @@ SAMPLER_STUCK: Final = _gauge(
     "exporter_sampler_stuck", "1 while a sampling process was killed and does not die (a call of the kernel hangs)."
 )
 QUARANTINED: Final = _gauge(
-    "exporter_quarantined", "1 while a GPU or collector is set aside after a call that hung.", "subject", "call"
+    "exporter_quarantined",
+    "1 while a GPU or collector is set aside after a call that hung or crashed.",
+    "subject",
+    "call",
 )
 PUBLISHED: Final = _gauge(
     "exporter_published_spools", "Spools of ranks that the exporter copies to their shared run directories now."

@@ -93,7 +93,7 @@ class Sampler:
             if name not in self._wanted:
                 continue
             if name in avoid:
-                sample.unavailable[name] = "set aside after a call that hung"
+                sample.unavailable[name] = "set aside after a call that hung or crashed"
                 continue
             self._announce(name, "begin")
             started_ns = self._clock_ns()

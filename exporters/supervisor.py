@@ -1,7 +1,8 @@
 """Keeps one sampling process alive, kills it when a call hangs, and never lets one bad GPU take the others along.
 
 The rules: a call that lasts longer than the deadline costs the process its life. Its successor starts only when it is
-reaped, and sets the GPU or collector that hung aside, each time for twice as long. A process that cannot be killed (the
+reaped, and sets the GPU or collector that hung aside, each time for twice as long; so it does with one whose call
+crashed it. A process that cannot be killed (the
 kernel holds it) has no successor: the last sample grows old and the collectors go down.
 """
 
@@ -29,6 +30,8 @@ MAX_QUARANTINE_NS: Final = 3_600 * NS_PER_S
 _FORGIVEN_AFTER: Final = 2
 _FIRST_RESTART_NS: Final = NS_PER_S
 _MAX_RESTART_NS: Final = 60 * NS_PER_S
+_FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+"""What a process brings on itself; other signals come from outside, and nothing that it read is to blame."""
 
 
 class Process(Protocol):
@@ -174,13 +177,16 @@ class Supervisor:
     def _kill(self, subject: str, call: str, now_ns: int) -> None:
         log.error("%s of %s did not return within %.3g s", call, subject or "the sampler", self._deadline_ns / NS_PER_S)
         if subject:
-            before = self.quarantines.get(subject)
-            length_ns = min(before.length_ns * 2, MAX_QUARANTINE_NS) if before else FIRST_QUARANTINE_NS
-            self.quarantines[subject] = Quarantine(subject, call, now_ns + length_ns, length_ns)
+            self._set_aside(subject, call, now_ns)
         self.restarts["hang"] += 1
         self._killed = True
         assert self._process is not None
         self._process.kill()
+
+    def _set_aside(self, subject: str, call: str, now_ns: int) -> None:
+        before = self.quarantines.get(subject)
+        length_ns = min(before.length_ns * 2, MAX_QUARANTINE_NS) if before else FIRST_QUARANTINE_NS
+        self.quarantines[subject] = Quarantine(subject, call, now_ns + length_ns, length_ns)
 
     def _ended(self, status: int, now_ns: int) -> None:
         self._process = None
@@ -193,6 +199,10 @@ class Supervisor:
         else:
             self.restarts["exit"] += 1
             log.error("the sampling process ended with status %d", status)
+            announced = self.page.read()
+            if (status > 0 or -status in _FAULTS) and announced is not None and announced.subject:
+                log.error("it ended within %s of %s, which is set aside", announced.call, announced.subject)
+                self._set_aside(announced.subject, announced.call, now_ns)
         if now_ns - self._started_ns > _MAX_RESTART_NS:
             self._restart_delay_ns = _FIRST_RESTART_NS
         self._restart_later(now_ns)

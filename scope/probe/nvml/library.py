@@ -21,6 +21,8 @@ Announce = Callable[[str, str], None]
 UNINITIALIZED: Final = 1
 INVALID_ARGUMENT: Final = 2
 GPU_NOT_FOUND: Final = 28
+INVALID_ANSWER: Final = -1
+"""No code of NVML's: the bindings could make nothing of what it answered."""
 _ABSENT: Final = frozenset({2, 3, 6, 13, 25, 26})
 _LOST: Final = frozenset({15, 28})
 _DRIVER_GONE: Final = frozenset({1, 9, 18})
@@ -30,6 +32,7 @@ _DISPLAY: Final = "0x03"
 """How the PCI class of a display or 3D controller begins."""
 
 ERROR_NAMES: Final = {
+    INVALID_ANSWER: "invalid_answer",
     1: "uninitialized",
     2: "invalid_argument",
     3: "not_supported",
@@ -58,7 +61,7 @@ ERROR_NAMES: Final = {
     29: "invalid_state",
     999: "unknown",
 }
-"""Short names of NVML's return codes; they become labels."""
+"""Short names of NVML's return codes, and of answers that are nonsense; they become labels."""
 
 
 class NvmlFailure(Exception):
@@ -174,7 +177,7 @@ class NvmlLibrary:
             *arguments: Its arguments.
 
         Raises:
-            NvmlFailure: NVML answered with an error, or does not have the function.
+            NvmlFailure: NVML answered with an error or with nonsense, or does not have the function.
         """
         self._announce(gpu, name)
         function = getattr(self.bindings, name, None)
@@ -184,6 +187,9 @@ class NvmlLibrary:
             return function(*arguments)
         except self.bindings.NVMLError as error:
             raise NvmlFailure(int(error.value)) from None
+        except (ValueError, OverflowError, MemoryError) as error:
+            # A name that is no text, or a length that no memory holds.
+            raise NvmlFailure(INVALID_ANSWER) from error
 
     def constant(self, name: str) -> int | None:
         """Return a constant of the bindings, or None when this version does not know it.

@@ -8,10 +8,11 @@
  *
  * KEY is device.function[.argument ...] or device.field.ID.SCOPE (then the first value is NVML's value type). A missing
  * key answers NOT_SUPPORTED. "DEVICE.all CODE" answers every call of that device (15: the GPU is lost). CODE "hang"
- * never returns while it stands in the file, and CODE "0:700" answers after 700 ms. A value "+BASE:RATE@T0" or "+BASE:RATE@T0%WRAP" grows with the clock.
+ * never returns while it stands in the file, "crash" ends the process, and CODE "0:700" answers after 700 ms. A value "+BASE:RATE@T0" or "+BASE:RATE@T0%WRAP" grows with the clock.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,6 +33,7 @@
 #define TIMEOUT 10
 #define VERSION_MISMATCH 25
 #define HANG (-1)
+#define CRASH (-2)
 
 typedef struct {
   char *key;
@@ -81,7 +83,7 @@ static void add_line(char *line) {
   if (!key || !code || *key == '#') return;
   answer_t *answer = calloc(1, sizeof *answer);
   answer->key = strdup(key);
-  answer->code = strcmp(code, "hang") ? atoi(code) : HANG;
+  answer->code = !strcmp(code, "hang") ? HANG : !strcmp(code, "crash") ? CRASH : atoi(code);
   const char *delay = strchr(code, ':');
   answer->delay_ms = delay ? atoi(delay + 1) : 0;
   for (char *value; answer->count < MAX_VALUES && (value = strtok_r(NULL, " \t\n", &rest));) {
@@ -134,6 +136,7 @@ static answer_t *find(const char *device, const char *format, ...) {
     if (!answer) answer = find_loaded(key);
     pthread_mutex_unlock(&lock);
     if (answer && answer->delay_ms) usleep((useconds_t)answer->delay_ms * 1000);
+    if (answer && answer->code == CRASH) raise(SIGSEGV);
     if (!answer || answer->code != HANG) return answer;
     usleep(20000);
   }
@@ -395,6 +398,9 @@ typedef struct {
 } process_t;
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process_t *to) {
+  /* INSUFFICIENT_SIZE comes with how many there are, which may be anything. */
+  answer_t *many = find(name_of(device), "nvmlDeviceGetComputeRunningProcesses");
+  if (many && many->code == INSUFFICIENT_SIZE) *count = (unsigned)integer(many, 0);
   ANSWER(device, "nvmlDeviceGetComputeRunningProcesses");
   unsigned room = *count;
   *count = (unsigned)answer->count;

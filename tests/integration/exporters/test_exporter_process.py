@@ -60,6 +60,19 @@ def test_a_gpu_that_hangs_is_set_aside(start_exporter: Callable[..., Any], tmp_p
     assert exporter.value("scope_gpu_info", gpu="1", model="NVIDIA H100 80GB HBM3") == 1
 
 
+def test_a_gpu_that_crashes_its_reader_is_set_aside(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
+    """A call in which the library itself crashes costs its GPU; the others are read again within seconds."""
+    script = make_node(tmp_path / "nvml.txt", num_gpus=3)
+    exporter = start_exporter(script, *FAST)
+    script.set("g1.nvmlDeviceGetTemperature.0", code="crash")
+    script.write()
+    until(lambda: exporter.value("scope_gpu_up", gpu="1") == 0)
+    assert exporter.value("scope_gpu_power_watts", gpu="2") is not None
+    assert exporter.value("scope_exporter_quarantined", subject="1", call="nvmlDeviceGetTemperature") == 1
+    assert exporter.value("scope_exporter_sampler_restarts_total", reason="exit") == 1
+    assert exporter.value("scope_collector_up", collector="gpu") == 1
+
+
 def test_a_library_that_hangs_at_its_start(start_exporter: Callable[..., Any], tmp_path: Path) -> None:
     """When NVML itself hangs, its collectors go down and the others are served."""
     script = make_node(tmp_path / "nvml.txt", num_gpus=1)

@@ -128,6 +128,28 @@ def test_an_idle_process_is_left_alone(world: World) -> None:
     assert world.supervisor.quarantines == {}
 
 
+@pytest.mark.parametrize(
+    ("status", "subject", "call", "aside"),
+    [
+        (-11, "3", "nvmlDeviceGetPowerUsage", ["3"]),
+        (1, "rdma", "begin", ["rdma"]),
+        # The out-of-memory killer, or a person: whatever was being read is not to blame.
+        (-9, "3", "nvmlDeviceGetPowerUsage", []),
+        (-11, "", IDLE, []),
+        (EXIT_DRIVER_GONE, "3", "nvmlDeviceGetPowerUsage", []),
+    ],
+)
+def test_a_call_that_crashes_costs_what_it_read(
+    world: World, status: int, subject: str, call: str, aside: list[str]
+) -> None:
+    """The successor leaves the GPU or collector alone in which the process crashed, and reads the others."""
+    world.announce(subject, call)
+    world.processes[0].status = status
+    world.tick()
+    world.tick(1.1)
+    assert list(world.processes[1].settings.avoid) == aside
+
+
 def test_restarts_after_a_crash_wait_longer_each_time(world: World) -> None:
     """One second, then two: a process that cannot start does not spin."""
     world.processes[0].status = 1

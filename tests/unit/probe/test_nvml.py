@@ -93,6 +93,19 @@ def test_what_a_generation_lacks_is_absent(
     assert gpu.state == "ok"
 
 
+def test_a_length_that_is_nonsense(open_node: Open) -> None:
+    """Four thousand million processes cost the list of processes, counted, and no more."""
+    script, probe = open_node("hopper")
+    script.set("g0.nvmlDeviceGetComputeRunningProcesses", 4_000_000_000, code=7)
+    change(script)
+    problems = Problems("gpu")
+    gpu = probe.read(problems)[0]
+    assert (gpu.state, gpu.pids, gpu.power_mw) == ("ok", [], 350_000)
+    assert [(found.error, found.where) for found in problems.found] == [
+        ("invalid_answer", "gpu 0 nvmlDeviceGetComputeRunningProcesses")
+    ]
+
+
 def test_video_engines_are_told_where_there_are_any(open_node: Open) -> None:
     """Percent become ratios; a GPU without an encoder has no figure of it, and 101 % is refused."""
     script, probe = open_node("volta")
