@@ -175,8 +175,10 @@ class Supervisor:
         )
 
     def _kill(self, subject: str, call: str, now_ns: int) -> None:
-        log.error("%s of %s did not return within %.3g s", call, subject or "the sampler", self._deadline_ns / NS_PER_S)
-        if subject:
+        if not subject:
+            log.error("the sampling process gave no sample for too long; it is replaced")
+        else:
+            log.error("%s of %s did not return within %.3g s", call, subject, self._deadline_ns / NS_PER_S)
             self._set_aside(subject, call, now_ns)
         self.restarts["hang"] += 1
         self._killed = True

@@ -285,17 +285,21 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeRdmaPortDown",
         "scope-network",
-        # 5 is active deferred: the port keeps its connections over a short fault of the link.
-        "scope_rdma_port_state < 4 and on (cluster, job, instance, device, port) scope:rdma_port_active:last_timestamp",
+        # 5 is active deferred: the port keeps its connections over a short fault of the link. 2 and 3, initialising and
+        # armed, are links that have trained and wait for their subnet manager; no port should do so for long.
+        "scope_rdma_port_state < 4 and on (cluster, job, instance, device, port) scope:rdma_port_active:last_timestamp "
+        "or scope_rdma_port_state > 1 < 4",
         "1m",
         "critical",
         "Port {{ $labels.port }} of {{ $labels.device }} of {{ $labels.instance }} is down",
-        "Its state is {{ $value }} (4 is active); it was active within the time of setting remember.",
+        "Its state is {{ $value }} (1 down, 2 initialising, 3 armed, 4 active); one that is down was active within the "
+        "time of setting remember.",
         "Collectives across nodes lose a rail, or the whole job. The alert stays as long as the port is not active, at "
         "most for the time of setting remember (7 days by default). Prometheus itself remembers when each port was "
         "active, and forgets it when it is stopped for more than an hour.",
-        "Cable, transceiver, switch port, in this order. Ports that never were active are not meant, and one that "
-        "is active deferred (5) counts as active.",
+        "Cable, transceiver, switch port, in this order. One that stays initialising or armed has a link and no subnet "
+        "manager that configures it: look at that. Ports that are down and never were active are not meant, and one "
+        "that is active deferred (5) counts as active.",
     ),
     Alert(
         "ScopeRdmaPortFlaps",
@@ -370,12 +374,12 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeNicUnderspeed",
         "scope-network",
-        "scope_rdma_port_rate_bytes_per_second < $nic_bytes_per_second and scope_rdma_port_state == 4",
+        "scope_rdma_port_rate_bytes_per_second < $nic_bytes_per_second and scope_rdma_port_state >= 4",
         "5m",
         "warning",
         "{{ $labels.device }} of {{ $labels.instance }} runs at {{ $value | humanize }}B/s",
         "Every port should have the rate of setting nic_bytes_per_second.",
-        "The port trained at a lower rate.",
+        "The port trained at a lower rate. Of a port that is not active, ScopeRdmaPortDown tells.",
         "Cable and transceiver; the switch port's configuration.",
     ),
     Alert(

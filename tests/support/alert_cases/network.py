@@ -30,6 +30,9 @@ NETWORK = [
             f"scope_rdma_port_state{{{PORT}}}": change(4, 1, after=40),
             # The other one was active, for a moment deferred, active again, and went down.
             f'scope_rdma_port_state{{{N},device="mlx5_1",port="1"}}': f"4x10 5 4x25 1x{LENGTH}",
+            # Its link has trained; no subnet manager ever came, or came halfway.
+            f'scope_rdma_port_state{{{N},device="mlx5_2",port="1"}}': hold(2),
+            f'scope_rdma_port_state{{{N},device="mlx5_3",port="1"}}': hold(3),
         },
         13,
         [
@@ -37,8 +40,10 @@ NETWORK = [
             {f"scope_rdma_port_state{{{PORT}}}": hold(4)},
             # Active deferred: the port keeps its connections.
             {f"scope_rdma_port_state{{{PORT}}}": change(4, 5, after=40)},
+            # A port that comes up for the first time passes through both.
+            {f"scope_rdma_port_state{{{PORT}}}": f"1x40 2 3 4x{LENGTH}"},
         ],
-        count=2,
+        count=4,
     ),
     Case(
         "ScopeRdmaPortFlaps",
@@ -99,7 +104,12 @@ NETWORK = [
     ),
     Case(
         "ScopeNicUnderspeed",
-        {f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(25e9), f"scope_rdma_port_state{{{PORT}}}": hold(4)},
+        {
+            f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(25e9),
+            f"scope_rdma_port_state{{{PORT}}}": hold(4),
+            f'scope_rdma_port_rate_bytes_per_second{{{N},device="mlx5_1",port="1"}}': hold(25e9),
+            f'scope_rdma_port_state{{{N},device="mlx5_1",port="1"}}': hold(5),
+        },
         8,
         [
             {
@@ -110,7 +120,13 @@ NETWORK = [
                 f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(25e9),
                 f"scope_rdma_port_state{{{PORT}}}": hold(1),
             },
+            # Not active yet: that is another alert's.
+            {
+                f"scope_rdma_port_rate_bytes_per_second{{{PORT}}}": hold(25e9),
+                f"scope_rdma_port_state{{{PORT}}}": hold(2),
+            },
         ],
+        count=2,
     ),
     Case(
         "ScopeTrainingOnSockets",
