@@ -17,6 +17,7 @@ from scope.analysis.recorded import (
     describe_failures,
     find_failures,
     find_missed_calls,
+    phase_place,
 )
 from scope.frames.schema import Ranks
 from scope.report.standing import count, missed_words
@@ -109,12 +110,12 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
     for row in slow.iter_rows(named=True):
         say.warning(
             say.words(
-                "**Rank {}** works {} a step longer than the median {} ({}), most of it in {}.",
+                "**Rank {}** works {} a step longer than the median {} ({}), most of it {}.",
                 row[RankExcess.rank],
                 format_duration(row[RankExcess.excess_ns]),
                 others,
                 format_ratio(row[RankExcess.excess_ratio]),
-                row[RankExcess.phase],
+                phase_place(row[RankExcess.phase]),
             ),
             icon=":material/person_alert:",
         )

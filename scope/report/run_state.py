@@ -13,6 +13,7 @@ from scope.analysis.recorded import (
     compute_rank_excess,
     describe_failures,
     peer_sets,
+    phase_place,
     summarize_collectives,
     summarize_run,
 )
@@ -248,7 +249,7 @@ def _slowest(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     yield "slowest ranks, waiting not counted"
     for row in slower:
-        reason = f", most in {row['phase'].removesuffix('_ns')}" if row["phase"] else ""
+        reason = f", most of it {phase_place(row['phase'])}" if row["phase"] else ""
         yield (
             f"  rank {row['rank']}: {format_duration(row['busy_ns'])} a step, "
             f"{format_duration(row['excess_ns'])} more than its peers{reason}"

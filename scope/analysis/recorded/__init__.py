@@ -6,7 +6,13 @@ from scope.analysis.recorded.failures import Failure, describe_failures, find_fa
 from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
 from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, peer_sets, summarize_excess_by_group
 from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
-from scope.analysis.recorded.ranks import RankExcess, bin_rank_steps, compute_rank_excess, describe_slowest
+from scope.analysis.recorded.ranks import (
+    RankExcess,
+    bin_rank_steps,
+    compute_rank_excess,
+    describe_slowest,
+    phase_place,
+)
 from scope.analysis.recorded.standing import RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
@@ -46,6 +52,7 @@ __all__ = [
     "find_verdicts",
     "mesh_axes",
     "peer_sets",
+    "phase_place",
     "summarize_collectives",
     "summarize_excess_by_group",
     "summarize_run",

@@ -32,6 +32,8 @@ _CAUSES: Final = {
     RankSteps.custom_ns: "custom",
 }
 
+_PLACES: Final = {"other": "outside of all phases", "custom": "in the program's own phases"}
+
 
 class RankExcess(Table):
     """How much longer than its peers each rank works in a typical step, sorted by excess, the worst first."""
@@ -133,7 +135,20 @@ def describe_slowest(excess: pl.DataFrame) -> str | None:
         return None
     row = notable.row(0, named=True)
     longer = f"{format_duration(row[RankExcess.excess_ns])} ({format_ratio(row[RankExcess.excess_ratio])})"
-    return f"rank {row[RankExcess.rank]} works {longer} a step longer than its peers, most in {row[RankExcess.phase]}"
+    place = phase_place(row[RankExcess.phase])
+    return f"rank {row[RankExcess.rank]} works {longer} a step longer than its peers, most of it {place}"
+
+
+def phase_place(phase: str) -> str:
+    """Return where in a step a phase of `RankExcess` lies, in words.
+
+    Examples:
+        >>> phase_place("forward")
+        'in forward'
+        >>> phase_place("other")
+        'outside of all phases'
+    """
+    return _PLACES.get(phase, f"in {phase}")
 
 
 def _set_of_rank(peers: Mapping[int, int]) -> pl.Expr:

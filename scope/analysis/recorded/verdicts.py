@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.analysis.doctor.diagnosis import describe_ranks
+from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded.failures import describe_failures
 from scope.analysis.recorded.groups import peer_sets
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
-from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess
+from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, phase_place
 from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.schema import Verdict
@@ -27,11 +28,19 @@ if TYPE_CHECKING:
     from scope.run.schema import RankInfo
 
 STRAGGLER_RATIO: Final = 0.05
-"""Share of the step that one rank makes all its peers wait, from which it is named."""
+"""Share of a usual step that one rank usually makes all its peers wait, above which it is named."""
 _RECENT_STEPS: Final = 50
 _MIN_STEPS: Final = 10
 _GONE_NS: Final = 5 * NS_PER_S
 _SET: Final = "peers"
+_WHERE_TO_LOOK: Final = {
+    "input": "Compare its data loader, its shard and the storage of its node with a peer's.",
+    "other": (
+        "Look for what its program does between the phases on this rank alone, such as logging: a profiler window of "
+        "it with stacks shows that."
+    ),
+}
+"""What to do by the phase that exceeds the peers' most, where the phase says more than that something is slow."""
 _LOOK_FOR_END: Final = "Look for its end in the node's kernel log (out of memory, XID) and in the launcher's output."
 
 
@@ -43,13 +52,16 @@ class ImposedWait(Table):
     num_last = Column("num_last", pl.UInt32, "of these, in how many it waited least, and so came last")
     imposed_ns = Column("imposed_ns", pl.Int64, "wait of the rank that waited second least less its own, added")
     duration_ns = Column("duration_ns", pl.Int64, "lengths of the steps on their slowest rank, added")
+    usual_imposed_ns = Column("usual_imposed_ns", pl.Int64, "median of what it imposed, 0 where it was not last")
+    usual_duration_ns = Column("usual_duration_ns", pl.Int64, "median of the lengths")
 
 
 def compute_imposed_wait(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None) -> pl.DataFrame:
     """Return how long each rank made its peers wait in the newest 50 steps that all of them have (`ImposedWait`).
 
     Peers leave a collective together, so the rank that waited least arrived last, and what mending it alone saves is
-    what the second to last still waited: DESIGN's imposed wait, a step as a whole.
+    what the second to last still waited: DESIGN's imposed wait, a step as a whole. One step that holds a hang may
+    exceed all others together, so what is usual stands beside the sums.
 
     Args:
         steps: Table `RankSteps` of one attempt. Steps that were disturbed, were folded, or whose wait is unknown are
@@ -76,15 +88,23 @@ def compute_imposed_wait(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None
         .with_columns(
             pl.len().over(_SET).alias(ImposedWait.num_steps),
             pl.col(ImposedWait.duration_ns).sum().over(_SET).alias(ImposedWait.duration_ns),
+            lower_median_ns(ImposedWait.duration_ns).over(_SET).alias(ImposedWait.usual_duration_ns),
         )
     )
+    num_steps, imposed = pl.col(ImposedWait.num_steps).first().cast(pl.Int64), pl.col(ImposedWait.imposed_ns)
+    # Where its own values begin to count, behind as many zeros as it was not last.
+    place = (num_steps - 1) // 2 - (num_steps - pl.len().cast(pl.Int64))
     table = (
         by_step.group_by(ImposedWait.rank)
         .agg(
             pl.col(ImposedWait.num_steps).first(),
             pl.len().alias(ImposedWait.num_last),
-            pl.col(ImposedWait.imposed_ns).sum(),
-            pl.col(ImposedWait.duration_ns).first(),
+            imposed.sum(),
+            pl.col(ImposedWait.duration_ns, ImposedWait.usual_duration_ns).first(),
+            pl.when(place >= 0)
+            .then(imposed.sort().get(place.clip(lower_bound=0)))
+            .otherwise(0)
+            .alias(ImposedWait.usual_imposed_ns),
         )
         .sort(ImposedWait.imposed_ns, ImposedWait.rank, descending=[True, False])
         .collect()
@@ -244,8 +264,7 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
     imposed = compute_imposed_wait(watched.steps, peers=peers)
     late = imposed.filter(
         pl.col(ImposedWait.num_steps) >= _MIN_STEPS,
-        pl.col(ImposedWait.num_last) * 2 > pl.col(ImposedWait.num_steps),
-        pl.col(ImposedWait.imposed_ns) > STRAGGLER_RATIO * pl.col(ImposedWait.duration_ns),
+        pl.col(ImposedWait.usual_imposed_ns) > STRAGGLER_RATIO * pl.col(ImposedWait.usual_duration_ns),
     )
     if late.is_empty():
         return []
@@ -253,22 +272,22 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
     phases = dict(excess.select(RankExcess.rank, RankExcess.phase).iter_rows())
     found: list[Verdict] = []
     for row in late.iter_rows(named=True):
-        rank, num_steps = row[ImposedWait.rank], row[ImposedWait.num_steps]
-        most = f" {format_duration(row[ImposedWait.imposed_ns] // num_steps)} a step"
-        most += f", mostly in {phases[rank]}" if phases.get(rank) else ""
+        rank, imposed_ns = row[ImposedWait.rank], row[ImposedWait.usual_imposed_ns]
+        phase = phases.get(rank)
+        most = f", mostly {phase_place(phase)}" if phase else ""
         evidence = {
-            "imposed_wait_ns": row[ImposedWait.imposed_ns] // num_steps,
-            "imposed_wait_ratio": row[ImposedWait.imposed_ns] / row[ImposedWait.duration_ns],
-            "num_steps": num_steps,
+            "imposed_wait_ns": imposed_ns,
+            "imposed_wait_ratio": imposed_ns / row[ImposedWait.usual_duration_ns],
+            "num_steps": row[ImposedWait.num_steps],
         }
         found.append(
             _judge(
                 watched,
                 "straggler",
-                f"rank {rank} makes its peers wait{most}",
+                f"rank {rank} makes its peers wait {format_duration(imposed_ns)} a step{most}",
                 severity="warning",
                 ranks=(rank,),
-                action="Compare its phases, clocks and links with a peer's.",
+                action=_WHERE_TO_LOOK.get(phase or "", "Compare its phases, clocks and links with a peer's."),
                 evidence=evidence,
             )
         )

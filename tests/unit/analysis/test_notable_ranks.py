@@ -59,7 +59,7 @@ def test_a_planted_rank_is_named_above_the_noise() -> None:
     sentence = describe_slowest(excess)
     assert sentence is not None
     assert sentence.startswith("rank 2 works ")
-    assert sentence.endswith("a step longer than its peers, most in forward")
+    assert sentence.endswith("a step longer than its peers, most of it in forward")
 
 
 def test_an_excess_without_noise_is_named_from_three_percent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,17 @@ def count_by_hand(waits: dict[int, list[int]]) -> dict[int, tuple[int, int]]:
     return found
 
 
+def usual_by_hand(waits: dict[int, list[int]]) -> dict[int, int]:
+    """Return the median of what a rank imposed by rank, over the newest 50 steps, of ranks that ever came last."""
+    num_steps = min(len(of_rank) for of_rank in waits.values())
+    newest = range(max(0, num_steps - 50), num_steps)
+    last: dict[int, dict[int, int]] = {}
+    for step in newest:
+        ordered = sorted((of_rank[step], rank) for rank, of_rank in waits.items())
+        last.setdefault(ordered[0][1], {})[step] = ordered[1][0] - ordered[0][0]
+    return {rank: statistics.median_low([of_rank.get(step, 0) for step in newest]) for rank, of_rank in last.items()}
+
+
 @given(num_ranks=st.integers(2, 5), num_steps=st.integers(1, 70), seed=st.integers(0, 2**32))
 def test_imposed_wait_is_what_the_second_to_last_still_waits(num_ranks: int, num_steps: int, seed: int) -> None:
     """Against a plain loop, ranks of which one is some steps behind; sums are exact."""
@@ -77,12 +89,14 @@ def test_imposed_wait_is_what_the_second_to_last_still_waits(num_ranks: int, num
     common = min(50, *(len(of_rank) for of_rank in waits.values()))
     assert set(found[ImposedWait.num_steps]) == {common}
     assert set(found[ImposedWait.duration_ns]) == {100 * common}
+    assert set(found[ImposedWait.usual_duration_ns]) == {100}
+    assert dict(found.select(ImposedWait.rank, ImposedWait.usual_imposed_ns).iter_rows()) == usual_by_hand(waits)
 
 
 def test_a_wait_that_is_unknown_is_no_wait_of_nothing() -> None:
     """Steps whose wait one rank does not know are left out; a rank alone imposes nothing."""
     found = compute_imposed_wait(table({0: [None, 40, 30], 1: [10, 10, 10]}))
-    assert found.row(0, named=True) == {"rank": 1, "num_steps": 2, "num_last": 2, "imposed_ns": 50, "duration_ns": 200}
+    assert found.row(0) == (1, 2, 2, 50, 200, 20, 100)
     assert compute_imposed_wait(table({0: [5, 5]})).is_empty()
     assert compute_imposed_wait(table({0: [None], 1: [None]})).is_empty()
 
@@ -207,3 +221,63 @@ def test_a_straggler_is_who_comes_last_in_most_steps(waits: dict[int, list[int]]
     (straggler,) = found
     assert (straggler.kind, straggler.severity, straggler.ranks) == ("straggler", "warning", (1,))
     assert straggler.evidence == {"imposed_wait_ns": 8, "imposed_wait_ratio": ratio, "num_steps": 20}
+
+
+def steps_with_a_hang(*, imposed_ms: int, phase: str = "forward") -> pl.LazyFrame:
+    """Return 50 steps of two ranks, 100 ms each: rank 1 imposes so much in each and held one step up for 20 s."""
+    ms = S // 1_000
+    lines: dict[int, list[StepRecord]] = {0: [], 1: []}
+    start = 0
+    for step in range(50):
+        hang = 20 * S if step == 30 else 0
+        length = 100 * ms + hang
+        for rank, wait in ((0, 10 * ms + imposed_ms * ms + hang), (1, 10 * ms)):
+            spent = {"backward": 50 * ms + wait, phase: length - 50 * ms - wait}
+            record = StepRecord(
+                step=step, start_ns=start, end_ns=start + length, phases=spent, communication_wait_ns=wait
+            )
+            lines[rank].append(record)
+        start += length
+    rows = [row for rank, own in lines.items() for row in columns.step_rows(own, attempt=2, rank=rank)]
+    return pl.DataFrame(rows, schema=RankSteps.schema(), orient="row").lazy()
+
+
+@pytest.mark.parametrize(("imposed_ms", "named"), [(1, False), (5, False), (6, True), (30, True)])
+def test_a_step_that_held_a_hang_names_no_straggler(imposed_ms: int, named: bool) -> None:
+    """On average 400 ms a step even where each other step costs 1 ms; what is usual counts, above 5 % of a step."""
+    steps = steps_with_a_hang(imposed_ms=imposed_ms)
+    row = compute_imposed_wait(steps).row(0, named=True)
+    assert row[ImposedWait.imposed_ns] == 50 * imposed_ms * 10**6 + 20 * S
+    assert row[ImposedWait.imposed_ns] / row[ImposedWait.num_steps] > 400 * 10**6
+    found = judge_steps(steps)
+    assert bool(found) == named
+    for verdict in found:
+        assert verdict.summary == f"rank 1 makes its peers wait {imposed_ms} ms a step, mostly in forward"
+        assert verdict.evidence == {
+            "imposed_wait_ns": imposed_ms * 10**6, "imposed_wait_ratio": imposed_ms / 100, "num_steps": 50,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("phase", "words", "action"),
+    [
+        ("other", "mostly outside of all phases", "Look for what its program does between the phases"),
+        ("rollout", "mostly in the program's own phases", "Compare its phases"),
+        ("input", "mostly in input", "Compare its data loader"),
+    ],
+)
+def test_the_phase_of_a_straggler_is_said_in_words(phase: str, words: str, action: str) -> None:
+    """What is in no phase, or in one of the program's own, is not called by the name of a column."""
+    (verdict,) = judge_steps(steps_with_a_hang(imposed_ms=10, phase=phase))
+    assert verdict.summary == f"rank 1 makes its peers wait 10 ms a step, {words}"
+    assert verdict.action is not None
+    assert verdict.action.startswith(action)
+
+
+def judge_steps(steps: pl.LazyFrame) -> list[Verdict]:
+    """Return what is found of two ranks that run."""
+    ranks = [rank_info(rank) for rank in range(2)]
+    states = {rank: box(rank) for rank in range(2)}
+    state = assess_run(ranks, states, last_step_ns=(NOW_S - 1) * S, usual_ns=S // 10, now_ns=NOW_S * S)
+    watched = Watched(state=state, infos=ranks, boxes=states, steps=steps, now_ns=NOW_S * S)
+    return find_verdicts(watched, fate=lambda _: True)
