@@ -91,6 +91,7 @@ def _leave(code: int) -> NoReturn:
 
 def _complain(problem: object) -> None:
     """Print a problem as one line; the paths and names in it are the user's, and must not move the cursor."""
-    from scope.report.inert import visible
+    from scope.report.inert import capped, visible
 
-    print(f"scope: {visible(str(problem))}", file=sys.stderr)
+    # Longer than any path, so that a path can be copied from it.
+    print(f"scope: {capped(visible(str(problem)), word=5_000, whole=20_000)}", file=sys.stderr)

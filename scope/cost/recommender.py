@@ -30,7 +30,7 @@ _BACKWARD: Final = re.compile(
 )
 # The forward kernels' first template arguments: types of the tables, of their cache, of the result.
 _LOOKUP_KERNEL: Final = re.compile(
-    r"embedding(?:_nobag)?_codegen_forward_\w*kernel<\s*([\w:]+),\s*([\w:]+),\s*([\w:]+)"
+    r"embedding(?:_nobag)?_codegen_forward_\w{0,200}kernel<\s*([\w:]+),\s*([\w:]+),\s*([\w:]+)"
 )
 _SPARSE_TYPES: Final = {0: "float32", 1: "float16", 5: "bfloat16"}
 """FBGEMM's `SparseType`, which names the dtype of a result."""

@@ -87,6 +87,30 @@ def shortened(text: str, *, length: int) -> str:
     return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def capped(text: str, *, word: int = 300, whole: int = 4_000) -> str:
+    """Return `text` with what is too long to be read cut from the middle, and how much that is: names have no end.
+
+    Args:
+        text: Words, names among them.
+        word: The most characters between two spaces.
+        whole: The most characters of all, the remarks on what was cut aside.
+
+    Examples:
+        >>> capped("the kernel abcdefghijklmnop is slow", word=8)
+        'the kernel abcdef…[8 characters left out]…op is slow'
+    """
+    if len(text) <= word:
+        return text
+    return _cut(" ".join(_cut(each, word) for each in text.split(" ")), whole)
+
+
+def _cut(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    tail = length // 4
+    return f"{text[: length - tail]}…[{len(text) - length:,} characters left out]…{text[len(text) - tail :]}"
+
+
 def kernel_title(name: str) -> str:
     """Return a kernel's name without what all of them share: return type, arguments and usual namespaces.
 

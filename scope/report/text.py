@@ -9,7 +9,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from scope.report.inert import kernel_title, shortened, visible
+from scope.report.inert import capped, kernel_title, shortened, visible
 from scope.report.table import format_cell
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _WIDTH_OF_A_PIPE: Final = 120
 _LEAST_WIDTH: Final = 20
 _SHORTEST_NAME: Final = 18
 _COLUMN_GAP: Final = 2
+_LONGEST_CELL: Final = 4_096
+"""Characters of a name that may find room in a line; to look at more would take long."""
 _ONE_CELL_EACH: Final = re.compile("[ -~\xa0-\xac\xae-\u02ff\u2010-\u2027\u2190-\u21ff\u2500-\u25ff]*")
 """Characters that all take one cell of a terminal; of others rich knows the width."""
 
@@ -61,6 +63,8 @@ class Console:
     def print_wrapped(self, text: str, *, style: str = "", indent: int = 0, hanging: int = 0) -> None:
         """Print names and words in as many lines as they take, with every unprintable character written out.
 
+        A name that would fill the screen is cut in its middle, which is said; `--json` and `--csv` hold all of it.
+
         Args:
             text: What to print.
             style: Of all lines.
@@ -68,7 +72,7 @@ class Console:
             hanging: Columns before the others.
         """
         lines = textwrap.wrap(
-            visible(text),
+            capped(visible(text)),
             width=max(_LEAST_WIDTH, self.width),
             initial_indent=" " * indent,
             subsequent_indent=" " * hanging,
@@ -142,7 +146,11 @@ def fitting_widths(columns: Sequence[ReportColumn], texts: Sequence[Sequence[str
 
 def _row_texts(columns: Sequence[ReportColumn], row: Sequence[Cell]) -> list[str]:
     return [
-        visible(kernel_title(cell) if isinstance(cell, str) else format_cell(cell, column.unit))
+        visible(
+            kernel_title(shortened(cell, length=_LONGEST_CELL))
+            if isinstance(cell, str)
+            else format_cell(cell, column.unit)
+        )
         for column, cell in zip(columns, row, strict=True)
     ]
 

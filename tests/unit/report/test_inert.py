@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from scope.report.encoding import encode_json
-from scope.report.inert import csv_text, html_text, kernel_title, markdown_text, shortened, visible
+from scope.report.inert import capped, csv_text, html_text, kernel_title, markdown_text, shortened, visible
+from scope.report.table import ReportColumn, ReportTable
+from scope.report.text import make_console, print_table
 
 HOSTILE = (
     "[/b]",
@@ -120,3 +122,34 @@ def test_a_name_is_shortened_in_its_middle() -> None:
 def test_titles_of_kernels_drop_what_all_share(name: str, title: str) -> None:
     """Return type, arguments and usual namespaces go; a name without them stays."""
     assert kernel_title(name) == title
+
+
+def test_long_names_are_cut_and_the_cut_is_counted() -> None:
+    """A name of a megabyte takes a few lines, what was left out is said, and both ends of it stand."""
+    name = "first" + "x" * 1_000_000 + "last"
+    cut = capped(f"the kernel {name} is slow")
+    assert cut.startswith("the kernel firstxxx")
+    assert cut.endswith("xxxlast is slow")
+    assert "…[999,709 characters left out]…" in cut
+    assert len(cut) == len("the kernel  is slow") + 300 + len("…[999,709 characters left out]…")
+
+
+def test_long_texts_of_short_words_are_cut_too() -> None:
+    """Spaces in a name keep nothing from being cut, and a text of common length stays as it is."""
+    text = "void f(int, int) " * 100_000
+    cut = capped(text)
+    assert len(cut) == 4_000 + len(f"…[{len(text) - 4_000:,} characters left out]…")
+    assert capped(text[:4_000]) == text[:4_000]
+
+
+def test_no_name_floods_a_terminal() -> None:
+    """A paragraph and a table's cell of a megabyte are printed in a few kilobytes."""
+    out = io.StringIO()
+    console = make_console(out, width=100)
+    console.print_wrapped("kernel " + "x" * 1_000_000)
+    column = ReportColumn(key="name", heading="kernel", meaning="Its name.", unit="text")
+    print_table(
+        ReportTable(name="t", title="T", columns=(column,), rows=(("void " + "y" * 1_000_000,),), num_rows=1), console
+    )
+    assert len(out.getvalue()) < 1_000
+    assert "999,700 characters left out" in out.getvalue().replace("\n", " ")
