@@ -61,7 +61,8 @@ def _headline(analysis: Analysis) -> str:
     names = [f"rank{'s' if len(known) > 1 else ''} {format_ranks(known)}"] if known else []
     names += [f"{rank.label} (rank unknown)" for rank in analysis.ranks if rank.rank is None]
     world = f" of {analysis.world_size}" if analysis.world_size is not None else ""
-    missing = f", {len(analysis.missing_ranks):,} ranks missing" if analysis.missing_ranks else ""
+    num_missing = len(analysis.missing_ranks)
+    missing = f", {num_missing:,} rank{'s' * (num_missing > 1)} missing" if num_missing else ""
     return f"{', '.join(names)}{world}{missing}; {_steps_text(analysis)}"
 
 

@@ -145,14 +145,13 @@ def fitting_widths(columns: Sequence[ReportColumn], texts: Sequence[Sequence[str
 
 
 def _row_texts(columns: Sequence[ReportColumn], row: Sequence[Cell]) -> list[str]:
-    return [
-        visible(
-            kernel_title(shortened(cell, length=_LONGEST_CELL))
-            if isinstance(cell, str)
-            else format_cell(cell, column.unit)
-        )
-        for column, cell in zip(columns, row, strict=True)
-    ]
+    return [visible(_cell_text(cell, column)) for column, cell in zip(columns, row, strict=True)]
+
+
+def _cell_text(cell: Cell, column: ReportColumn) -> str:
+    if isinstance(cell, str):
+        return kernel_title(shortened(cell, length=_LONGEST_CELL))
+    return format_cell(cell, column.unit)
 
 
 def _line(texts: Iterable[str], columns: Sequence[ReportColumn], widths: Sequence[int]) -> str:

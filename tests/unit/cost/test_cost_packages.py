@@ -54,6 +54,12 @@ def test_a_lookup_in_equally_wide_tables() -> None:
     assert cost.bytes_written == 24 * 32 * 2
 
 
+def test_a_kernel_name_of_megabytes_is_searched_at_once() -> None:
+    """A name that begins as a lookup kernel's, over and over, takes the time of its length and not of its square."""
+    name = "embedding_codegen_forward_" * 200_000
+    assert _cost(LOOKUP, _lookup(tables=3, total_width="96", widest="32"), part=name).num_bytes is None
+
+
 def test_a_lookup_without_pooling_writes_each_row() -> None:
     """The kernel's name says that rows are not summed: as many are written as read, and nothing is added."""
     kernel = "void split_embedding_nobag_codegen_forward_unweighted_kernel<float, float, float, long, 32ul>(int)"
