@@ -67,7 +67,9 @@ def draw_head(run: LiveRun) -> None:
     """Draw how old the data is and the row of figures."""
     say_age(run)
     if run.ranks.is_empty():
-        say.info("No rank has begun to record yet.", icon=":material/hourglass_empty:")
+        why = run.run.info().unrecorded
+        words = "No rank has begun to record yet." if why is None else f"Nothing was recorded: {why}."
+        say.info(words, icon=":material/hourglass_empty:")
         return
     # The number of the step is at hand at each refresh; the rest is computed again when it has rested.
     last_step = None if run.last_ns is None else run.last_step

@@ -51,6 +51,7 @@ def list_(folder: Path, *, json: bool) -> None:
                 "last_step": entry.last_step,
                 "ended": entry.ended,
                 "standing": _standing(entry),
+                "unrecorded": entry.unrecorded,
                 "bytes": entry.num_bytes,
                 "tags": entry.info.tags,
             }
@@ -59,12 +60,9 @@ def list_(folder: Path, *, json: bool) -> None:
         click.echo(encode_json(records))
     for entry in [] if json else entries:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
-        ranks = "1 rank" if entry.ranks == 1 else f"{entry.ranks} ranks"
-        state = _standing(entry)
         tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
-        step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
         click.echo(
-            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {ranks}  {step}  {state}  "
+            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {visible(_what_it_holds(entry))}  "
             f"{format_bytes(entry.num_bytes)}  {visible(str(entry.path))}  {tags}".rstrip()
         )
     for problem in problems:
@@ -107,8 +105,21 @@ def delete(run: Path, *, force: bool) -> None:
     click.echo(f"{run}: {format_bytes(num_bytes)} deleted{kept}{more}")
 
 
+def _what_it_holds(entry: RunEntry) -> str:
+    """Return ranks, last step and state of a run; why there are none where nothing was recorded."""
+    if entry.unrecorded is not None:
+        return f"nothing recorded: {entry.unrecorded}"
+    ranks = "1 rank" if entry.ranks == 1 else f"{entry.ranks} ranks"
+    step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
+    if entry.attempts > 1 and entry.last_step is None:
+        step += " of the last attempt"
+    return f"{ranks}  {step}  {_standing(entry)}"
+
+
 def _standing(entry: RunEntry) -> str:
     """Return how a run stands in a word, as `scope show` and the dashboard have it."""
+    if entry.unrecorded is not None:
+        return "nothing recorded"
     from scope.analysis.recorded.standing import assess_run
     from scope.errors import RunError
     from scope.run.reader import RunReader

@@ -35,6 +35,7 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     Example: scope watch runs/first
     """
     from scope.frames import open_run
+    from scope.report.inert import visible
     from scope.report.standing import standing_words
     from scope.report.watching import Watcher, find_findings
 
@@ -49,6 +50,9 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
                 told = True
                 click.echo(f"scope: {run}/verdicts.jsonl: cannot be written ({watcher.write_error})", err=True)
             if once:
+                break
+            if change.watched.state.standing == "not begun" and (why := opened.info().unrecorded) is not None:
+                click.echo(f"scope: {run}: nothing was recorded: {visible(why)}", err=True)
                 break
             if _is_over(change):
                 if not json:

@@ -49,6 +49,8 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
     info, boxes = run.info(), run.black_boxes()
     if ranks.is_empty():
         message = f"{run.path}: no rank has begun to record yet; look again once the training script has started"
+        if info.unrecorded is not None:
+            message = f"{run.path}: nothing was recorded: {info.unrecorded}"
         if run.problems:
             message = f"{run.path}: no rank can be read: {'; '.join(run.problems[:_NUM_SLOWEST])}"
         raise RunError(message)

@@ -1,6 +1,7 @@
 """The ends of ranks that could not tell of them: a signal that ends a program leaves it no time to write.
 
-The launcher knows which signal it passed on, and the publisher, which sees the ranks go, writes it down for them.
+The launcher knows which signal it passed on, and the publisher, which sees the ranks go, writes it down for them. Of
+a run without ranks it writes down that its command ended before any began to record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import is_living
 from scope.run.files import AppendFile, replace_document
-from scope.run.reader import read_rank_info
+from scope.run.reader import read_rank_info, read_run_info
 from scope.run.schema import EventRecord
 
 if TYPE_CHECKING:
@@ -37,6 +38,42 @@ def record_endings(spool: Path, signal_number: int) -> int:
         for rank in paths.list_ranks(spool, attempt):
             num_noted += _record_ending(paths.rank_folder(spool, attempt, rank), reason)
     return num_noted
+
+
+def record_nothing(run: Path, returncode: int, *, host: str) -> bool:
+    """Note in a run directory without ranks that a command has ended; return whether it was so.
+
+    Args:
+        run: The run directory.
+        returncode: How the command ended, as `subprocess.Popen.returncode`.
+        host: The node it ran on: on others there may be ranks to come.
+    """
+    how = f"with exit code {returncode}" if returncode >= 0 else f"by signal {-returncode}"
+    reason = (
+        f"the command on {host} ended {how} before any process of it had imported torch in an interpreter that can see "
+        "scope"
+    )
+    return not _has_ranks(run) and _note_unrecorded(run, reason)
+
+
+def forget_nothing(run: Path) -> None:
+    """Take back what `record_nothing` noted, since another command begins."""
+    _note_unrecorded(run, None)
+
+
+def _has_ranks(run: Path) -> bool:
+    return any(paths.list_ranks(run, attempt) for attempt in paths.list_attempts(run))
+
+
+def _note_unrecorded(run: Path, reason: str | None) -> bool:
+    try:
+        info = read_run_info(run)
+        if info.unrecorded != reason:
+            changed = msgspec.structs.replace(info, unrecorded=reason)
+            replace_document(run / paths.RUN_FILE, msgspec.json.encode(changed))
+    except (RunError, OSError):
+        return False
+    return True
 
 
 def _record_ending(folder: Path, reason: str) -> bool:

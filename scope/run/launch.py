@@ -120,9 +120,13 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     )
     with _Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
         child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
-        ending = _run_command(plan.command, child_environment)
+        try:
+            ending = _run_command(plan.command, child_environment)
+        except RunError as error:
+            publisher.finish(_Ending(error.exit_code, None))
+            raise
         num_ranks = max((len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool)), default=0)
-        published = publisher.finish(ending.signal)
+        published = publisher.finish(ending)
     return LaunchResult(
         returncode=ending.returncode,
         run_dir=run_dir,
@@ -232,18 +236,19 @@ class _Publisher:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def finish(self, ended_by: int | None) -> bool:
+    def finish(self, ending: _Ending) -> bool:
         """Wait for the last round; return whether everything was published. A process that hangs is left behind.
 
         Args:
-            ended_by: Signal by which the command was ended, which its ranks could not tell.
+            ending: How the command ended, which ranks that a signal ended, or that never were, could not tell.
         """
         if self._process.poll() is not None:
             # Somebody killed it; what it left is published now.
             self._process = self._start()
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(b"" if ended_by is None else b"%d\n" % ended_by)
+                told = b"" if ending.signal is None else b"%d" % ending.signal
+                self._process.stdin.write(b"%s\n%d\n" % (told, ending.returncode))
                 self._process.stdin.flush()
             self._process.stdin.close()
         try:

@@ -38,6 +38,7 @@ class RunEntry:
         last_step: Last step that a rank of the last attempt has ended and written; absent before the first.
         last_step_ns: When the last one of any rank ended; absent before the first.
         usual_ns: Length of that step, the mean of those that were folded into one line with it.
+        unrecorded: Why it has no rank in any attempt, where its command has ended; None of a run that has one, or may.
         ended: Every rank of the last attempt has ended: it closed its recording, or a signal to the job ended it.
         num_bytes: Size of all files.
     """
@@ -49,6 +50,7 @@ class RunEntry:
     last_step: int | None
     last_step_ns: int | None
     usual_ns: int | None
+    unrecorded: str | None
     ended: bool
     num_bytes: int
 
@@ -133,18 +135,19 @@ def delete_run(run: Path, *, force: bool = False) -> tuple[int, list[str]]:
 def _describe(path: Path) -> RunEntry:
     info = read_run_info(path)
     reader = RunReader(path)
-    ranks = reader.ranks()
+    attempts, ranks = reader.attempts(), reader.ranks()
     num_ended = sum(_has_ended(rank) for rank in ranks)
     lines = [line for rank in ranks if (line := _last_line(rank)) is not None]
     latest = max(lines, key=lambda line: line.end_ns, default=None)
     return RunEntry(
         path=path,
         info=info,
-        attempts=len(reader.attempts()),
+        attempts=len(attempts),
         ranks=len(ranks),
         last_step=max(map(_number, lines), default=None),
         last_step_ns=None if latest is None else latest.end_ns,
         usual_ns=None if latest is None else _length_ns(latest),
+        unrecorded=None if any(reader.ranks(attempt) for attempt in attempts) else info.unrecorded,
         ended=bool(ranks) and num_ended == len(ranks),
         num_bytes=_size(path),
     )

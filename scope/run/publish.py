@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import select
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank
-from scope.run.endings import record_endings
+from scope.run.endings import forget_nothing, record_endings, record_nothing
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.removal import LOCK_FILE, remove_run_files
 from scope.run.requests import Requests
@@ -224,9 +225,9 @@ def _own(spool: Path) -> Generator[bool]:
 def main(arguments: list[str] | None = None) -> int:
     """Publish every second until the launcher and every rank have ended, then once more; exit 1 if something is left.
 
-    The launcher's end is that of standard input; before it stands the number of the signal that the job was ended by,
-    if there was one. Ranks may outlive it (it was killed, or the command left them in the background): their spool is
-    not taken away under them.
+    The launcher's end is that of standard input; before it stand two lines: the number of the signal that the job was
+    ended by, if there was one, and how the command ended. A launcher that was killed leaves them out. Ranks may outlive
+    it (it was killed, or the command left them in the background): their spool is not taken away under them.
     """
     parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
     parser.add_argument("--spool", type=Path, required=True)
@@ -253,10 +254,11 @@ def _is_same(spool: Path, run_dir: Path) -> bool:
 def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     summaries = Summaries()
     publisher = Publisher(spool, run_dir, max_run_bytes, captured=summaries.add)
+    forget_nothing(run_dir)
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         publisher.publish()
         summaries.poll()
-    told = sys.stdin.readline().strip()
+    told, returncode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
     while has_living_rank(spool):
         publisher.publish()
         summaries.poll()
@@ -264,6 +266,8 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     if told.isdecimal():
         record_endings(spool, int(told))
     complete = publisher.publish()
+    if returncode:
+        record_nothing(run_dir, int(returncode), host=socket.gethostname())
     publisher.requests.close()
     summaries.close(wait_s=_LAST_SUMMARIES_S)
     if complete:

@@ -149,6 +149,8 @@ class RunInfo(_Record, frozen=True):
         tags: The user's own labels.
         run_dir: The run directory, as the node that wrote the file names it; tells runs with the same id apart.
         synthetic: Made by `scope.testing`, not recorded.
+        unrecorded: Why there is no rank, where a command under `scope run` has ended without one; of a run that has
+            ranks it says nothing.
     """
 
     schema: str
@@ -162,6 +164,7 @@ class RunInfo(_Record, frozen=True):
     tags: dict[str, str] = {}
     run_dir: str | None = None
     synthetic: bool = False
+    unrecorded: str | None = None
 
 
 class ModelInfo(_Record, frozen=True):

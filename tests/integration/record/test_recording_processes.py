@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ pytest.importorskip("torch")
 
 from scope.run import paths
 from scope.run.blackbox import read_black_box
+from scope.run.listing import list_runs
 from scope.run.reader import RankReader, RunReader, read_steps
 
 if TYPE_CHECKING:
@@ -160,6 +162,11 @@ def test_nothing_to_record_is_said(tmp_path: Path) -> None:
     done = run(tmp_path, sys.executable, "-c", "print(5)")
     assert (done.returncode, done.stdout) == (0, "5\n")
     assert "nothing was recorded" in done.stderr
+    (entry,), _ = list_runs(tmp_path)
+    assert entry.unrecorded is not None
+    assert entry.unrecorded.startswith(
+        f"the command on {socket.gethostname()} ended with exit code 0 before any process"
+    )
 
 
 def test_a_command_that_cannot_start(tmp_path: Path) -> None:
@@ -168,6 +175,27 @@ def test_a_command_that_cannot_start(tmp_path: Path) -> None:
     done = run(tmp_path, "no-such-program-here")
     assert done.returncode == 127
     assert "cannot be started" in done.stderr
+    (entry,), _ = list_runs(tmp_path)
+    assert "ended with exit code 127 " in str(entry.unrecorded)
+
+
+def test_a_run_without_ranks_that_is_run_again(tmp_path: Path) -> None:
+    """While another command is on its way in the same run directory, nothing is said of the first; its rank stands."""
+    assert run(tmp_path, sys.executable, "-c", "raise SystemExit(3)").returncode == 3
+    (entry,), _ = list_runs(tmp_path)
+    assert "ended with exit code 3 " in str(entry.unrecorded)
+    watching = f"""
+import json, time
+began = time.monotonic()
+while json.load(open({str(tmp_path / "run" / "run.json")!r})).get("unrecorded") is not None:
+    assert time.monotonic() - began < 60
+    time.sleep(0.05)
+"""
+    done = run(tmp_path, sys.executable, "-c", watching)
+    assert done.returncode == 0, done.stderr
+    assert run(tmp_path, sys.executable, str(JOBS), "alone").returncode == 0
+    (entry,), _ = list_runs(tmp_path)
+    assert (entry.unrecorded, entry.ranks) == (None, 1)
     assert "Traceback" not in done.stderr
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from scope.run import paths
 from scope.run.clock import read_anchor
+from scope.run.endings import forget_nothing, record_nothing
 from scope.run.identity import write_run_info
 from scope.run.reader import read_run_info
 from scope.run.schema import SCHEMA_VERSION, RankInfo, StepRecord
@@ -178,6 +179,36 @@ def test_show_of_a_run_without_ranks_is_one_line(tmp_path: Path, scope: Callable
     done = scope("show", run)
     assert done.code == 3
     assert "no rank has begun to record yet" in done.err
+
+
+def test_a_run_whose_command_recorded_nothing_says_why(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """It stays in the list, with the reason in place of ranks and state; `show` and `watch` say it and end."""
+    run = tmp_path / "nothing"
+    write_run_info(run, run_id="nothing", source="option", tags=None)
+    assert " 0 ranks  no step  not begun " in scope("runs", "list", tmp_path).out
+    assert record_nothing(run, 3, host="node7")
+    why = "the command on node7 ended with exit code 3 before any process of it had imported torch"
+    assert f"nothing recorded: {why}" in scope("runs", "list", tmp_path).out
+    (listed,) = json.loads(scope("runs", "list", tmp_path, "--json").out)
+    assert listed["standing"] == "nothing recorded"
+    assert listed["unrecorded"].startswith(why)
+    done = scope("show", run)
+    assert (done.code, f"nothing was recorded: {why}" in done.err) == (3, True)
+    done = scope("watch", run)
+    assert (done.code, f"nothing was recorded: {why}" in done.err) == (0, True)
+    forget_nothing(run)
+    assert "no rank has begun to record yet" in scope("show", run).err
+
+
+def test_ranks_make_what_was_said_of_none_void(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """A command on another node recorded a rank: that one's state is told, and nothing is noted any more."""
+    run = write_run(tmp_path / "alive", closed=True)
+    assert not record_nothing(run, -9, host="node7")
+    info = msgspec.json.decode((run / paths.RUN_FILE).read_bytes()) | {"unrecorded": "noted before there was a rank"}
+    (run / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
+    (listed,) = json.loads(scope("runs", "list", tmp_path, "--json").out)
+    assert (listed["standing"], listed["unrecorded"], listed["ranks"]) == ("finished", None, 1)
+    assert scope("show", run).code == 0
 
 
 def test_show_lists_no_fast_rank_as_slow_and_no_bandwidth_of_tiny_messages(
