@@ -117,16 +117,18 @@ _COMPILED_KERNELS: Final = _rules(
 )
 """Kernels of compiled graphs bear the names of all operators around them, those of collectives among them."""
 
+# What stands behind the first such words stands behind all of them: `^(?>.*?words).*` looks at the first alone, where
+# `words.*` would start anew at each, in a time of the name's length squared.
 _GENERIC_KERNELS: Final = _rules(
     (
         "normalisation",
-        r"at::native::.*(?:layer_norm|LayerNorm|batch_norm|group_norm|GroupNorm|RowwiseMoments|rms_norm)",
+        r"(?m)^(?>.*?at::native::).*(?:layer_norm|LayerNorm|batch_norm|group_norm|GroupNorm|RowwiseMoments|rms_norm)",
         "norm rowwisemoments",
     ),
-    ("embedding", r"at::native::.*(?:embedding|EmbeddingBag|indexSelect)", "embedding indexselect"),
+    ("embedding", r"(?m)^(?>.*?at::native::).*(?:embedding|EmbeddingBag|indexSelect)", "embedding indexselect"),
     (
         "reduction",
-        r"at::native::.*(?:reduce_kernel|softmax|SoftMax|cunn_|nll_loss|ReduceOp)",
+        r"(?m)^(?>.*?at::native::).*(?:reduce_kernel|softmax|SoftMax|cunn_|nll_loss|ReduceOp)",
         "reduce_kernel softmax cunn_ nll_loss reduceop",
     ),
     (
@@ -136,7 +138,7 @@ _GENERIC_KERNELS: Final = _rules(
     ),
     (
         "elementwise",
-        r"at::native::.*(?:elementwise_kernel|CatArray|index_kernel|indexFunc|fused_dropout|triu_tril)",
+        r"(?m)^(?>.*?at::native::).*(?:elementwise_kernel|CatArray|index_kernel|indexFunc|fused_dropout|triu_tril)",
         "elementwise_kernel catarray index_kernel indexfunc fused_dropout triu_tril",
     ),
     ("fused", r"^(?:CudaCodeGen|nvfuser|kernel_cuda_fusion)", "cudacodegen nvfuser kernel_cuda_fusion"),
@@ -191,11 +193,11 @@ _KERNELS: Final = _rules(
     # One template for lists of tensors: what it applies to them says what it is.
     (
         "optimizer",
-        r"multi_tensor_apply.*(?i:adam|sgd|lamb(?!da)|adagrad|novograd|\blion)",
+        r"(?m)^(?>.*?multi_tensor_apply).*(?i:adam|sgd|lamb(?!da)|adagrad|novograd|\blion)",
         "multi_tensor_apply",
     ),
-    ("reduction", r"multi_tensor_apply.*Norm", "multi_tensor_apply"),
-    ("elementwise", r"multi_tensor_apply.*Functor", "multi_tensor_apply"),
+    ("reduction", r"(?m)^(?>.*?multi_tensor_apply).*Norm", "multi_tensor_apply"),
+    ("elementwise", r"(?m)^(?>.*?multi_tensor_apply).*Functor", "multi_tensor_apply"),
     # Norms that quantise their result too.
     ("normalisation", r"(?i)(?:layer|rms)_?norm", "layernorm layer_norm rmsnorm rms_norm"),
     (

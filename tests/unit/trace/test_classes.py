@@ -470,3 +470,14 @@ def test_long_names_are_searched_at_their_ends() -> None:
     assert kernel_class("void cutlass_gemm" + "a" * 20_000_000) == "gemm"
     assert kernel_class("fused_reduce_kernel_" * 1_000_000) == kernel_class("fused_reduce_kernel_" * 50)
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("words", ["multi_tensor_apply", "at::native::"])
+def test_words_that_repeat_are_searched_once(words: str) -> None:
+    """What must stand behind some words is looked for behind the first of them, not again behind each that follows."""
+    names = [f"{number}_norm_softmax_embedding{words * 100}"[:1_200] for number in range(2_000)]
+    start = time.process_time()
+    for name in names:
+        fixed_class(name)
+        kernel_class(name)
+    assert time.process_time() - start < 4
