@@ -15,6 +15,9 @@ from scope.errors import InputError, ScopeError
 
 APP = Path(__file__).parent / "app.py"
 SERVED = Path(__file__).parent / "served.py"
+SHORTEST_REFRESH_S, LONGEST_REFRESH_S = 0.5, 86_400
+LARGEST_MESSAGE_MB = 32
+"""Of what a browser may send, before its sign-in too, and of what a page sends to it."""
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -31,8 +34,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--auth-file", type=Path, help="YAML with basic_auth_users: names and bcrypt hashes")
     parser.add_argument("--tls-cert", type=Path, help="certificate for https")
     parser.add_argument("--tls-key", type=Path, help="its private key")
-    parser.add_argument("--refresh", type=float, default=2.0, help="seconds between looks at a live run")
-    return parser.parse_args(arguments)
+    parser.add_argument("--refresh", type=_seconds, default=2.0, help="seconds between looks at a live run")
+    # Places may stand on both sides of the options.
+    return parser.parse_intermixed_args(arguments)
 
 
 def _port(text: str) -> int:
@@ -40,6 +44,17 @@ def _port(text: str) -> int:
         message = f"{text} is no port: give a number from 0 to 65535"
         raise argparse.ArgumentTypeError(message)
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not SHORTEST_REFRESH_S <= seconds <= LONGEST_REFRESH_S:
+        message = f"{text} is no time to rest: give seconds from {SHORTEST_REFRESH_S} to {LONGEST_REFRESH_S:,}"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
 
 
 def choose_port(address: str, port: int) -> int:
@@ -67,8 +82,11 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         "server.headless": "true",
         "server.fileWatcherType": "none",
         "server.maxUploadSize": 1,
+        "server.maxMessageSize": LARGEST_MESSAGE_MB,
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
+        # The address was printed already, and by the name of the product.
+        "logger.hideWelcomeMessage": "true",
         "client.showErrorDetails": "none",
         "client.showErrorLinks": "false",
         "runner.magicEnabled": "false",
@@ -103,7 +121,7 @@ def start(arguments: list[str]) -> None:
     check_exposure(options.address, allow_remote=options.allow_remote, users=users)
     find_sources(options.places)
     options.port = choose_port(options.address, options.port)
-    settings = Settings(places=tuple(options.places), users=users, refresh_s=max(0.5, options.refresh))
+    settings = Settings(places=tuple(options.places), users=users, refresh_s=options.refresh)
     scheme = "https" if options.tls_cert else "http"
     print(f"Dashboard: {scheme}://{options.address}:{options.port}", flush=True)
     os.execve(sys.executable, streamlit_command(options), write_environment(settings))

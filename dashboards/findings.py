@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -10,7 +9,7 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.shell import sources
-from dashboards.sources.alerts import alerts_of_run, firing_alerts
+from dashboards.sources.alerts import AlertWatch, alerts_of_run
 from scope.analysis.recorded import (
     RankExcess,
     compute_group_progress,
@@ -27,12 +26,11 @@ from scope.units import format_duration, format_ratio
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dashboards.sources.alerts import Alert, Firing
+    from dashboards.sources.alerts import Alert
     from dashboards.sources.runs import LiveRun
     from scope.report.findings import Finding
     from scope.run.schema import Verdict
 
-_ALERTS_TTL_S: Final = 10.0
 _SHOWN_ALERTS: Final = 5
 _WORST_RANKS: Final = 3
 
@@ -128,7 +126,7 @@ def draw_alerts(run: LiveRun | None = None, *, names: Mapping[str, str] | None =
         run: Show the alerts of this run and of its nodes, and count the others; None shows all.
         names: What people call the runs, by the label that alerts bear.
     """
-    firing = _firing(int(time.monotonic() // _ALERTS_TTL_S))
+    firing = _firing().now(sources())
     if not firing.num_servers:
         say.caption(
             say.words("Alerts: not known. Name a Prometheus server to see them: `scope dashboard RUN http://HOST:9090`")
@@ -162,8 +160,7 @@ def _alert_words(alert: Alert, names: Mapping[str, str], *, soon: bool = False) 
     return say.words(sentence, alert.name, of_run + (alert.summary or alert.where))
 
 
-@st.cache_resource(max_entries=2, show_spinner=False)
-def _firing(period: int) -> Firing:
-    """Ask the servers once in a while, whoever looks."""
-    del period
-    return firing_alerts(sources())
+@st.cache_resource
+def _firing() -> AlertWatch:
+    """Return the watch that all visitors share."""
+    return AlertWatch()

@@ -12,10 +12,9 @@ import streamlit as st
 from dashboards import say
 from dashboards.alerts.expressions import express_mfu
 from dashboards.findings import draw_alerts
-from dashboards.shell import say_error, settings, show_figure
+from dashboards.shell import on_each_answer, show_figure
 from dashboards.sources.prometheus import Prometheus, to_samples
 from dashboards.words import metric, say_dead_exporters
-from scope.errors import ScopeError
 from scope.report.figures import Samples, parts_by_time, samples_over_time
 from scope.report.standing import age
 from scope.units import NS_PER_S, format_duration, format_ratio
@@ -135,14 +134,7 @@ def step_times(server: Prometheus, *, now_ns: int) -> pl.DataFrame:
 def draw_server(source: Source) -> None:
     """Draw all runs that the server knows, again and again."""
     server = Prometheus(address=source.place)
-
-    def draw_or_say() -> None:
-        try:
-            _draw(server)
-        except ScopeError as error:
-            say_error(error)
-
-    st.fragment(draw_or_say, run_every=max(5.0, settings().refresh_s))()
+    on_each_answer(source, lambda: _draw(server))
 
 
 def _draw(server: Prometheus) -> None:

@@ -39,6 +39,8 @@ _FEW_COLUMNS: Final = 3
 _LONG_NAME: Final = 30
 _NAME_WIDTH: Final = 230
 _PATIENCE_S: Final = 0.2
+_SHORTEST_SCRAPE_S: Final = 5.0
+"""Looking at a server more often than it looks at its exporters shows nothing new."""
 _KIND_WORDS: Final[dict[SourceKind, str]] = {
     "run": "recorded run",
     "trace": "profiler traces",
@@ -273,6 +275,27 @@ def on_each_refresh(run: LiveRun, draw: Callable[[], None], *, slowest_s: float 
     # Before the first step nobody can tell that a run is live.
     goes_on = run.is_live or run.last_ns is None
     st.fragment(draw_or_say, run_every=max(settings().refresh_s, slowest_s) if goes_on else None)()
+
+
+def on_each_answer(source: Source, draw: Callable[[], None]) -> None:
+    """Draw what a Prometheus server says now, and again and again; until it has answered say that it is asked.
+
+    Args:
+        source: The server.
+        draw: Asks and draws.
+    """
+
+    def draw_or_say() -> None:
+        try:
+            draw()
+        except ScopeError as error:
+            say_error(error)
+
+    place = st.empty()
+    with place:
+        say.caption(say.words(":material/hourglass_empty: Asking {} …", source.label))
+    st.fragment(draw_or_say, run_every=max(_SHORTEST_SCRAPE_S, settings().refresh_s))()
+    place.empty()
 
 
 def load_run(source: Source) -> LiveRun:

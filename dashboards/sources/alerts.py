@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from dashboards.sources.prometheus import Prometheus
 from scope.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from dashboards.sources.catalogue import Source
     from dashboards.sources.prometheus import ToldAlert
 
+_REST_S: Final = 10.0
+_PATIENCE_S: Final = 2.0
+_OLD_S: Final = 60.0
+"""An answer from longer ago tells nothing of now."""
 _HERE = ("127.0.0.1", "localhost", "[::1]")
 _NOT_WHERE = frozenset({"__name__", "alertname", "alertstate", "severity"})
 
@@ -73,6 +79,62 @@ def firing_alerts(sources: Sequence[Source]) -> Firing:
         num_servers=len(servers),
         pending=tuple(alerts_in(told, state="pending")),
     )
+
+
+@dataclass
+class AlertWatch:
+    """Asks the servers now and then in a thread, so that one that does not answer keeps no page waiting.
+
+    Attributes:
+        ask: Asks all servers among the sources.
+        rest_s: Time between two questions.
+        patience_s: How long a visitor waits for the answer at most, counted from the question.
+        clock: Seconds, monotonic.
+    """
+
+    ask: Callable[[Sequence[Source]], Firing] = firing_alerts
+    rest_s: float = _REST_S
+    patience_s: float = _PATIENCE_S
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _asking: threading.Thread | None = field(default=None, init=False)
+    _asked: float = field(default=0.0, init=False)
+    _answer: Firing | None = field(default=None, init=False)
+    _answered: float = field(default=0.0, init=False)
+
+    def now(self, sources: Sequence[Source]) -> Firing:
+        """Return what fires, as it was told within the last minute; a server that has told nothing is a problem.
+
+        Args:
+            sources: What the dashboard may show; its servers are asked.
+        """
+        servers = [source for source in sources if source.kind == "prometheus"]
+        if not servers:
+            return Firing(alerts=(), problems=(), num_servers=0)
+        with self._lock:
+            if self._asking is None and (self._answer is None or self.clock() >= self._answered + self.rest_s):
+                self._asked = self.clock()
+                self._asking = threading.Thread(target=self._look, args=(servers,), name="scope-alerts", daemon=True)
+                self._asking.start()
+            asking, known = self._asking, self._answer
+            left_s = max(0.0, self._asked + self.patience_s - self.clock())
+        # Whoever did not answer the last time is not waited for again.
+        if asking is not None and (known is None or not known.problems):
+            asking.join(left_s)
+        with self._lock:
+            if self._answer is not None and self.clock() < self._answered + _OLD_S:
+                return self._answer
+        problems = tuple(f"{server.label} has not answered yet" for server in servers)
+        return Firing(alerts=(), problems=problems, num_servers=len(servers))
+
+    def _look(self, servers: Sequence[Source]) -> None:
+        try:
+            answer = self.ask(servers)
+            with self._lock:
+                self._answer, self._answered = answer, self.clock()
+        finally:
+            with self._lock:
+                self._asking = None
 
 
 def alerts_in(told: Sequence[ToldAlert], *, state: str) -> list[Alert]:

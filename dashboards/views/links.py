@@ -6,24 +6,21 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
-import streamlit as st
 
 from dashboards import say
 from dashboards.links import ERRORS, KINDS, ask_each_nvlink, ask_use, peak_use
 from dashboards.shell import (
     load_run,
+    on_each_answer,
     on_each_refresh,
     open_page,
     say_age,
-    say_error,
-    settings,
     show_figure,
     show_table,
 )
 from dashboards.sources.prometheus import Prometheus, labels_table
 from dashboards.words import say_dead_exporters
 from scope.analysis.recorded import AxisTraffic
-from scope.errors import ScopeError
 from scope.report.figures import Samples, heat_map, link_use_over_time, parts_by_bytes
 from scope.units import format_bandwidth, format_ratio
 
@@ -150,14 +147,7 @@ def main() -> None:
         return
     window_s = WINDOWS_S[say.segmented_control("Time", list(WINDOWS_S), default="5 min") or "5 min"]
     server = Prometheus(address=source.place)
-
-    def draw_or_say() -> None:
-        try:
-            draw_server(server, window_s)
-        except ScopeError as error:
-            say_error(error)
-
-    st.fragment(draw_or_say, run_every=max(5.0, settings().refresh_s))()
+    on_each_answer(source, lambda: draw_server(server, window_s))
 
 
 main()

@@ -26,10 +26,13 @@ DRAWN_MS = 60_000
 
 
 def test_every_link_opens_its_page(visitor: Visitor, pages: dict[str, str], address: str, places: list[Path]) -> None:
-    """Each page of a run is found under its name, the first one too, keeps the source and asks nobody else."""
+    """Each page of a run is found under its name, marked in the sidebar, keeps the source and asks nobody else."""
     source = find_sources([str(places[0])])[0]
     for name, title in pages.items():
         visitor.open(f"{address}/{name}?source={source.source_id}", title)
+        marked = visitor.page.locator("[data-testid=stSidebarNavLink][aria-current=page]")
+        assert marked.inner_text().splitlines()[-1].strip() == title
+        assert visitor.page.get_by_test_id("stSidebarNavLink").count() == len(pages)
         assert not visitor.page.get_by_text("Page not found").count()
         assert not visitor.num_exceptions(), name
     assert visitor.hosts <= {urlsplit(address).netloc, ""}, visitor.hosts

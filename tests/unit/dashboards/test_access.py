@@ -166,6 +166,25 @@ def test_a_port_that_is_none_is_refused(port: str, capsys: pytest.CaptureFixture
     assert "--port" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e400", "-5", "0", "soon"])
+def test_a_refresh_that_no_clock_can_keep_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither never nor all the time; the message says from when to when."""
+    with pytest.raises(SystemExit):
+        parse_arguments([f"--refresh={seconds}"])
+    assert "from 0.5 to 86,400" in capsys.readouterr().err
+
+
+def test_places_may_stand_on_both_sides_of_the_options() -> None:
+    """As most commands take them; without any, the folder here is shown."""
+    assert parse_arguments(["runs", "--port", "1", "traces"]).places == ["runs", "traces"]
+    assert parse_arguments(["--port", "1"]).places == ["."]
+
+
+def test_nobody_can_send_what_fills_the_memory() -> None:
+    """What a browser may send before its sign-in is limited."""
+    assert "--server.maxMessageSize=32" in streamlit_command(parse_arguments([]))
+
+
 @pytest.mark.parametrize("text", ["{a: 2024-99-99}", "[" * 5000])
 def test_odd_user_files_are_refused(text: str, tmp_path: Path) -> None:
     """What the YAML parser itself fails on is the file's fault."""
