@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ from scope.trace.events import (
     MetadataArgs,
     Span,
 )
-from scope.trace.instants import Instants, instants_of
+from scope.trace.instants import Instants, Microseconds, instants_of
 from scope.trace.pending import Repeated, Values, int_series, thread_number
 from scope.trace.raw import (
     RawAnnotations,
@@ -180,50 +181,44 @@ class Collector:
             by_category.pop(_PYTHON_CATEGORY, None)
         spans = Instants.of(by_category.values(), exact=exact)
         memory = [event for event in instants if event.name == _MEMORY_NAME]
-        memory_instants = instants_of([event.ts for event in memory], exact=exact)
+        memory_instants = instants_of([event.ts for event in memory], exact=exact) if memory else None
         # Nothing was kept so far, so a chunk that must be read again as text leaves no trace.
         self.collected.events_read += size
         if spans.are_sound:
-            self._note_last(spans)
+            self.collected.last_end.note(spans)
         first = 0
         for category, members in by_category.items():
             self._spans(category, members, spans.piece(first, len(members)))
             first += len(members)
-        if memory:
+        if memory_instants is not None:
             self._memory(memory, memory_instants)
-
-    def _note_last(self, spans: Instants) -> None:
-        last: Any = (spans.starts + spans.durations).max()
-        if last is not None:
-            self.collected.last_ns = last if self.collected.last_ns is None else max(self.collected.last_ns, last)
 
     def _spans(self, category: str, members: list[Any], spans: Instants) -> None:
         if not spans.are_sound:
             good = spans.which_are_sound()
             members = [event for event, is_good in zip(members, good, strict=True) if is_good]
             num_lost = len(good) - len(members)
-            spans = Instants(spans.starts.filter(good), spans.durations.filter(good), are_sound=True)
+            spans = replace(spans.where(good), are_sound=True)
             self.collected.events_lost += num_lost
             self.collected.events_read -= num_lost
-            self._note_last(spans)
+            self.collected.last_end.note(spans)
         if not members:
             return
         kind = kind_of(category)
-        instants = (spans.starts, spans.durations)
         if category == _MIXED_CATEGORY:
             # Old traces file the user's ranges under operators; only their names tell them apart.
             marks = [_OLD_ANNOTATION.match(event.name) is not None for event in members]
-            self._split(members, instants, marks, ((ANNOTATION, "user_annotation"), (OP, "cpu_op")))
+            self._split(members, spans, marks, ((ANNOTATION, "user_annotation"), (OP, "cpu_op")))
         elif kind is None:
             marks = [_ran_on_device(args) for args in self._args(members, AnnotationArgs)]
-            self._split(members, instants, marks, ((KERNEL, category), (ANNOTATION, category)))
+            self._split(members, spans, marks, ((KERNEL, category), (ANNOTATION, category)))
         else:
-            self._one_kind(kind, category, members, instants)
+            self._one_kind(kind, category, members, spans)
 
     def _split(
         self,
         members: list[Any],
-        instants: tuple[pl.Series, pl.Series],
+        spans: Instants,
         marks: list[bool],
         kinds: tuple[tuple[int, str], tuple[int, str]],
     ) -> None:
@@ -232,9 +227,9 @@ class Collector:
         for (kind, category), wanted in zip(kinds, (marked, ~marked), strict=True):
             chosen = [event for event, is_wanted in zip(members, wanted, strict=True) if is_wanted]
             if chosen:
-                self._one_kind(kind, category, chosen, (instants[0].filter(wanted), instants[1].filter(wanted)))
+                self._one_kind(kind, category, chosen, spans.where(wanted))
 
-    def _one_kind(self, kind: int, category: str, members: list[Any], instants: tuple[pl.Series, pl.Series]) -> None:
+    def _one_kind(self, kind: int, category: str, members: list[Any], spans: Instants) -> None:
         names = self.collected.names
         table = _RAW_TABLES[kind]
         if kind in (OP, LAUNCH):
@@ -243,10 +238,11 @@ class Collector:
             self.collected.num_device_events += len(members)
         if table not in self._tables and not (kind == OP and self._bare_ops):
             return
+        starts, durations = spans.columns()
         columns: dict[Column, Values] = {
             RawSpans.name: [names[event.name] for event in members],
-            RawSpans.start_ns: instants[0],
-            RawSpans.duration_ns: instants[1],
+            RawSpans.start_ns: starts,
+            RawSpans.duration_ns: durations,
             RawSpans.thread: [event.tid for event in members],
         }
         if table in self._tables:
@@ -338,4 +334,5 @@ def _chosen(values: Values, wanted: pl.Series) -> Values:
     """Return the values that are wanted, in the same form."""
     if isinstance(values, Repeated):
         return Repeated(values.value, int(wanted.sum()))
+    assert not isinstance(values, Microseconds)
     return values.filter(wanted) if isinstance(values, pl.Series) else list(compress(values, wanted))

@@ -10,6 +10,7 @@ import polars as pl
 
 from scope.trace.arguments import CollectiveCoder
 from scope.trace.categories import LAUNCH, OP
+from scope.trace.instants import LastEnd
 from scope.trace.pending import Pending, Values
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Collected:
     processes: dict[int, set[object]] = field(default_factory=lambda: {OP: set[object](), LAUNCH: set[object]()})
     """Ids of the processes whose operators, and whose calls, stand in the file."""
     arrow_categories: set[str] = field(default_factory=set[str])
-    last_ns: int | None = None
+    last_end: LastEnd = field(default_factory=LastEnd)
     num_device_events: int = 0
     events_read: int = 0
     events_lost: int = 0

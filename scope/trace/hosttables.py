@@ -86,8 +86,9 @@ def _window(on_host: pl.DataFrame, read: ReadTrace, base_ns: int) -> tuple[float
     end: float = math.inf
     if spans.height:
         start, end = spans[Annotations.start_ns].min(), spans[Annotations.end_ns].max()  # pyright: ignore[reportAssignmentType]
-    if read.is_truncated and read.collected.last_ns is not None:
-        end = min(end, read.collected.last_ns + base_ns)
+    last_ns = read.collected.last_end.ns() if read.is_truncated else None
+    if last_ns is not None:
+        end = min(end, last_ns + base_ns)
     return start, end
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import polars as pl
 
+from scope.trace.instants import Microseconds
 from scope.trace.raw import RawSpans
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class Repeated:
     rows: int
 
 
-Values = list[Any] | pl.Series | Repeated
-"""One column of a chunk: JSON values, or what is already a series."""
+Values = list[Any] | pl.Series | Repeated | Microseconds
+"""One column of a chunk: JSON values, or what is already a series, of instants perhaps not yet in nanoseconds."""
 
 
 class Pending:
@@ -80,7 +81,7 @@ class Pending:
         while taken:
             # One column after the other is dropped, since all of them twice would be the peak of memory.
             column, pieces = taken.popitem()
-            found = pl.concat([_as_series(column, piece) for piece in pieces], rechunk=True)
+            found = pl.concat([_as_series(column, piece) for piece in _joined(pieces)], rechunk=True)
             columns.append(found.alias(column))
         return pl.DataFrame(columns[::-1])
 
@@ -95,6 +96,21 @@ def _add_few(column: Column, pieces: list[Values], added: list[Any]) -> None:
         pieces[-1] = _series(column, last)
 
 
+def _joined(pieces: list[Values]) -> list[Values]:
+    """Return the pieces, each run of microseconds as one."""
+    joined: list[Values] = []
+    run: list[Microseconds] = []
+    for piece in pieces:
+        if isinstance(piece, Microseconds):
+            run.append(piece)
+            continue
+        if run:
+            joined.append(Microseconds.joined(run))
+            run = []
+        joined.append(piece)
+    return [*joined, Microseconds.joined(run)] if run else joined
+
+
 def _same_value(piece: Values, added: Repeated) -> TypeGuard[Repeated]:
     return isinstance(piece, Repeated) and piece.value == added.value
 
@@ -102,6 +118,8 @@ def _same_value(piece: Values, added: Repeated) -> TypeGuard[Repeated]:
 def _as_series(column: Column, piece: Values) -> pl.Series:
     if isinstance(piece, Repeated):
         return pl.Series(column, [piece.value], dtype=column.dtype).new_from_index(0, piece.rows)
+    if isinstance(piece, Microseconds):
+        return piece.nanoseconds()
     return _series(column, piece) if isinstance(piece, list) else piece
 
 
