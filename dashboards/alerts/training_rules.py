@@ -160,7 +160,7 @@ TRAINING_ALERTS: Final = (
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} makes the others wait",
         "All others wait for it {{ $value | humanizePercentage }} of the step.",
-        "What fixing that rank alone would save.",
+        "What fixing that rank alone would save. Only a run that scope watch follows has this figure.",
         "See its reason in scope watch RUN or on the Ranks page.",
     ),
     Alert(
@@ -172,7 +172,8 @@ TRAINING_ALERTS: Final = (
         "critical",
         "Run {{ $labels.run }}: {{ $labels.kind }}",
         "Diagnosis over all ranks blames rank {{ $labels.rank }}.",
-        "scope watch found a hang, a mismatch of collectives or a crash.",
+        "scope watch, which runs beside the job (once a run, where its run directory can be seen), found a hang, a "
+        "mismatch of collectives or a crash. Without it this alert is silent.",
         "scope watch RUN prints the whole verdict.",
     ),
     Alert(
