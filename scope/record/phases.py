@@ -22,6 +22,9 @@ ABSORBING: Final = frozenset({"evaluation", "checkpoint"})
 _TIMED_EVERY: Final = 64
 """Changes from one that is timed to the next, after the first ones."""
 
+_pack_state = STATE.pack
+_thread_of_caller = threading.get_ident
+
 CODES: Final = {name: code for code, name in enumerate(PHASES)}
 
 
@@ -81,11 +84,10 @@ class PhaseClock:
             name: The phase.
             automatic: Found by a hook, so that it is ignored inside an evaluation or checkpoint, and inside itself.
         """
-        if threading.get_ident() != self.thread:
+        if _thread_of_caller() != self.thread:
             return False
         called = self._now() if self.num_changes >= self._timed_at else 0
-        current = self._stack[-1][0]
-        if automatic and (current == name or (len(self._stack) > 1 and self.is_absorbing())):
+        if automatic and (self._stack[-1][0] == name or self.is_absorbing()):
             return False
         now = self._now()
         self._spend(now)
@@ -99,17 +101,18 @@ class PhaseClock:
 
     def pop(self, name: str) -> None:
         """End a phase, and with it whatever was left open inside it."""
-        for depth in range(len(self._stack) - 1, 0, -1):
-            if self._stack[depth][0] == name:
+        stack = self._stack
+        for depth in range(len(stack) - 1, 0, -1):
+            if stack[depth][0] == name:
                 now = self._now()
                 self._spend(now)
-                del self._stack[depth:]
+                del stack[depth:]
                 self._tell(now)
                 return
 
     def is_own_thread(self) -> bool:
         """Whether the caller is the thread that is measured."""
-        return threading.get_ident() == self.thread
+        return _thread_of_caller() == self.thread
 
     def disown(self) -> None:
         """Measure no thread any more: in a forked child the black box is the parent's."""
@@ -151,25 +154,29 @@ class PhaseClock:
 
     def _spend(self, now: int) -> None:
         name = self._stack[-1][0]
-        if self.on_change is not None:
-            self.on_change(name)
-        if now > self._changed_ns:
-            self._spent[name] = self._spent.get(name, 0) + now - self._changed_ns
+        on_change = self.on_change
+        if on_change is not None:
+            on_change(name)
+        length = now - self._changed_ns
+        if length > 0:
+            spent = self._spent
+            spent[name] = spent.get(name, 0) + length
         self._changed_ns = now
         self.num_changes += 1
 
     def _tell(self, now: int) -> None:
-        name = self._stack[-1][0]
+        stack = self._stack
+        name = stack[-1][0]
         self._calls.phase = CODES.get(name, OWN_PHASE)
         self._black_box.write_state(
-            STATE.pack(
+            _pack_state(
                 self.step,
                 self.num_steps,
                 self._cut_ns,
                 self._changed_ns,
                 now,
                 self._last_length_ns,
-                len(self._stack) - 1,
+                len(stack) - 1,
                 name.encode()[:24],
             )
         )

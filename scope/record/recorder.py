@@ -209,18 +209,18 @@ class Phase:
     def __init__(self, session: Session | None, name: str) -> None:
         self._session = session
         self._name = name
-        self._opened = False
+        self._opened: str | None = None
 
     def __enter__(self) -> None:
         """Begin the phase."""
         if self._session is not None:
-            self._opened = bool(self._session.guard.call("phase", self._session.begin_own_phase, self._name))
+            self._opened = self._session.guard.call("phase", self._session.begin_own_phase, self._name)
 
     def __exit__(self, *error: object) -> None:
         """End the phase."""
-        if self._opened and self._session is not None:
-            self._session.guard.call("phase", self._session.end_own_phase, self._name)
-            self._opened = False
+        if self._opened is not None and self._session is not None:
+            self._session.guard.call("phase", self._session.end_phase, self._opened)
+            self._opened = None
 
 
 class _Steps(Generic[_Batch]):

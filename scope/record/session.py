@@ -358,20 +358,17 @@ class Session:
                 self.next_step()
             self.boundary.on_optimizer(optimizer, skipped=skipped)
 
-    def begin_own_phase(self, name: str) -> bool:
-        """A phase of the user's own begins; return whether `end_phase` has to follow."""
+    def begin_own_phase(self, name: str) -> str | None:
+        """A phase of the user's own begins; return the name by which `end_phase` has to end it, if it has to."""
         if not (type(name) is str and name.isascii() and 0 < len(name) <= _MAX_NAME):
             name = self._as_name(name)
-        if self._is_training_thread() and not self._absorbed():
-            begins = self.boundary.on_own_phase(name)
-            if begins or self.clock.step < 0:
-                self.next_step()
-                self.boundary.on_own_phase(name)
-        return self.clock.push(name, automatic=False)
-
-    def end_own_phase(self, name: str) -> None:
-        """End a phase of the user's own, by the name that it was given."""
-        self.clock.pop(self._as_name(name))
+        clock = self.clock
+        if not clock.is_own_thread():
+            return None
+        if not clock.is_absorbing() and (self.boundary.on_own_phase(name) or clock.step < 0):
+            self.next_step()
+            self.boundary.on_own_phase(name)
+        return name if clock.push(name, automatic=False) else None
 
     def end_phase(self, name: str) -> None:
         """End a phase that a hook or the user began."""
@@ -528,8 +525,14 @@ class Session:
             old.close()
 
     def _end_memory_phase(self, name: str) -> None:
-        if self._meter is not None:
-            self.guard.call("memory", self._meter.end_phase, name)
+        # At every change of phase: what `guard.call` does, without one more call.
+        meter = self._meter
+        if meter is None or "memory" in self.guard.reasons:
+            return
+        try:
+            meter.end_phase(name)
+        except Exception as error:  # noqa: BLE001 - the one guard around hooks
+            self.guard.disable("memory", error)
 
     def _learn_world(self) -> None:
         """Note what is known only after `init_process_group`, the first use of the device and the first calls."""

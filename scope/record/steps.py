@@ -55,7 +55,7 @@ class StepBoundary:
         It does after the update when the same phase has come before all other work of an earlier step, such as the
         rollout of reinforcement learning.
         """
-        if self.updated:
+        if self.num_optimizer_steps:
             return name in self._leading
         if not self._began_work:
             self._leading.add(name)
