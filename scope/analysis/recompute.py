@@ -133,12 +133,16 @@ def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> pl.Series:
     """Return for each operator the outermost of those that backward runs again in which it stands; null for none."""
     parents, op_id = ops[Ops.parent_id], ops[Ops.op_id]
     is_node = op_id.is_in(nodes[Ops.op_id].implode())
-    in_node = inherit(_where(is_node, op_id), parents).is_not_null()
-    graph_builders = op_id.filter(in_node & ops[Ops.sequence_number].is_not_null() & ~is_node)
+    # What stands in a node runs on its thread, where in most traces nothing else than the nodes builds a graph.
+    on_thread = ops[Ops.thread].is_in(nodes[Ops.thread].unique().implode())
+    graph_builders = op_id.filter(on_thread & ops[Ops.sequence_number].is_not_null() & ~is_node)
     # A node's own operator, of the node's name, bears the sequence number of its forward operator.
     expected = _NODE + ops[Ops.name].gather(graph_builders).cast(pl.String)
     around = ops[Ops.name].gather(parents.gather(graph_builders)).cast(pl.String)
     builders = graph_builders.filter((around != expected).fill_null(value=True))
+    if not builders.is_empty():
+        node = inherit(_where(is_node, op_id), parents)
+        builders = builders.filter(node.gather(builders).is_not_null())
     if builders.is_empty():
         return pl.Series([None], dtype=op_id.dtype).new_from_index(0, len(op_id))
     again = op_id.is_in(builders.implode())
