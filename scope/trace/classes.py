@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.errors import ConfigError
@@ -35,20 +35,21 @@ class Rule(NamedTuple):
 
     Attributes:
         label: The class.
-        pattern: What is searched.
+        pattern: What is searched; compiled when a name is first searched for it, since no trace needs them all.
         words: Texts in lower case, one of which stands in every name of ASCII that the pattern finds. Most names hold
             none of them, which is seen ten times faster than the pattern fails. Without any, it is always tried.
     """
 
     label: str
-    pattern: re.Pattern[str]
+    pattern: str
     words: tuple[str, ...] = ()
 
 
-def _rules(*given: tuple[str, str] | tuple[str, str, str], flags: re.RegexFlag = re.NOFLAG) -> tuple[Rule, ...]:
-    return tuple(
-        Rule(label, re.compile(pattern, flags), tuple(" ".join(words).split())) for label, pattern, *words in given
-    )
+def _rules(*given: tuple[str, str] | tuple[str, str, str], flags: str = "") -> tuple[Rule, ...]:
+    return tuple(Rule(label, flags + pattern, tuple(" ".join(words).split())) for label, pattern, *words in given)
+
+
+_compiled: Final = cache(re.compile)
 
 
 COMMUNICATION_LIBRARIES: Final = _rules(
@@ -85,7 +86,7 @@ COMMUNICATION_LIBRARIES: Final = _rules(
         r"(?-i:(?<![A-Za-z])all_?(?:reduce|gather)|All_?(?:Reduce|Gather))|reduce_?scatter|all_?to_?all|all2all",
         "allreduce all_reduce allgather all_gather reducescatter reduce_scatter allto all_to all2all",
     ),
-    flags=re.IGNORECASE,
+    flags="(?i)",
 )
 """Kernel names by the library that communicates; first match wins."""
 
@@ -95,7 +96,7 @@ _SETS: Final = _rules(
         r"__amd_rocclr_fill(?:Buffer|Image)|^(?:hip)?Memset|^FillBuffer",
         "__amd_rocclr_fill memset fillbuffer",
     ),
-    flags=re.IGNORECASE,
+    flags="(?i)",
 )
 _COPIES_AND_SETS: Final = (
     _rules(
@@ -104,7 +105,7 @@ _COPIES_AND_SETS: Final = (
             r"__amd_rocclr_copy(?:Buffer|Image)|^MEMORY_COPY_|^(?:hip)?Memcpy|^CopyDevice|^CopyHost|^dma",
             "__amd_rocclr_copy memory_copy_ memcpy copydevice copyhost dma",
         ),
-        flags=re.IGNORECASE,
+        flags="(?i)",
     )
     + _SETS
 )
@@ -317,7 +318,7 @@ def _first(rules: tuple[Rule, ...], name: str) -> str | None:
     lowered = name.lower() if name.isascii() else None
     for label, pattern, words in rules:
         may_match = lowered is None or not words or any(word in lowered for word in words)
-        if may_match and pattern.search(name):
+        if may_match and _compiled(pattern).search(name):
             return label
     return None
 
