@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 import polars as pl
 from msgspec.structs import replace
@@ -34,6 +34,7 @@ from scope.errors import RunError, ScopeError
 from scope.frames import Run, open_run
 from scope.frames.kept import entry_of, read_kept, write_kept
 from scope.frames.schema import Ranks, RankSteps
+from scope.run.reader import read_run_info
 from scope.run.verdicts import find_holding
 from scope.units import NS_PER_S
 
@@ -55,6 +56,7 @@ _LONG_READ_S: Final = 1.0
 """What took longer to read is kept in the cache folder."""
 _LAST_WRITES_NS: Final = 5 * NS_PER_S
 """A rank that ends notes the instant before it writes the last of its files."""
+Identity: TypeAlias = tuple[int, int, str, int]
 _Value = TypeVar("_Value")
 
 
@@ -86,6 +88,7 @@ class LiveRun:
     steps: pl.DataFrame = field(default_factory=RankSteps.empty, init=False)
     ranks: pl.DataFrame = field(default_factory=Ranks.empty, init=False)
     was_read: bool = field(default=False, init=False)
+    _identity: Identity | None = field(default=None, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     _rest_until: float = field(default=float("-inf"), init=False)
     _version: int = field(default=0, init=False)
@@ -97,18 +100,19 @@ class LiveRun:
         """Read what was written since the last look; results are kept when nothing came.
 
         Raises:
-            RunError: The folder is no run directory any more.
+            RunError: The folder is no run directory any more, or holds another run.
         """
         with self._lock:
             began = self.clock()
             if began < self._rest_until:
                 return
             read_ns = time.time_ns()
-            if self.was_read and not self.run.path.is_dir():
-                message = f"{self.run.path} was deleted or moved while it was shown: choose another under Source"
-                raise RunError(message)
-            self.run.info()
+            found = identify(self.run.path)
             is_first = not self.was_read
+            if not is_first and found != self._identity:
+                message = f"another run lies in {self.run.path} than the one that was shown: open the page again"
+                raise RunError(message)
+            self._identity = found
             if is_first and (kept := read_kept(entry_of(self.run.path))):
                 self.run.resume(kept)
             ranks, steps = self.run.ranks, self.run.steps()
@@ -330,11 +334,30 @@ class LiveRun:
             return cast("_Value", known.value)
 
 
-@lru_cache(maxsize=_MAX_OPEN_RUNS)
+def identify(path: Path) -> Identity:
+    """Return what tells a run from another one that lies at the same path later.
+
+    Raises:
+        RunError: The folder is gone, or no run directory any more.
+    """
+    if not path.is_dir():
+        message = f"{path} was deleted or moved while it was shown: choose another under Source"
+        raise RunError(message)
+    info, status = read_run_info(path), path.stat()
+    # The number of a folder that was deleted may be the next one's too, and so may be the id.
+    return status.st_dev, status.st_ino, info.run_id, info.started_ns
+
+
 def open_live(place: str, *, refresh_s: float) -> LiveRun:
-    """Return a run, the same one for all visitors; nothing but `run.json` is read yet.
+    """Return a run, the same one for all visitors until another run lies there; only `run.json` is read yet.
 
     Raises:
         RunError: The folder is no run directory any more.
     """
+    return _open(place, identify(Path(place)), refresh_s=refresh_s)
+
+
+@lru_cache(maxsize=_MAX_OPEN_RUNS)
+def _open(place: str, identity: Identity, *, refresh_s: float) -> LiveRun:
+    del identity
     return LiveRun(run=open_run(Path(place)), refresh_s=refresh_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,10 @@ import pytest
 
 from dashboards import shell
 from dashboards.sources.catalogue import find_sources
+from dashboards.sources.runs import open_live
+from scope.errors import RunError
+from scope.testing.layout import Layout
+from scope.testing.runs import SyntheticRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,9 +95,9 @@ def test_a_run_that_is_deleted_while_it_is_shown(
     first, second, _ = find_sources([str(each) for each in runs])
     app = open_app(page, *runs, source=first.source_id)
     assert not app.exception
-    shutil.rmtree(runs[0])
     # A look at the disk is due again.
     monkeypatch.setattr(shell.open_live(first.place, refresh_s=60.0), "_rest_until", float("-inf"))
+    shutil.rmtree(runs[0])
     app.run()
     assert not app.exception
     told = plain(app.error)
@@ -102,3 +107,40 @@ def test_a_run_that_is_deleted_while_it_is_shown(
     assert not app.exception
     assert not app.error
     assert app.get("plotly_chart")
+
+
+def replace_run(folder: Path, *, ranks: int, steps: int) -> None:
+    """Write another run of the same id, begun a second earlier, where one lies."""
+    old = json.loads((folder / "run.json").read_text())
+    shutil.rmtree(folder)
+    SyntheticRun(layout=Layout(dp=ranks), num_steps=steps, num_whole_steps=steps).write(folder)
+    new = json.loads((folder / "run.json").read_text())
+    began = {"run_id": old["run_id"], "started_ns": old["started_ns"] - 1_000_000_000}
+    (folder / "run.json").write_text(json.dumps(new | began))
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 12), (3, 50), (4, 20)])
+def test_another_run_at_the_same_place_is_shown_alone(
+    open_app: Callable[..., AppTest], run_folder: Path, ranks: int, steps: int
+) -> None:
+    """Fewer ranks, more or fewer steps than before: no figure of the run that lay there is left, and none fails."""
+    app = open_app("overview", run_folder)
+    assert {each.label: each.value for each in app.metric}["Ranks recorded"] == "4 of 4"
+    replace_run(run_folder, ranks=ranks, steps=steps)
+    app.run()
+    assert not app.exception
+    assert not app.error
+    shown = {each.label: each.value for each in app.metric}
+    assert shown["Ranks recorded"] == f"{ranks} of {ranks}"
+    assert shown["Last step"] == str(steps - 1)
+
+
+def test_a_page_that_is_refreshed_mixes_no_two_runs(run_folder: Path) -> None:
+    """What is drawn again by itself refuses another run at the place of its own, with the same id or not."""
+    live = open_live(str(run_folder), refresh_s=0.0)
+    live.refresh()
+    replace_run(run_folder, ranks=4, steps=31)
+    live._rest_until = float("-inf")
+    with pytest.raises(RunError, match="open the page again"):
+        live.refresh()
+    assert open_live(str(run_folder), refresh_s=0.0) is not live
