@@ -50,7 +50,7 @@ def run(
     Example:
         scope run --run-dir runs/first -- torchrun --nproc-per-node 8 train.py
     """
-    from scope.run.identity import read_tags
+    from scope.run.identity import parse_tags
     from scope.run.launch import LaunchPlan, launch
     from scope.units import parse_size
 
@@ -62,7 +62,7 @@ def run(
         run_dir=run_dir,
         run_id=run_id,
         spool=spool,
-        tags=read_tags(",".join(tag)),
+        tags=parse_tags(tag),
         max_run_bytes=parse_size(max_run_bytes),
         variables={name: value for name, value in variables.items() if value is not None},
     )

@@ -80,10 +80,10 @@ def tag(run: Path, tags: tuple[str, ...]) -> None:
     Example: scope runs tag runs/first model=7b note=
     """
     from scope.report.inert import visible
-    from scope.run.identity import read_tags
+    from scope.run.identity import parse_tags
     from scope.run.listing import tag_run
 
-    info = tag_run(run, read_tags(",".join(tags)))
+    info = tag_run(run, parse_tags(tags))
     click.echo(" ".join(f"{visible(name)}={visible(value)}" for name, value in info.tags.items()))
 
 

@@ -15,7 +15,7 @@ from scope.run.files import FOLDER_MODE, replace_document
 from scope.run.schema import SCHEMA_VERSION, RunInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 RUN_ID: Final = "SCOPE_RUN_ID"
 RUN_DIR: Final = "SCOPE_RUN_DIR"
@@ -114,16 +114,25 @@ def claim_folder(run: Path, *, attempt: int, rank: int) -> tuple[int, Path]:
 
 
 def read_tags(text: str) -> dict[str, str]:
-    """Return `a=1,b=2` as a mapping.
+    """Return `a=1,b=2` as a mapping; a comma begins the next tag.
 
     Raises:
-        UsageError: A part has no `=`, or is no printable text.
+        UsageError: As `parse_tags`.
+    """
+    return parse_tags(filter(None, text.split(",")))
+
+
+def parse_tags(parts: Iterable[str]) -> dict[str, str]:
+    """Return tags, each of them `name=value`, as a mapping; a value may hold commas and further `=`.
+
+    Raises:
+        UsageError: A part has no `=`, no name before it, a comma in the name, or is no printable text.
     """
     tags: dict[str, str] = {}
-    for part in filter(None, text.split(",")):
+    for part in parts:
         name, equals, value = part.partition("=")
-        if not equals or not name:
-            message = f"{part!r} is no tag: write name=value; a comma begins the next one, so values hold none"
+        if not equals or not name or "," in name:
+            message = f"{part!r} is no tag: write name=value, without a comma in the name"
             raise UsageError(message)
         if not part.isprintable():
             message = f"{part!r} is no tag: it holds what is no printable text"

@@ -258,3 +258,11 @@ def test_tags_without_a_value_sign_are_refused() -> None:
     assert identity.read_tags("a=1,b=x=y") == {"a": "1", "b": "x=y"}
     with pytest.raises(UsageError, match="no tag"):
         identity.read_tags("a")
+
+
+def test_a_tag_that_stands_alone_keeps_its_commas() -> None:
+    """Each option is one tag, whatever its value holds but control characters; a name holds no comma."""
+    assert identity.parse_tags(["note=fast, b=2", "k=x=y", "empty="]) == {"note": "fast, b=2", "k": "x=y", "empty": ""}
+    for wrong in ("", "=1", "a,b=1", "note=two\nlines"):
+        with pytest.raises(UsageError, match="is no tag"):
+            identity.parse_tags([wrong])
