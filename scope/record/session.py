@@ -163,12 +163,12 @@ class Session:
         ):
             self.guard.call(f"{name} (detach)", detach)
         self.clock.on_change = None
-        self.patches.restore()
+        self.guard.call("patches (detach)", self.patches.restore)
         if self.writer.enabled:
             self.guard.call("coverage", self._tell_coverage)
             self.guard.call("ending", self._tell_ending, exit_reason)
         if self._meter is not None:
-            self._meter.close()
+            self.guard.call("memory (detach)", self._meter.close)
         self.writer.close(exit_reason, exception=exit_reason == "exception")
 
     def _tell_no_boundary(self) -> None:

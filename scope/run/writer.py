@@ -83,7 +83,8 @@ class StepDraft:
 class RankWriter:
     """Writes the folder of one rank of one attempt.
 
-    Every public method may be called from any thread, never raises `OSError`, and does nothing in a forked child.
+    Every public method may be called from any thread and does nothing in a forked child. None raises `OSError`, and
+    `flush` and `close` nothing at all.
 
     Attributes:
         folder: The rank's folder in the spool.
@@ -112,6 +113,7 @@ class RankWriter:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._beats = 0
+        self._told_failure = False
         self._make_folders()
         anchor = info.anchors[0] if info.anchors else read_anchor()
         self.wall_offset_ns = wall_offset(anchor)
@@ -214,13 +216,16 @@ class RankWriter:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=10 * _PULSE_S)
         ended = time.monotonic_ns() + self.wall_offset_ns
-        self.update_info(ended_ns=ended, exit_reason=exit_reason)
-        self._pulse(final=True)
         flags = layout.PULSE_CLOSED | (layout.PULSE_EXCEPTION if exception else 0)
-        self._write_pulse(flags)
-        self._steps_file.close()
-        self._events_file.close()
-        self.black_box.close()
+        self._guard(lambda: self.update_info(ended_ns=ended, exit_reason=exit_reason))
+        self._pulse(final=True)
+        for part in (
+            lambda: self._write_pulse(flags),
+            self._steps_file.close,
+            self._events_file.close,
+            self.black_box.close,
+        ):
+            self._guard(part)
         self.enabled = False
 
     def flush(self) -> None:
@@ -250,20 +255,35 @@ class RankWriter:
         with self._lock:
             if not self.enabled:
                 return
-            for poll in self.pollers:
-                poll()
+            for poll in tuple(self.pollers):
+                self._guard(poll)
             self._beats += 1
             if self._beats % _ANCHOR_EVERY_BEATS == 0:
                 self.update_info(anchors=(*self._info.anchors, read_anchor())[-100:])
-            self._write_steps(final=final)
-            self._write_events()
-            self._segments.close_when_due(final=final)
-            if self._info_dirty:
-                self._write_info()
-            self.black_box.write_identity()
-            self.calls.refresh_ring()
-            self.black_box.write_groups(self.calls.pack_groups())
-            self._write_pulse(0)
+            for part in (
+                lambda: self._write_steps(final=final),
+                self._write_events,
+                lambda: self._segments.close_when_due(final=final),
+                self._write_info_if_dirty,
+                self.black_box.write_identity,
+                self.calls.refresh_ring,
+                lambda: self.black_box.write_groups(self.calls.pack_groups()),
+                lambda: self._write_pulse(0),
+            ):
+                self._guard(part)
+
+    def _guard(self, part: Callable[[], None]) -> None:
+        """Run a part of what is written; what it raises is counted, told once, and reaches neither program nor thread.
+
+        The other parts are written all the same: the black box, above all, goes on to say that this rank is alive.
+        """
+        try:
+            part()
+        except Exception as error:  # noqa: BLE001 - the one guard of the writer
+            self.num_dropped += 1
+            if not self._told_failure:
+                self._told_failure = True
+                self.add_event("warning", f"a part of the recording could not be written: {type(error).__name__}")
 
     def _write_pulse(self, flags: int) -> None:
         failed = self._steps_file.num_dropped + self._events_file.num_dropped + self._segments.num_dropped
@@ -273,6 +293,10 @@ class RankWriter:
                 time.monotonic_ns(), self._beats, self.num_dropped + failed, flags, left_out, -1 if not flags else 0
             )
         )
+
+    def _write_info_if_dirty(self) -> None:
+        if self._info_dirty:
+            self._write_info()
 
     def _write_info(self) -> None:
         with self._lock:
@@ -287,17 +311,24 @@ class RankWriter:
     def _write_steps(self, *, final: bool) -> None:
         while self._loose:
             self._segments.add_calls(calls := self._loose.popleft(), calls.step)
-        lines: list[bytes] = []
-        while self._queue and (final or self._is_settled(self._queue[0])):
-            draft = self._queue.popleft()
-            recorded = self._segments.add(draft)
-            lines += self._encode(_finish(draft, recorded=recorded))
-            if len(lines) >= _RECORDS_PER_TURN:
-                self._append_steps(lines)
-                lines = []
-        self._append_steps(lines)
+        while drafts := self._take_settled(final=final):
+            recorded = self._segments.add(drafts)
+            lines: list[bytes] = []
+            for draft, is_recorded in zip(drafts, recorded, strict=True):
+                lines += self._encode(_finish(draft, recorded=is_recorded))
+            self._append_steps(lines)
         if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
             self._segments.add_early(held, before_ns=time.monotonic_ns() - _SETTLE_NS)
+
+    def _take_settled(self, *, final: bool) -> list[StepDraft]:
+        """Return the steps of one turn: as many as have about as many calls as a turn has records."""
+        drafts: list[StepDraft] = []
+        num_records = 0
+        while num_records < _RECORDS_PER_TURN and self._queue and (final or self._is_settled(self._queue[0])):
+            draft = self._queue.popleft()
+            drafts.append(draft)
+            num_records += 1 + len(draft.calls.seen)
+        return drafts
 
     def _encode(self, record: StepRecord | EventRecord) -> list[bytes]:
         """Return a record as a line; none, counted, where it holds a value that no document can."""
@@ -360,18 +391,15 @@ class _Segments:
         self._typical_ns = 0.0
         self._keep_until = -1
 
-    def add(self, draft: StepDraft) -> bool:
-        """Write the calls of a step unless it is not its turn; return whether they were written."""
-        step = draft.record.step
-        length = draft.record.end_ns - draft.record.start_ns
-        calls = draft.calls.calls
-        whole = not draft.calls.num_left_out
-        if not calls:
-            return whole
-        self._adapt(len(calls), length, step)
-        if step % self._stride and step > self._keep_until:
-            return False
-        return self.add_calls(draft.calls, step) and whole
+    def add(self, drafts: list[StepDraft]) -> list[bool]:
+        """Write the calls of steps but for those whose turn it is not; return of each whether all were written."""
+        taken = [self._is_its_turn(draft) for draft in drafts]
+        calls = [call for draft, is_taken in zip(drafts, taken, strict=True) if is_taken for call in draft.calls.calls]
+        written = self._write_calls(calls, drafts[0].record.step)
+        return [
+            not draft.calls.num_left_out and (not draft.calls.calls or (is_taken and written))
+            for draft, is_taken in zip(drafts, taken, strict=True)
+        ]
 
     def add_early(self, held: StepCalls, *, before_ns: int) -> None:
         """Write the calls of a step in progress that were issued before an instant, above the rate some of them."""
@@ -408,6 +436,13 @@ class _Segments:
                 file.path.rename(file.path.with_suffix(paths.SEGMENT_SUFFIX))
             self._file = None
             self._keep_budget()
+
+    def _is_its_turn(self, draft: StepDraft) -> bool:
+        step, calls = draft.record.step, draft.calls.calls
+        if not calls:
+            return False
+        self._adapt(len(calls), draft.record.end_ns - draft.record.start_ns, step)
+        return not step % self._stride or step <= self._keep_until
 
     def _adapt(self, num_calls: int, length_ns: int, step: int) -> None:
         """Choose how many steps are recorded from the rate of calls, and keep the steps around an anomaly."""

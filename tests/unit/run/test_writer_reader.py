@@ -11,6 +11,7 @@ import pytest
 
 from scope.errors import RunError, UsageError
 from scope.run import layout, paths
+from scope.run.blackbox import read_black_box
 from scope.run.calls import CallShape
 from scope.run.files import AppendFile
 from scope.run.folding import fold_file, summarize_steps
@@ -393,3 +394,56 @@ def test_above_the_rate_some_calls_of_an_endless_step_are_left_out(tmp_path: Pat
     (step,) = [step for step in reader.new_steps() if isinstance(step, StepRecord)]
     assert step.collectives[0].num_calls == 20_000
     assert not step.calls_recorded
+
+
+def test_nothing_that_a_part_raises_leaves_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails, of any kind, `flush` and `close` return, the other parts are written, and it is told once."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError(0)
+
+    writer = make_writer(tmp_path)
+    writer.pollers.append(fail)
+    monkeypatch.setattr(writer.calls, "pack_groups", fail)
+    writer.calls.next_step(0)
+    write_step(writer, 0)
+    writer.flush()
+    pulse_ns = read_black_box(tmp_path / paths.BLACK_BOX_FILE).pulse_ns
+    assert pulse_ns is not None
+    write_step(writer, 1)
+    monkeypatch.setattr(writer, "_write_info", fail)
+    writer.close("finished")
+    assert writer.num_dropped >= 4
+    assert not writer.enabled
+    state = read_black_box(tmp_path / paths.BLACK_BOX_FILE)
+    assert state.closed
+    assert state.num_dropped == writer.num_dropped
+    reader = RankReader(tmp_path)
+    assert [step.step for step in reader.new_steps() if isinstance(step, StepRecord)] == [0, 1]
+    assert [event.message for event in reader.new_events()] == [
+        "a part of the recording could not be written: ValueError"
+    ]
+
+
+def test_the_calls_of_many_short_steps_are_written_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred steps of three calls take few writes, lose no call, and each knows that its calls are recorded."""
+    appended: list[int] = []
+    append = AppendFile.append
+
+    def count(file: AppendFile, content: bytes) -> bool:
+        appended.append(len(content))
+        return append(file, content)
+
+    monkeypatch.setattr(AppendFile, "append", count)
+    writer = make_writer(tmp_path, WriterBudget(max_calls_per_s=10**12))
+    writer.calls.next_step(0)
+    for number in range(200):
+        write_step(writer, number, num_calls=3)
+    writer.close("finished")
+    assert len(appended) < 50
+    reader = RankReader(tmp_path)
+    steps = [step for step in reader.new_steps() if isinstance(step, StepRecord)]
+    assert [step.step for step in steps] == list(range(200))
+    assert all(step.calls_recorded for step in steps)
+    calls = [(call.step, call.sequence) for call in reader.new_calls()]
+    assert calls == [(number // 3, number + 1) for number in range(600)]
