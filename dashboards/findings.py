@@ -16,6 +16,7 @@ from scope.analysis.recorded import (
     describe_failures,
     find_failures,
     find_missed_calls,
+    is_nobody_compared,
     phase_place,
 )
 from scope.frames.schema import Ranks
@@ -102,7 +103,12 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
         say.info("Unknown: no wait in communication was seen, so a slow rank cannot be told from its victims.")
         return
     slow = excess.filter(pl.col(RankExcess.is_notable) & (not stands_still)).head(_WORST_RANKS)
-    if slow.is_empty() and not stands_still:
+    if is_nobody_compared(run.peers()):
+        say.info(
+            "Ranks are not compared: each is alone at its place of the device mesh, like a pipeline stage without "
+            "replicas."
+        )
+    elif slow.is_empty() and not stands_still:
         say.success("No rank works notably longer than its peers.", icon=":material/check_circle:")
     others = "of its peers" if run.peers() else "rank"
     for row in slow.iter_rows(named=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 from exporters.series import Metric, SeriesSet
 from scope.definitions import goodput_since
 from scope.run.alive import has_ended
+from scope.run.peers import name_place
 from scope.run.schema import PHASES, GroupInfo, RankInfo, Verdict
 from scope.run.verdicts import find_holding
 from scope.units import NS_PER_S
@@ -131,7 +132,7 @@ def _add_info(series: SeriesSet, view: RankView) -> None:
         "" if info.local_rank is None else str(info.local_rank),
         clip(device.uuid or "") if device else "",
         clip(device.name or device.kind) if device else "",
-        clip(name_peers(info)),
+        clip(name_place(info)),
     )
     series.add(INFO, (*view.labels, *described), 1)
     series.add(ACTIVE, view.labels, int(view.ended_ns is None))
@@ -214,19 +215,6 @@ def name_axes(groups: Iterable[GroupInfo], world_size: int | None) -> dict[int, 
     # The first ones and not the first by name: groups come one after the other, and no sum may change its label.
     kept = list(dict.fromkeys(axes.values()))[:MAX_AXES]
     return {group: axis if axis in kept else "other" for group, axis in axes.items()}
-
-
-def name_peers(info: RankInfo) -> str:
-    """Return a rank's place on every mesh axis but data parallel, such as `pp1 tp3`; ranks with the same one are peers.
-
-    Flattened axes (`dp_shard+cp`) repeat others and are left out.
-    """
-    places: dict[str, int] = {}
-    for group in info.groups:
-        axis = group.mesh_axis
-        if axis and "+" not in axis and not axis.startswith("dp") and info.rank in group.ranks:
-            places.setdefault(axis, group.ranks.index(info.rank))
-    return " ".join(f"{axis}{place}" for axis, place in sorted(places.items()))
 
 
 def clip(text: str) -> str:

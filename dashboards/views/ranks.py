@@ -135,9 +135,9 @@ def draw_excess(run: LiveRun) -> None:
     )
     show_figure(rank_excess(bars), excess, key="excess over the median peer")
     if run.peers():
-        say.caption("Peers of a rank: the ranks that differ from it along data parallel axes alone.")
+        say.caption("Peers of a rank: the ranks at its place of every axis of the device mesh but data parallel.")
     else:
-        say.caption("All ranks are taken for peers: no rank names a data parallel axis of its device mesh.")
+        say.caption("All ranks are taken for peers: no rank names an axis of its device mesh.")
     if excess.height > MAX_BARS:
         say.caption(f"The {MAX_BARS} slowest of {excess.height:,} ranks; the table has all.")
 

@@ -12,6 +12,7 @@ import polars as pl
 from scope.analysis.recorded import (
     compute_rank_excess,
     describe_failures,
+    is_nobody_compared,
     peer_sets,
     phase_place,
     summarize_collectives,
@@ -75,6 +76,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
         "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
         "memory": _memory(steps),
+        "peers": peers,
         "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
         "windows": run.traces().to_dicts(),
@@ -148,7 +150,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield from _memory_lines(state["memory"])
     if state["state"]["standing"] != "no step":
         # Who does not arrive is to blame there, and stands on top.
-        yield from _slowest(state["slowest_ranks"])
+        yield from _slowest(state["slowest_ranks"], state["peers"])
     yield from _checkpoints(state["checkpoints"])
     yield from _windows(state["windows"])
     if state["state"]["standing"] in ("running", "no step"):
@@ -243,9 +245,11 @@ def _memory_lines(memory: Mapping[str, int | None]) -> Iterator[str]:
         yield f"largest memory of a rank: {', '.join(known)}"
 
 
-def _slowest(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _slowest(rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int]) -> Iterator[str]:
     slower = [row for row in rows if row["is_notable"]]
-    if not slower:
+    if is_nobody_compared(peers):
+        yield "ranks are not compared: each is alone at its place of the mesh, like a pipeline stage without replicas"
+    elif not slower:
         if len(rows) > 1:
             yield "no rank works notably longer than its peers"
         return

@@ -4,7 +4,14 @@ from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
 from scope.analysis.recorded.failures import Failure, describe_failures, find_failures
 from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
-from scope.analysis.recorded.groups import GroupExcess, MeshRanks, mesh_axes, peer_sets, summarize_excess_by_group
+from scope.analysis.recorded.groups import (
+    GroupExcess,
+    MeshRanks,
+    is_nobody_compared,
+    mesh_axes,
+    peer_sets,
+    summarize_excess_by_group,
+)
 from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
 from scope.analysis.recorded.ranks import (
     RankExcess,
@@ -50,6 +57,7 @@ __all__ = [
     "find_failures",
     "find_missed_calls",
     "find_verdicts",
+    "is_nobody_compared",
     "mesh_axes",
     "peer_sets",
     "phase_place",

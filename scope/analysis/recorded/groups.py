@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded.ranks import RankExcess
+from scope.run.peers import name_place
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from scope.run.schema import RankInfo
-
-
-_DATA_PARALLEL: Final = frozenset(
-    {"dp", "data", "data_parallel", "ddp", "fsdp", "replicate", "shard", "dp_replicate", "dp_shard"}
-)
 
 
 class MeshRanks(Table):
@@ -61,32 +57,23 @@ def mesh_axes(infos: Iterable[RankInfo]) -> dict[str, pl.DataFrame]:
 def peer_sets(infos: Iterable[RankInfo]) -> dict[int, int]:
     """Return, by rank, the lowest of its peers: the ranks equal to it on every axis of the mesh but data parallel ones.
 
-    Such ranks are joined by the groups of the data parallel axes, replicated and sharded ones together. The result is
-    empty when no rank names a data parallel axis: then nobody knows who does the same work.
+    The rule is that of `scope.run.peers`, as of the exporter's label `peers`. The result is empty when no rank names an
+    axis: then nobody knows who does the same work. A rank that is alone in its set, such as a pipeline stage without
+    replicas, has nobody to be compared with.
 
     Args:
         infos: `rank.json` of the ranks of one attempt.
     """
-    lowest: dict[int, int] = {}
-
-    def root(rank: int) -> int:
-        while lowest.setdefault(rank, rank) != rank:
-            rank = lowest[rank]
-        return rank
-
-    for info in infos:
-        for group in info.groups:
-            if group.mesh_axis is None or not _is_data_parallel(group.mesh_axis):
-                continue
-            for rank in group.ranks:
-                first, second = sorted((root(info.rank), root(rank)))
-                lowest[second] = first
-    return {rank: root(rank) for rank in sorted(lowest)}
+    known = sorted(infos, key=lambda info: info.rank)
+    if not any(group.mesh_axis for info in known for group in info.groups):
+        return {}
+    lowest: dict[str, int] = {}
+    return {info.rank: lowest.setdefault(name_place(info), info.rank) for info in known}
 
 
-def _is_data_parallel(axis: str) -> bool:
-    """Return whether an axis, or each of those that were flattened into it, is a data parallel one."""
-    return all(part.lower() in _DATA_PARALLEL for part in axis.split("+"))
+def is_nobody_compared(peers: Mapping[int, int]) -> bool:
+    """Return whether each of several ranks is alone in its set of `peer_sets`, so that none can be said to be slow."""
+    return 1 < len(set(peers.values())) == len(peers)
 
 
 def summarize_excess_by_group(excess: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

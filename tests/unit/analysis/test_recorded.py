@@ -149,7 +149,9 @@ def test_peers_differ_along_data_parallel_axes_alone() -> None:
     ]
     assert peer_sets(infos) == {rank: rank % 2 for rank in range(8)}
     flattened = GroupInfo(group=0, name="0", ranks=(0, 1), mesh_axis="dp_shard+cp")
-    assert peer_sets([msgspec.structs.replace(infos[0], groups=(flattened,))]) == {}
+    assert peer_sets([msgspec.structs.replace(infos[0], groups=(flattened,))]) == {0: 0}
+    unnamed = GroupInfo(group=0, name="0", ranks=(0, 1))
+    assert peer_sets([msgspec.structs.replace(infos[0], groups=(unnamed,))]) == {}
 
 
 def test_no_rank_is_named_when_no_wait_is_known() -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from dashboards.sources.runs import LiveRun
+from exporters import training_series as t
+from exporters.training import ThisNode, TrainingCollector
 from scope.frames import open_run
 from scope.report.run_state import describe_run, render_run
+from scope.testing.layout import Layout
+from scope.testing.runs import SyntheticRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,3 +88,40 @@ def test_a_pipeline_blames_the_slow_replica_and_not_the_long_stage(tmp_path: Pat
     assert (worst["rank"], worst["busy_ns"], worst["excess_ns"]) == (1, 70 * MS, 10 * MS)
     assert {row["rank"]: row["excess_ns"] for row in state["slowest_ranks"]} == {0: 0, 1: 10 * MS, 2: 0, 3: 0}
     assert "rank 1: 70 ms a step, 10 ms more than its peers" in render_run(state)
+
+
+@pytest.mark.parametrize("replicas", [2, 1])
+def test_every_face_compares_the_same_ranks(tmp_path: Path, replicas: int) -> None:
+    """A synthetic pipeline of two stages: `scope show`, its JSON, the dashboard and the metric's label agree on peers.
+
+    Ranks of a stage are numbered together; of stages without replicas nobody is compared, which is said.
+    """
+    folder = tmp_path / "pipeline"
+    SyntheticRun(layout=Layout(dp=replicas, pp=2), num_steps=20).write(folder)
+    truth = {rank: rank // replicas * replicas for rank in range(2 * replicas)}
+    opened = open_run(folder)
+    last_ns = opened.steps()["end_ns"].max()
+    assert isinstance(last_ns, int)
+    state = describe_run(opened, now_ns=last_ns)
+    assert state["peers"] == truth
+    assert ("ranks are not compared" in render_run(state)) == (replicas == 1)
+    live = LiveRun(run=open_run(folder), refresh_s=1.0)
+    live.refresh()
+    assert live.peers() == truth
+    busy = {row["rank"]: row["peers_busy_ns"] for row in state["slowest_ranks"]}
+    for rank, lowest in truth.items():
+        assert busy[rank] == busy[lowest]
+    # The ranks of the synthetic run are on other hosts than this one.
+    host = opened.rank_infos[0].host
+    collector = TrainingCollector(
+        (str(folder),),
+        lambda *_: None,
+        registry=tmp_path / "registry",
+        now_ns=lambda: last_ns,
+        node=ThisNode(host, None, lambda _: None),
+    )
+    collector.read()
+    samples = next(values for metric, values in collector.series() if metric == t.INFO)
+    labels = {int(each[t.INFO.labels.index("rank")]): each[t.INFO.labels.index("peers")] for each in samples}
+    by_label = {rank: min(other for other, name in labels.items() if name == labels[rank]) for rank in labels}
+    assert by_label == truth

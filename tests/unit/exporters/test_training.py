@@ -372,22 +372,6 @@ def test_what_recording_took_never_falls() -> None:
     assert shown == [500, 500, 500, 700]
 
 
-def test_peers_are_ranks_at_the_same_place_but_for_data_parallel() -> None:
-    """Place on tensor and pipeline axes; data parallel, flattened and unnamed groups say nothing (by hand)."""
-    groups = (
-        GroupInfo(group=0, name="0", ranks=tuple(range(8))),
-        GroupInfo(group=1, name="1", ranks=(4, 5), mesh_axis="tp"),
-        GroupInfo(group=2, name="2", ranks=(1, 5), mesh_axis="pp"),
-        GroupInfo(group=3, name="3", ranks=(5, 7), mesh_axis="dp_shard"),
-        GroupInfo(group=4, name="4", ranks=(5, 7), mesh_axis="dp_shard+cp"),
-    )
-    info = RankInfo(
-        schema=SCHEMA_VERSION, run_id="job", attempt=0, rank=5, started_ns=BEGAN, host=HOST, pid=1, groups=groups
-    )
-    assert t.name_peers(info) == "pp1 tp1"
-    assert t.name_peers(msgspec.structs.replace(info, groups=groups[:1])) == ""
-
-
 def test_a_rank_whose_process_was_seen_ends_when_it_is_gone(world: World) -> None:
     """It is not active at the next reading, however young its last sign of life is."""
     append(world.rank(0, pid=7, process_start_ticks=99), step(0))
