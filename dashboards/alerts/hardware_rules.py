@@ -64,7 +64,8 @@ GPU_ALERTS: Final = (
         "1m",
         "critical",
         "GPU {{ $labels.gpu }} of {{ $labels.instance }} does not answer",
-        "NVML reports the GPU as lost, or a call to it hung and it was set aside (scope_exporter_quarantined).",
+        "NVML reports the GPU as lost, or a call to it hung or crashed and it was set aside "
+        "(scope_exporter_quarantined).",
         "The GPU is off the bus, or its driver hangs. Jobs on the node are dead or hang too.",
         "Drain and reboot the node. A process in state D on nvidia* confirms a hang of the driver.",
     ),

@@ -32,8 +32,8 @@ EXPORTER_ALERTS: Final = (
         "The exporter of {{ $labels.instance }} does not answer",
         "Prometheus cannot scrape it, or service discovery no longer names it.",
         "The node, its network or the exporter is down. Service discovery may forget a node, as Kubernetes does with "
-        "one whose pod or node object is gone; its exporter is missed for the time of setting remember_target (1 day by "
-        "default). One that never answered is known by its job alone, when that is called scope, scope-exporter or "
+        "one whose pod or node object is gone; its exporter is missed for the time of setting remember_target (1 day "
+        "by default). One that never answered is known by its job alone, when that is called scope, scope-exporter or "
         "monitoring/scope.",
         "systemctl status scope-exporter on the node, or kubectl -n scope get pods -o wide. Where a node was taken "
         "out, or its job renamed, on purpose: silence it, or lower remember_target.",
