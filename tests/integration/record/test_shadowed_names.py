@@ -71,3 +71,17 @@ def test_the_program_runs_once_and_is_recorded(tmp_path: Path, script: str, file
     assert (ended.returncode, ended.stdout) == (0, said), ended.stderr
     rank = paths.rank_folder(tmp_path / "run", 0, 0)
     assert len((rank / paths.STEPS_FILE).read_text().splitlines()) == 3
+
+
+def test_a_module_that_is_run_is_the_programs_unless_python_is_told(tmp_path: Path) -> None:
+    """`python -m scope` runs the `scope.py` of this folder; with `-P`, and as the command, it is Scope."""
+    (tmp_path / "scope.py").write_text("print('mine')\n")
+    said = {}
+    for name, command in {
+        "-m": [sys.executable, "-m", "scope"],
+        "-P": [sys.executable, "-P", "-m", "scope"],
+        "command": [SCOPE],
+    }.items():
+        done = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        said[name] = done.stdout.split()[0]
+    assert said == {"-m": "mine", "-P": "scope", "command": "scope"}

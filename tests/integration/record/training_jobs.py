@@ -102,12 +102,12 @@ def truth() -> None:
     dist.destroy_process_group()
 
 
-def alone(steps: int = 30) -> None:
-    """One process without a process group; prints what it computed."""
+def alone(steps: int | None = None) -> None:
+    """One process without a process group, 30 steps unless JOB_STEPS says otherwise; prints what it computed."""
     torch.manual_seed(0)
     model = Model(forward_s=float(os.environ.get("JOB_PAUSE", "0")))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(steps):
+    for step in range(steps or int(os.environ.get("JOB_STEPS", "30"))):
         model(torch.full((2, WIDTH), float(step % 3))).pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
