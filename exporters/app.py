@@ -149,7 +149,7 @@ class Exporter:
             age_ns = self.training.age_ns
             series.add(m.COLLECTOR_UP, ("training",), int(age_ns is not None and age_ns < self._training_stale_ns))
         if self.keeper is not None:
-            series.add(m.COLLECTOR_UP, ("publish",), int(self.keeper.is_looking()))
+            series.add(m.COLLECTOR_UP, ("publish",), int(self.keeper.is_well()))
             series.add(m.PUBLISHED, (), self.keeper.num_spools)
 
     def _health(self) -> str | None:

@@ -36,6 +36,7 @@ _OVERDUE_NS: Final = 60 * NS_PER_S
 _RETRY_NS: Final = 60 * NS_PER_S
 MAX_TRIES: Final = 6
 """Failures in a row after which a spool is left alone; each wait is twice the one before, half an hour in all."""
+_MAX_SAID: Final = 8_192
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -48,6 +49,9 @@ class Copier(Protocol):
     def poll(self) -> int | None:
         """Return the exit status once it has ended, else None."""
 
+    def trouble(self) -> str | None:
+        """Return what cannot be copied now and why; None while all can be."""
+
 
 class _Work(NamedTuple):
     """One spool under way.
@@ -55,10 +59,12 @@ class _Work(NamedTuple):
     Attributes:
         copier: Its process.
         alive_ns: When a rank of it was last seen alive, or it was taken on.
+        trouble: What could not be copied when it was last looked at; None for nothing.
     """
 
     copier: Copier
     alive_ns: int
+    trouble: str | None = None
 
 
 class SpoolKeeper:
@@ -127,9 +133,13 @@ class SpoolKeeper:
             with self._costs_itself_alone(entry.spool):
                 self._take_on(entry, now_ns)
 
-    def is_looking(self) -> bool:
-        """Return whether the last look came to its end lately; a thread that died or hangs looks no more."""
-        return self._clock_ns() - self._looked_ns <= _OVERDUE_NS
+    def is_well(self) -> bool:
+        """Return whether the last look came to its end lately, and every spool can be copied now.
+
+        A thread that died or hangs looks no more; a run directory on a full disk takes nothing until it has room.
+        """
+        is_looking = self._clock_ns() - self._looked_ns <= _OVERDUE_NS
+        return is_looking and all(work.trouble is None for work in list(self._work.values()))
 
     def _is_wanted(self, entry: paths.Registration) -> bool:
         with self._costs_itself_alone(entry.spool):
@@ -179,11 +189,23 @@ class SpoolKeeper:
                 self._num_failures.pop(spool, None)
             else:
                 self._failed(spool, status, now_ns)
-        elif has_living_rank(spool):
+            return
+        work = self._hear(spool, work)
+        if has_living_rank(spool):
             self._work[spool] = work._replace(alive_ns=now_ns)
         elif now_ns - work.alive_ns > _IDLE_NS:
             # Not at once: a launcher may be about to start the next attempt.
             work.copier.finish()
+
+    def _hear(self, spool: Path, work: _Work) -> _Work:
+        """Count what cannot be copied now, at each look, and say it when it begins and when it is over."""
+        trouble = work.copier.trouble()
+        if trouble is not None:
+            self._report("publish", "behind", f"{spool}: {trouble}")
+        if (trouble is None) != (work.trouble is None):
+            log.warning("publishing: %s: %s", spool, trouble or "all can be copied again")
+        self._work[spool] = work = work._replace(trouble=trouble)
+        return work
 
     def _failed(self, spool: Path, status: int, now_ns: int) -> None:
         """Wait longer each time, and give up a spool that cannot be published."""
@@ -211,16 +233,28 @@ class _Process:
 
     def __init__(self, spool: Path, run_dir: Path) -> None:
         command = [sys.executable, "-P", "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdout is not None
+        self._said = self._process.stdout
+        os.set_blocking(self._said.fileno(), False)
+        self._heard = b"\n"
 
     def finish(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def poll(self) -> int | None:
-        return self._process.poll()
+        status = self._process.poll()
+        if status is not None:
+            self._said.close()
+        return status
+
+    def trouble(self) -> str | None:
+        # A line when copying begins to fail, and an empty one when it works again; the last one counts.
+        with contextlib.suppress(BlockingIOError):
+            self._heard = (self._heard + os.read(self._said.fileno(), 1 << 16))[-_MAX_SAID:]
+        line = self._heard.rpartition(b"\n")[0].rpartition(b"\n")[2]
+        return line.decode("utf-8", "replace") or None
 
 
 def _is_spool(spool: Path, run_id: str) -> bool:

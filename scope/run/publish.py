@@ -255,12 +255,13 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     summaries = Summaries()
     publisher = Publisher(spool, run_dir, max_run_bytes, captured=summaries.add)
     forget_nothing(run_dir)
+    was_whole = True
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
-        publisher.publish()
+        was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
     told, returncode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
     while has_living_rank(spool):
-        publisher.publish()
+        was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
         time.sleep(_PERIOD_S)
     if told.isdecimal():
@@ -276,6 +277,19 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
     for path, problem in list(publisher.problems.items())[:5]:
         sys.stderr.write(f"not published: {path}: {problem}\n")
     return 1
+
+
+def _tell(was_whole: bool, is_whole: bool, problems: dict[str, str]) -> bool:
+    """Write a line to the standard output when copying begins to fail, with a reason, and an empty one when it works.
+
+    Whoever started this process may read it; nobody has to.
+    """
+    if was_whole != is_whole:
+        path, reason = next(iter(problems.items()), ("", ""))
+        line = "" if is_whole else f"{path}: {reason}".replace("\n", " ")
+        with contextlib.suppress(OSError):
+            os.write(1, f"{line}\n".encode("utf-8", "replace"))
+    return is_whole
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class FakeCopier:
         self.places = (spool, run_dir)
         self.status: int | None = None
         self.num_finishes = 0
+        self.said: str | None = None
 
     def finish(self) -> None:
         """Count how often the last round was asked for."""
@@ -38,6 +39,10 @@ class FakeCopier:
     def poll(self) -> int | None:
         """Return the status once it has one."""
         return self.status
+
+    def trouble(self) -> str | None:
+        """Return what the test lets it say."""
+        return self.said
 
 
 class World:
@@ -251,11 +256,11 @@ def test_the_thread_outlives_whatever_goes_wrong(world: World, monkeypatch: pyte
     world.keeper.start()
     wait_until(lambda: len(looks) > 2)
     assert set(world.problems) == {"failed"}
-    assert world.keeper.is_looking()
+    assert world.keeper.is_well()
     world.now_ns += 61 * S
-    assert not world.keeper.is_looking()
+    assert not world.keeper.is_well()
     monkeypatch.setattr(world.keeper, "look", lambda: None)
-    wait_until(world.keeper.is_looking)
+    wait_until(world.keeper.is_well)
     world.keeper.stop()
 
 
@@ -281,6 +286,21 @@ def test_the_end_of_the_exporter_ends_no_copying(world: World) -> None:
     world.keeper.start()
     world.keeper.stop()
     assert world.copiers[0].num_finishes == 1
+
+
+def test_a_run_directory_that_takes_nothing_is_told_of(world: World) -> None:
+    """It is counted at each look and all is not well, until what is new can be copied again."""
+    world.look()
+    assert world.keeper.is_well()
+    world.copiers[0].said = "/shared/run: No space left on device"
+    for _ in range(3):
+        world.look(5)
+    world.keeper.start()
+    assert (world.problems, world.keeper.is_well()) == (["behind"] * 3, False)
+    world.copiers[0].said = None
+    world.look(5)
+    assert (world.problems, world.keeper.is_well()) == (["behind"] * 3, True)
+    world.keeper.stop()
 
 
 def wait_until(ready: Callable[[], bool]) -> None:
@@ -314,6 +334,26 @@ def test_a_real_process_copies_the_spool_and_takes_it_away(tmp_path: Path) -> No
     assert steps.read_bytes() == b"one\ntwo\n"
     wait_until(lambda: (keeper.look(), keeper.num_spools == 0)[1])
     assert world.problems == []
+
+
+def test_a_real_process_tells_what_it_cannot_copy(tmp_path: Path) -> None:
+    """A file where the run directory's folder should be: told with its reason while it is there, and not after."""
+    world = World(tmp_path)
+    (world.run / "attempt-000").parent.mkdir()
+    (world.run / "attempt-000").write_text("in the way")
+    told: list[str] = []
+    keeper = SpoolKeeper(
+        lambda _collector, _error, where: told.append(where), registry=world.registry, clock_ns=lambda: world.now_ns
+    )
+    wait_until(lambda: (keeper.look(), bool(told))[1])
+    assert told[0].startswith(f"{world.spool}: {world.spool}/attempt-000/ranks/00000/")
+    (world.run / "attempt-000").unlink()
+    keeper.start()
+    wait_until(lambda: (keeper.look(), keeper.is_well())[1])
+    keeper.stop()
+    world.rank(2**22 + 1)
+    wait_until(lambda: (keeper.look(), keeper.num_spools == 0)[1])
+    assert not world.spool.exists()
 
 
 def test_a_spool_that_can_never_be_published_is_given_up(world: World) -> None:
