@@ -94,6 +94,25 @@ def make_basis(analysis: Analysis) -> Basis:
     )
 
 
+def beside_missing_ranks(analysis: Analysis, action: str) -> str:
+    """Return what to do about communication: where ranks are missing, to look for a late one among those first.
+
+    Collectives of which a rank was not seen show its lateness as if they were slow themselves.
+
+    Args:
+        analysis: Its ranks, and those that no trace is of.
+        action: What to do where no rank is missing.
+    """
+    num_missing = len(analysis.missing_ranks)
+    if not num_missing:
+        return action
+    of_all = "" if analysis.world_size is None else f" of {analysis.world_size:,}"
+    return (
+        f"The traces lack {num_missing:,}{of_all} ranks, and all of this may be the wait for one of those: give their "
+        f"traces too, or see whom the run knows as slow (scope show RUN). Only then: {action}"
+    )
+
+
 def idle_share(rank: RankAnalysis, cause: str) -> float:
     """Return the share of one rank's basis that its devices stood idle for a cause."""
     parts = [part for device in rank.devices for part in _parts(device)]

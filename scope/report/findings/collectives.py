@@ -14,7 +14,7 @@ from scope.analysis.collective_tables import (
     MatchedCalls,
 )
 from scope.analysis.exposure import ExposedCollectives
-from scope.report.findings.basis import judged_numbers
+from scope.report.findings.basis import beside_missing_ranks, judged_numbers
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
@@ -97,9 +97,10 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
         ),
         cost_ns=cost,
         share_ratio=share,
-        action=(
+        action=beside_missing_ranks(
+            results.analysis,
             "Latency, not the link, bounds messages this small: put them into fewer, larger ones (gradient buckets, "
-            "coalesced all-gathers, flattened scalars), or let them overlap with compute."
+            "coalesced all-gathers, flattened scalars), or let them overlap with compute.",
         ),
     )
 

@@ -9,7 +9,7 @@ import polars as pl
 from scope.analysis.exposure import ExposedCollectives
 from scope.analysis.step_time import judged_steps
 from scope.analysis.syncs import SyncStats
-from scope.report.findings.basis import ranks_with
+from scope.report.findings.basis import beside_missing_ranks, ranks_with
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.trace.schema import Launches
@@ -61,10 +61,11 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
         evidence=tuple(evidence),
         cost_ns=cost,
         share_ratio=basis.share(cost),
-        action=(
+        action=beside_missing_ranks(
+            results.analysis,
             "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient "
             "buckets (bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-"
-            "parallel exchanges. If the waits come from a late rank, fix that rank first."
+            "parallel exchanges. If the waits come from a late rank, fix that rank first.",
         ),
     )
 

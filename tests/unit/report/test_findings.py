@@ -140,6 +140,26 @@ def test_exposed_small_messages_are_counted(builder: Any, results_of: Make) -> N
     assert finding.evidence[2].value == 4000
 
 
+@pytest.mark.parametrize(("world_size", "lack"), [(1, None), (2, "1 of 2 ranks"), (64, "63 of 64 ranks")])
+def test_where_ranks_are_missing_a_late_one_is_looked_for_first(
+    builder: Any, results_of: Make, world_size: int, lack: str | None
+) -> None:
+    """What is exposed beside ranks that were not traced may be the wait for them: said before buckets are advised."""
+    builder.world_size = world_size
+    builder.step(1, 0, 1300)
+    fill(builder, [(100, 900)])
+    for index in range(10):
+        nccl(builder, 1000 + 20 * index, 20, elements=1000)
+    results = results_of(builder)
+    for kind, advice in (("exposed_communication", "Start these collectives"), ("small_messages", "Latency, not")):
+        action = the(results, kind).action
+        if lack is None:
+            assert action.startswith(advice)
+        else:
+            assert action.startswith(f"The traces lack {lack}, and all of this may be the wait for one of those: ")
+            assert f"(scope show RUN). Only then: {advice}" in action
+
+
 def test_large_messages_are_no_small_messages(builder: Any, results_of: Make) -> None:
     """Exposed messages of 4 MB are not called small."""
     builder.step(1, 0, 1300)
