@@ -1,6 +1,7 @@
 """Requests that somebody leaves in the run directory, passed on to the ranks of one node.
 
-Each node looks for the same file, so none may take it away before the others have seen it: it stays for a minute.
+Each node looks for the same file, so none may take it away before the others have seen it: it stays for a minute,
+unless all ranks of the run are on the node that took it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 from scope.run import paths
+from scope.run.blackbox import read_black_box
 from scope.run.files import read_span, replace_document
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIFETIME_S: Final = 60.0
-"""How long a request stays after this node has passed it on."""
+"""How long a request stays after a node of several has passed it on."""
 _NAMES: Final = (paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE)
 
 
@@ -57,10 +59,12 @@ class Requests:
     def _look_for(self, name: str) -> None:
         stamp = self._stamp(name)
         if stamp != self._passed[name]:
-            if self._pass_on(name):
+            if folders := self._pass_on(name):
                 self._passed[name] = stamp
                 self._seen_s[name] = self._now()
                 replace_document(self._note(name), stamp)
+                if _are_all_ranks(folders):
+                    (self._run / name).unlink()
         elif self._now() - self._seen_s.setdefault(name, self._now()) > LIFETIME_S:
             (self._run / name).unlink()
 
@@ -68,8 +72,8 @@ class Requests:
         status = os.lstat(self._run / name)
         return f"{status.st_ino} {status.st_mtime_ns}\n".encode()
 
-    def _pass_on(self, name: str) -> bool:
-        """Return whether there is a rank yet to pass it on to."""
+    def _pass_on(self, name: str) -> list[Path]:
+        """Return the folders of the ranks that it was passed on to; none where no rank has begun."""
         folders = [
             paths.rank_folder(self._spool, attempt, rank)
             for attempt in paths.list_attempts(self._spool)[-1:]
@@ -78,10 +82,19 @@ class Requests:
         for folder in folders:
             with contextlib.suppress(OSError):
                 (folder / name).touch()
-        return bool(folders)
+        return folders
 
     def _note(self, name: str) -> Path:
         return self._spool / paths.note_of_passed(name)
+
+
+def _are_all_ranks(folders: list[Path]) -> bool:
+    """Return whether these are the ranks of the whole run, as far as the first of them knows how many there are."""
+    try:
+        state = read_black_box(folders[0] / paths.BLACK_BOX_FILE, with_ring=False)
+    except RunError:
+        return False
+    return state.identity.world_size == len(folders)
 
 
 def _read(path: Path) -> bytes:

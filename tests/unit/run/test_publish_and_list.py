@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def make_rank(run: Path, *, rank: int = 0) -> RankWriter:
+def make_rank(run: Path, *, rank: int = 0, world_size: int | None = None) -> RankWriter:
     """A rank of a run that is not started: the test calls `flush`."""
     identity.write_run_info(run, run_id="r", source="option")
-    info = RankInfo(schema="1.0", run_id="r", attempt=0, rank=rank, started_ns=1, host="h", pid=1)
+    info = RankInfo(
+        schema="1.0", run_id="r", attempt=0, rank=rank, world_size=world_size, started_ns=1, host="h", pid=1
+    )
     return RankWriter(paths.rank_folder(run, 0, rank), info)
 
 
@@ -104,7 +106,7 @@ class Node:
 
     def __init__(self, folder: Path, run: Path, clock: list[float], *, first_rank: int) -> None:
         self.spool, self.run, self.clock = folder, run, clock
-        self.ranks = [make_rank(folder, rank=rank).folder for rank in (first_rank, first_rank + 1)]
+        self.ranks = [make_rank(folder, rank=rank, world_size=4).folder for rank in (first_rank, first_rank + 1)]
         self.start()
 
     def start(self) -> None:
@@ -145,6 +147,27 @@ def test_each_node_takes_a_request_once(tmp_path: Path, name: str) -> None:
     assert [node.take(name) for node in nodes] == [2, 2]
     nodes[0].publisher.requests.close()
     assert not (run / name).exists()
+
+
+def test_a_request_that_the_only_node_has_taken_is_gone(tmp_path: Path) -> None:
+    """Where a node has all ranks of the run, the file goes as they get it, and touching it again asks again."""
+    run, spool = tmp_path / "run", tmp_path / "spool"
+    run.mkdir()
+    ranks = [make_rank(spool, rank=0, world_size=2).folder]
+    publisher = Publisher(spool, run)
+    (run / paths.REQUEST_FILE).touch()
+    assert publisher.publish()
+    assert (run / paths.REQUEST_FILE).exists()  # the other rank has not begun, or is elsewhere
+    ranks.append(make_rank(spool, rank=1, world_size=2).folder)
+    for _ in range(2):
+        (run / paths.REQUEST_FILE).unlink(missing_ok=True)
+        (run / paths.REQUEST_FILE).touch()
+        assert publisher.publish()
+        assert not (run / paths.REQUEST_FILE).exists()
+        for folder in ranks:
+            (folder / paths.REQUEST_FILE).unlink()
+    assert publisher.publish()
+    assert not any((folder / paths.REQUEST_FILE).exists() for folder in ranks)
 
 
 def test_a_request_waits_for_the_first_rank(tmp_path: Path) -> None:
