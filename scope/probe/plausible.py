@@ -38,6 +38,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "recovery_action": (0, 63),
     "link_state": (0, 15),
     "ratio": (0, 1),
+    "xid": (0, 999),
 }
 """Smallest and largest possible value of what is not a counter."""
 

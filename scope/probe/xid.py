@@ -37,7 +37,8 @@ PAGING_ACTIONS: Final = ("reset_gpu", "reboot_node")
 ANNOUNCED_XIDS: Final = tuple(sorted(xid for action in (*PAGING_ACTIONS, "check_nvlink") for xid in _TIERS[action]))
 """XIDs whose counter exists at 0 before the first event, so that `increase()` sees the first one."""
 
-_XID_LINE: Final = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+_XID_LINE: Final = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d{1,3})(?!\d)")
+"""NVIDIA's catalogue ends below 200; a number becomes a label, so that there must be an end to them."""
 _SEQUENCE_FIELDS: Final = 3
 
 

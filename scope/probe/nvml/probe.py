@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scope.probe.nvml.gpu import GpuReader, read_identity
 from scope.probe.nvml.library import UNINITIALIZED, NvmlFailure, NvmlLibrary, text
+from scope.probe.plausible import is_plausible
 from scope.probe.records import GpuIdentity, GpuReading, XidEvent
 from scope.units import NS_PER_S
 
@@ -107,16 +108,22 @@ class NvmlProbe:
             now_ns: Time since the epoch that the events are given.
         """
         events: list[XidEvent] = []
-        while self._event_set is not None and len(events) < _MAX_EVENTS:
+        # Also those that are none of ours count: a driver that tells of events without end is left for the next sample.
+        for _ in range(_MAX_EVENTS if self._event_set is not None else 0):
             try:
                 data = self._library.call("", "nvmlEventSetWait_v2", self._event_set, 0)
             except NvmlFailure as failure:
                 if failure.name != "timeout":
                     problems.add(failure.name, where="nvmlEventSetWait_v2", message=str(failure))
                 break
-            if int(data.eventType) == _XID_EVENT:
-                uuid, address = self._whose(data.device)
-                events.append(XidEvent("nvml", address, uuid, int(data.eventData), now_ns))
+            if int(data.eventType) != _XID_EVENT:
+                continue
+            xid = int(data.eventData)
+            if not is_plausible(xid, "xid"):
+                problems.add("implausible", where="nvmlEventSetWait_v2", message=f"there is no XID {xid}")
+                continue
+            uuid, address = self._whose(data.device)
+            events.append(XidEvent("nvml", address, uuid, xid, now_ns))
         return events
 
     def close(self) -> None:

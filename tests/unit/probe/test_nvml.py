@@ -381,6 +381,18 @@ def test_xid_events_name_their_gpu(open_node: Open) -> None:
     assert probe.read_events(Problems("xid"), 8) == []
 
 
+def test_an_xid_that_cannot_be_is_no_label(open_node: Open) -> None:
+    """Numbers become labels: one beyond the catalogue's is refused and counted, and the next event is read."""
+    script, probe = open_node("hopper", num_gpus=1)
+    script.add_xid(0, 2**63)
+    script.add_xid(0, 1_000)
+    script.add_xid(0, 48)
+    change(script)
+    problems = Problems("xid")
+    assert [event.xid for event in probe.read_events(problems, 7)] == [48]
+    assert [found.error for found in problems.found] == ["implausible"] * 2
+
+
 def test_avoided_gpus_are_not_touched(open_node: Open) -> None:
     """A GPU that is set aside costs no call, by index or UUID."""
     script, probe = open_node("hopper", num_gpus=2)

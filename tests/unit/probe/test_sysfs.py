@@ -349,6 +349,8 @@ def test_xids_in_the_kernels_log() -> None:
     assert event is not None
     assert (event.pci_bus_id, event.xid, event.time_ns) == ("0000:10:1c.0", 63, 5_000_001_000)
     assert parse_kernel_line(b"6,1,2,-;nothing to see", boot_time_ns=0) is None
+    for number in (b"1000", b"9" * 5_000):
+        assert parse_kernel_line(b"NVRM: Xid (PCI:0000:10:00): %s, x" % number, boot_time_ns=0) is None
     assert (
         parse_kernel_line(b"NVRM: Xid (PCI:0000:10:00.0): 79, GPU has fallen off the bus", boot_time_ns=0) is not None
     )
