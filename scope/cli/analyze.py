@@ -31,9 +31,7 @@ def analyze(job: JobOptions, *, json: bool, html: Path | None, force: bool) -> N
     if html is not None:
         require("plotly", extra="html")
         check_writable(html, force=force)
-    is_summary = html is None and not json
-    parts = SUMMARY_PARTS if is_summary else ALL_PARTS
-    results = load_results(job, parts=parts, ahead=_import_summary if is_summary else None)
+    results = load_results(job, parts=SUMMARY_PARTS if html is None and not json else ALL_PARTS)
     from scope.report.findings import find_all
 
     findings = find_all(results)
@@ -51,11 +49,3 @@ def analyze(job: JobOptions, *, json: bool, html: Path | None, force: bool) -> N
     from scope.report.text import make_console
 
     print_summary(results, findings, make_console())
-
-
-def _import_summary() -> object:
-    """Import what makes and prints a summary."""
-    from scope.report.findings import find_all
-    from scope.report.summary import print_summary
-
-    return find_all, print_summary

@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
-from scope.errors import MissingExtraError, ScopeError, UsageError
+from scope.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
@@ -79,7 +78,6 @@ def load_results(
     options: JobOptions,
     *,
     parts: Collection[Part],
-    ahead: Callable[[], object] | None = None,
     path_step: int | None = None,
 ) -> Results:
     """Read and analyse the traces that the user named, redacted when the user asks for it.
@@ -87,14 +85,12 @@ def load_results(
     Args:
         options: What the user said.
         parts: Which analyses to run beside those that always run.
-        ahead: Imports what the command needs of the results; called in a thread while traces are read.
         path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
     # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time.
     gc.disable()
     require("polars", extra="trace")
-    threading.Thread(target=_prepare, args=(ahead,), name="scope-prepare").start()
     job = load_job(options)
     from scope.report.build import compute_results
 
@@ -105,22 +101,6 @@ def load_results(
 
         results = redact(results, make_redactor(job))
     return results
-
-
-def _prepare(imports: Callable[[], object] | None) -> None:
-    """Import what comes after reading, and parse the catalogue of GPUs.
-
-    It runs in a thread while traces are read: decompression and work on columns leave Python's lock free.
-    """
-    # What fails here fails again where it is used, and is reported there.
-    with suppress(ImportError, ScopeError):
-        from scope.hardware import builtin_catalogue
-        from scope.report.build import compute_results
-
-        del compute_results
-        if imports is not None:
-            imports()
-        builtin_catalogue()
 
 
 def make_choices(options: JobOptions, job: Job) -> Choices:
