@@ -42,6 +42,7 @@ EXPOSED_KEYS: Final = (
 _COMPUTE: Final = "compute"
 _COMMUNICATION: Final = "communication"
 _STEP_TIME: Final = "step_time"
+_LAYERS: Final = (_COMPUTE, _COMMUNICATION, _STEP_TIME)
 _IN_STEP_TIME: Final = "is_in_step_time"
 _SUMS: Final = (ExposedCollectives.exposed_ns, ExposedCollectives.step_exposed_ns)
 
@@ -70,12 +71,13 @@ def compute_exposed_collectives(trace: RankTrace, *, step_time: pl.DataFrame | N
 def _measured(events: pl.DataFrame, communication: pl.DataFrame, step_time: pl.DataFrame, device: int) -> pl.DataFrame:
     """Return the communication of one device with how long each event of it was exposed."""
     own = pl.col(DeviceEvents.device) == device
-    category = pl.col(DeviceEvents.category).cast(pl.String)
-    chosen = (category, DeviceEvents.start_ns, DeviceEvents.end_ns)
-    judged = step_time.filter(own).select(pl.lit(_STEP_TIME).alias(DeviceEvents.category), *chosen[1:])
-    running = events.filter(own, category.is_in([_COMPUTE, _COMMUNICATION])).select(*chosen)
-    layers = {name: pl.col(DeviceEvents.category) == name for name in (_COMPUTE, _COMMUNICATION, _STEP_TIME)}
-    pieces = spans.sweep(pl.concat([running, judged]), layers=layers)
+    computes, communicates = (pl.col(DeviceEvents.category) == name for name in (_COMPUTE, _COMMUNICATION))
+    running = events.filter(own, computes | communicates)
+    parts = [
+        _flagged(running, computes, communicates, pl.lit(value=False)),
+        _flagged(step_time.filter(own), pl.lit(value=False), pl.lit(value=False), pl.lit(value=True)),
+    ]
+    pieces = spans.sweep(pl.concat(parts), layers={name: pl.col(name) for name in _LAYERS})
     is_exposed = (pl.col(_COMMUNICATION) > 0) & (pl.col(_COMPUTE) == 0)
     # How long communication was exposed before each boundary; every event that has a length begins and ends at one.
     boundaries = pl.concat([pieces[DeviceEvents.start_ns], pieces[DeviceEvents.end_ns].tail(1)])
@@ -92,6 +94,12 @@ def _measured(events: pl.DataFrame, communication: pl.DataFrame, step_time: pl.D
         # An event of no length is exposed for no time.
         lengths.append((before[until] - before[since]).zip_with(has_length, pl.Series([0])).alias(name))
     return mine.with_columns(lengths)
+
+
+def _flagged(frame: pl.DataFrame, *belong: pl.Expr) -> pl.DataFrame:
+    """Return the spans of a frame with the layers that each belongs to."""
+    flags = (each.alias(name) for name, each in zip(_LAYERS, belong, strict=True))
+    return frame.select(DeviceEvents.start_ns, DeviceEvents.end_ns, *flags)
 
 
 def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
