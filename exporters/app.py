@@ -71,6 +71,10 @@ class Exporter:
         if "training" in options.collectors:
             self.training = TrainingCollector(options.runs, self.node.add_problem)
         self.keeper = SpoolKeeper(self.node.add_problem) if options.publish else None
+        self.jobs: JobSource | None = None
+        if "jobs" in options.collectors:
+            ranks = self.training.find_ranks if self.training is not None else list[tuple[str, RankInfo]]
+            self.jobs = JobSource(self.node.gpus, ranks, Tree(options.root), report=self.node.add_problem)
         self.scraper = Scraper(self._sources(), self._add_own)
         content = Content(
             self.scraper.text,
@@ -112,6 +116,8 @@ class Exporter:
         self.supervisor.start()
         if self.training is not None:
             self.training.start(interval_s=self._options.training_interval_ns / NS_PER_S)
+        if self.jobs is not None:
+            self.jobs.start()
         if self.keeper is not None:
             self.keeper.start()
         scheme = "http" if self.server.config.tls is None else "https"
@@ -124,6 +130,8 @@ class Exporter:
                 self._follower.stop()
             if self.keeper is not None:
                 self.keeper.stop()
+            if self.jobs is not None:
+                self.jobs.stop()
             if self.training is not None:
                 self.training.stop()
             self.supervisor.stop()
@@ -135,12 +143,7 @@ class Exporter:
 
     def _sources(self) -> list[Source]:
         sources: list[Source] = [self.node]
-        training = self.training
-        if training is not None:
-            sources.append(training)
-        if "jobs" in self._options.collectors:
-            ranks = training.find_ranks if training is not None else list[tuple[str, RankInfo]]
-            sources.append(JobSource(self.node.gpus, ranks, Tree(self._options.root)))
+        sources += [source for source in (self.training, self.jobs) if source is not None]
         return sources
 
     def _add_own(self, series: SeriesSet) -> None:
@@ -148,6 +151,8 @@ class Exporter:
         if self.training is not None:
             age_ns = self.training.age_ns
             series.add(m.COLLECTOR_UP, ("training",), int(age_ns is not None and age_ns < self._training_stale_ns))
+        if self.jobs is not None:
+            series.add(m.COLLECTOR_UP, ("jobs",), int(self.jobs.is_fresh()))
         if self.keeper is not None:
             series.add(m.COLLECTOR_UP, ("publish",), int(self.keeper.is_well()))
             series.add(m.PUBLISHED, (), self.keeper.num_spools)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pwd
 import re
+import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 _SLURM: Final = re.compile(r"/(?:uid_(\d+)/)?job_(\d+)(?:/|$)")
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _MAX_PIDS: Final = 32
-_REREAD_NS: Final = 10 * NS_PER_S
+_LOOK_S: Final = 10
+_FIRST_LOOK_S: Final = 1
+_OVERDUE_NS: Final = 60 * NS_PER_S
 
 
 class Job(NamedTuple):
@@ -78,7 +81,7 @@ def _owner(status: str) -> str:
         return ""
     try:
         return pwd.getpwuid(int(match[1])).pw_name
-    except KeyError:
+    except (KeyError, OverflowError):
         return match[1]
 
 
@@ -104,12 +107,15 @@ def add_jobs(series: SeriesSet, gpus: Iterable[GpuReading], ranks: Iterable[tupl
 
 
 class JobSource:
-    """Shows which job uses which GPU; control groups are read again every ten seconds.
+    """Shows which job uses which GPU; looked up every ten seconds on a thread of its own.
+
+    Names of users may come over the network, and a name service that hangs must hold up no scrape.
 
     Args:
         gpus: Returns the last readings.
         ranks: Returns the training ranks of this node.
         tree: Where proc lies.
+        report: Told of (collector, error, where) when a look fails.
         clock_ns: A monotonic clock.
     """
 
@@ -119,19 +125,56 @@ class JobSource:
         ranks: Callable[[], list[tuple[str, RankInfo]]],
         tree: Tree,
         *,
+        report: Callable[[str, str, str], None],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._gpus = gpus
         self._ranks = ranks
         self._tree = tree
+        self._report = report
         self._clock_ns = clock_ns
+        self._series = SeriesSet()
+        self._version = 0
+        self._looked_ns = clock_ns()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="jobs", daemon=True)
 
-    def version(self) -> int:
-        """Return a number that changes every ten seconds."""
-        return self._clock_ns() // _REREAD_NS
+    def start(self) -> None:
+        """Begin to look."""
+        self._looked_ns = self._clock_ns()
+        self._thread.start()
 
-    def series(self) -> SeriesSet:
-        """Return the series as they are now."""
+    def stop(self) -> None:
+        """Stop looking; a look that hangs is left behind."""
+        self._stopping.set()
+        self._thread.join(1)
+
+    def look(self) -> None:
+        """Look up the jobs once."""
         series = SeriesSet()
         add_jobs(series, self._gpus(), self._ranks(), self._tree)
-        return series
+        self._series = series
+        self._version += 1
+        self._looked_ns = self._clock_ns()
+
+    def is_fresh(self) -> bool:
+        """Return whether the last look came to its end lately."""
+        return self._clock_ns() - self._looked_ns <= _OVERDUE_NS
+
+    def version(self) -> int:
+        """Return the number of the last look."""
+        return self._version
+
+    def series(self) -> SeriesSet:
+        """Return the series of the last look."""
+        return self._series
+
+    def _loop(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - the age of the last look tells that this one failed
+                self._report("jobs", "failed", repr(error))
+            # The first sample of the hardware is a moment away.
+            if self._stopping.wait(_LOOK_S if self._gpus() else _FIRST_LOOK_S):
+                return
