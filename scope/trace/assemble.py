@@ -66,7 +66,7 @@ def assemble(
     groups = process_groups(read.metadata)
     flows = read.collected.frame(RawFlows)
     annotations, host_ranges = annotations_table(read.collected.frame(RawSpans, RawAnnotations), texts, base_ns)
-    steps = steps_table(annotations, read, base_ns)
+    steps = steps_table(host_ranges, read, base_ns)
     # Each of these drops its raw rows before the next takes its own, which keeps the peak of memory low.
     ops = linked_ops(read, texts, base_ns, steps, flows) if Ops in loaded else None
     launches = linked_launches(read, texts, base_ns, steps, ops)
@@ -87,7 +87,7 @@ def assemble(
                 collected=read.collected,
             )
         )
-        events = events.with_columns(call_ids)
+        events = events.hstack([call_ids])
     launches = with_counts(launches, events)
     info = as_mapping(read.metadata.get("distributedInfo"))
     return RankTrace(

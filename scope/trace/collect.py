@@ -292,7 +292,6 @@ class Collector:
             return
         ids = int_series(RawFlows.id, [event.id for event in members])
         instants = instants_of([event.ts for event in members], exact=True)
-        good = ids.is_not_null() & instants.is_not_null()
         columns: dict[Column, Values] = {
             RawFlows.is_start: Repeated(is_start, len(members)),
             RawFlows.is_backward: [event.cat in BACKWARD_ARROWS for event in members],
@@ -301,9 +300,12 @@ class Collector:
             RawFlows.thread: [event.tid for event in members],
             RawFlows.process: [event.pid for event in members],
         }
-        if not good.all():
+        num_good = len(members)
+        if ids.null_count() or instants.null_count():
+            good = ids.is_not_null() & instants.is_not_null()
+            num_good = int(good.sum())
             columns = {column: _chosen(values, good) for column, values in columns.items()}
-        self.collected.keep(RawFlows, int(good.sum()), columns)
+        self.collected.keep(RawFlows, num_good, columns)
 
     def _note_collectives(self, table: type[Table], members: list[Any], args: list[Any]) -> None:
         if not self._collectives:

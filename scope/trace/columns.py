@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
 import polars as pl
@@ -42,7 +43,7 @@ class Table:
     @classmethod
     def columns(cls) -> Iterator[Column]:
         """Yield the columns in their declared order."""
-        return (value for value in vars(cls).values() if isinstance(value, Column))
+        return iter(_columns_of(cls))
 
     @classmethod
     def schema(cls) -> pl.Schema:
@@ -52,7 +53,7 @@ class Table:
     @classmethod
     def empty(cls) -> pl.DataFrame:
         """Return a frame with the declared columns and no rows."""
-        return pl.DataFrame(schema=cls.schema())
+        return _empty_of(cls).clone()
 
     @classmethod
     def check(cls, frame: pl.DataFrame) -> pl.DataFrame:
@@ -65,3 +66,14 @@ class Table:
         for column in cls.columns():
             assert column.nullable or frame[column].null_count() == 0, f"{cls.__name__}.{column} holds nulls"
         return frame
+
+
+@cache
+def _columns_of(table: type[Table]) -> tuple[Column, ...]:
+    return tuple(value for value in vars(table).values() if isinstance(value, Column))
+
+
+@cache
+def _empty_of(table: type[Table]) -> pl.DataFrame:
+    """To make it takes as long as reading a small table, and most traces lack several."""
+    return pl.DataFrame(schema=table.schema())

@@ -28,6 +28,8 @@ from scope.trace.eager import taken
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
 
 _RECORD: Final = "record_param_comms"
+_FEW: Final = 1024
+"""Rows of which a query would take longer than a loop."""
 _RANGE: Final = r"^(?:nccl|rccl|hccl|xccl):\w+"
 
 
@@ -77,6 +79,8 @@ def device_calls(sources: CallSources) -> DeviceCalls:
     """Return the calls that the kernels of communication were part of."""
     frame, file_rows = sources.devices.frame, sources.devices.raw_rows
     is_chosen = frame[DeviceEvents.category] == "communication"
+    if not is_chosen.any():
+        return DeviceCalls()
     chosen = frame.filter(is_chosen)
     names = _TextColumn(chosen[DeviceEvents.name])
     launch_ids = chosen[DeviceEvents.launch_id]
@@ -118,11 +122,15 @@ class _TextColumn:
     """The texts of a categorical column, of which each distinct one is made once."""
 
     def __init__(self, column: pl.Series) -> None:
+        if len(column) < _FEW:
+            texts: list[str | None] = column.to_list()
+            codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+            self.by_code: dict[int | None, str | None] = {code: text for text, code in codes.items()}
+            self.codes: list[int | None] = [codes[text] for text in texts]
+            return
         distinct = column.unique()
-        self.by_code: dict[int | None, str | None] = dict(
-            zip(distinct.to_physical().to_list(), distinct.cast(pl.String).to_list(), strict=True)
-        )
-        self.codes: list[int | None] = column.to_physical().to_list()
+        self.by_code = dict(zip(distinct.to_physical().to_list(), distinct.cast(pl.String).to_list(), strict=True))
+        self.codes = column.to_physical().to_list()
 
     def __getitem__(self, row: int) -> str | None:
         return self.by_code[self.codes[row]]
@@ -156,7 +164,8 @@ class _Context:
         self._codes: dict[tuple[Any, ...], int] = {}
         self._described: dict[tuple[Any, ...], Fields] = {}
         self._inputs: _TextColumn | None = None
-        self._is_hip = bool(sources.launches[Launches.name].unique().cast(pl.String).str.starts_with("hip").any())
+        calls = _TextColumn(sources.launches[Launches.name])
+        self._is_hip = any(name is not None and name.startswith("hip") for name in calls.by_code.values())
 
     def around(self, op: int | None) -> _Around:
         """Return what an operator and those around it say."""
@@ -250,7 +259,10 @@ def _metadata_of_ops(sources: CallSources) -> dict[int, tuple[int, int | None]]:
 
 def _ranges_by_thread(host_ranges: pl.DataFrame) -> dict[int | None, tuple[list[int], list[_Range]]]:
     names = host_ranges[Annotations.name].cast(pl.String)
-    chosen = host_ranges.filter(names.str.contains(_RANGE)).sort(Annotations.start_ns)
+    is_chosen = names.str.contains(_RANGE)
+    if not is_chosen.any():
+        return {}
+    chosen = host_ranges.filter(is_chosen).sort(Annotations.start_ns)
     columns = (
         chosen[Annotations.thread].to_list(),
         chosen[Annotations.start_ns].to_list(),

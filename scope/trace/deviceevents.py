@@ -35,6 +35,8 @@ _FOLDED_DEVICES: Final = 2**30
 _ROW: Final = "row"
 _LAUNCH_ROW: Final = "launch_row"
 _END: Final = "span_end"
+_KIND, _CATEGORY, _CLASS, _COPY, _IS_OPEN = "kind", "category", "class", "copy", "open"
+"""Columns of what `_classified` finds."""
 
 
 class OperatorsNeededError(Exception):
@@ -67,7 +69,9 @@ def device_events(
     """Link and classify what ran on devices."""
     launches, ops = host.launches, host.ops
     raw = read.collected.frame(RawSpans, RawDevice).with_row_index(_ROW)
-    raw = raw.with_columns(_device_numbers(raw[RawDevice.device]), pl.col(RawDevice.stream).fill_null(-1))
+    raw = raw.with_columns(_device_numbers(raw[RawDevice.device]))
+    if raw[RawDevice.stream].null_count():
+        raw = raw.with_columns(pl.col(RawDevice.stream).fill_null(-1))
     raw = raw.sort(RawSpans.start_ns, RawDevice.device, RawDevice.stream, RawSpans.duration_ns, maintain_order=True)
     lengths = raw[RawSpans.duration_ns]
     ends = raw[RawSpans.start_ns] + not_negative(lengths)
@@ -76,31 +80,30 @@ def device_events(
     if ops is not None:
         op_ids = _op_ids(raw, launch_ids, launches, ops)
         op_classes = _operator_classes(ops, op_ids)
-    kinds, kernel_classes, copy_kinds, is_open = _classified(raw, texts, op_classes, patterns)
+    classified = _classified(raw, texts, op_classes, patterns)
+    kinds = classified[_KIND]
     if op_ids is None:
-        _refuse_if_decided_by_operators(read, texts, launches, launch_ids.filter(is_open), base_ns)
-    next_start = raw.select(pl.col(RawSpans.start_ns).shift(-1).over(RawDevice.device, RawDevice.stream)).to_series()
+        _refuse_if_decided_by_operators(read, texts, launches, launch_ids.filter(classified[_IS_OPEN]), base_ns)
+    next_start = pl.col(RawSpans.start_ns).shift(-1).over(RawDevice.device, RawDevice.stream)
+    clipped_ends = raw.select(pl.min_horizontal(ends, next_start)).to_series()
     is_graph = is_true(taken(launches[Launches.kind] == "graph", launch_ids))
-    categories = kernel_classes.cast(pl.String).replace_strict(
-        {"communication": "communication", "memory": "memory"}, default="compute", return_dtype=pl.String
-    )
     frame = pl.DataFrame(
         [
             pl.int_range(raw.height, dtype=pl.UInt32, eager=True).alias(DeviceEvents.event_id),
             raw[RawDevice.device].cast(pl.Int32).alias(DeviceEvents.device),
             raw[RawDevice.stream].alias(DeviceEvents.stream),
             kinds.alias(DeviceEvents.kind),
-            categories.cast(pl.Enum(CATEGORIES)).alias(DeviceEvents.category),
-            kernel_classes.alias(DeviceEvents.kernel_class),
+            classified[_CATEGORY].alias(DeviceEvents.category),
+            classified[_CLASS].alias(DeviceEvents.kernel_class),
             texts.name_column(raw[RawSpans.name], DeviceEvents.name),
             (raw[RawSpans.start_ns] + base_ns).alias(DeviceEvents.start_ns),
             (ends + base_ns).alias(DeviceEvents.end_ns),
-            (pl.select(pl.min_horizontal(ends, next_start)).to_series() + base_ns).alias(DeviceEvents.clipped_end_ns),
+            (clipped_ends + base_ns).alias(DeviceEvents.clipped_end_ns),
             raw[RawDevice.correlation].alias(DeviceEvents.correlation),
             launch_ids.alias(DeviceEvents.launch_id),
             taken(launches[Launches.step_id], launch_ids).alias(DeviceEvents.step_id),
-            (is_graph | (raw[RawDevice.graph_id] > 0).fill_null(value=False)).alias(DeviceEvents.in_graph),
-            copy_kinds.alias(DeviceEvents.copy_kind),
+            (is_graph | is_true(raw[RawDevice.graph_id] > 0)).alias(DeviceEvents.in_graph),
+            classified[_COPY].alias(DeviceEvents.copy_kind),
             _copied_bytes(raw, kinds).alias(DeviceEvents.copy_bytes),
             texts.of_texts(raw[RawDevice.grid], _product, pl.Int64).alias(DeviceEvents.num_blocks),
             texts.of_texts(raw[RawDevice.block], _num_threads, pl.Int32).alias(DeviceEvents.threads_per_block),
@@ -110,7 +113,7 @@ def device_events(
         ]
     )
     if op_ids is not None:
-        frame = frame.with_columns(op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id))
+        frame = frame.hstack([op_ids.cast(pl.UInt32).alias(DeviceEvents.op_id)])
     return Devices(frame, raw[_ROW], int((lengths < 0).sum()))
 
 
@@ -209,9 +212,10 @@ def _launch_ids(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, 
         numbers = first.unique(Launches.correlation, keep="first", maintain_order=True)
     wanted = raw.select(pl.col(RawDevice.correlation).alias(Launches.correlation))
     found = wanted.join(numbers, on=Launches.correlation, how="left", maintain_order="left")[Launches.launch_id]
-    launching = by_number.filter("launches")
-    if numbers is not by_number and launching.height > launching[Launches.correlation].n_unique():
-        found = _last_before(raw, launching.drop("launches"), launches, base_ns).fill_null(found)
+    if numbers is not by_number:
+        launching = by_number.filter("launches")
+        if launching.height > launching[Launches.correlation].n_unique():
+            found = _last_before(raw, launching.drop("launches"), launches, base_ns).fill_null(found)
     if found.null_count() == 0 or flows.height == 0 or launches.height == 0:
         return found.alias(DeviceEvents.launch_id)
     return found.fill_null(_by_flows(raw, launches, flows.filter(~pl.col(RawFlows.is_backward)), base_ns))
@@ -264,10 +268,10 @@ def _by_flows(raw: pl.DataFrame, launches: pl.DataFrame, flows: pl.DataFrame, ba
 
 def _classified(
     raw: pl.DataFrame, texts: Texts, op_classes: pl.Series, patterns: tuple[classes.Pattern, ...]
-) -> tuple[pl.Series, pl.Series, pl.Series, pl.Series]:
-    """Return kind, class and direction, found once for each distinct combination of what decides them.
+) -> pl.DataFrame:
+    """Return kind, category, class and direction, found once for each distinct combination of what decides them.
 
-    The last tells of which events an operator of communication, were it around them, would decide the category.
+    The last column tells of which events an operator of communication, were it around them, would decide the category.
     """
     keys = pl.DataFrame(
         [
@@ -281,14 +285,17 @@ def _classified(
     names = keys.columns
     distinct = keys.unique(maintain_order=True)
     rows = [_one_class(row, texts, patterns) for row in distinct.iter_rows()]
-    answers = distinct.with_columns(
-        pl.Series("kind", [row[0] for row in rows], dtype=pl.Enum(DEVICE_EVENT_KINDS)),
-        pl.Series("class", [row[1] for row in rows], dtype=pl.Enum(KERNEL_CLASSES)),
-        pl.Series("copy", [row[2] for row in rows], dtype=pl.Enum(COPY_KINDS)),
-        pl.Series("open", [row[3] for row in rows], dtype=pl.Boolean),
+    category_of = {"communication": "communication", "memory": "memory"}
+    answers = distinct.hstack(
+        [
+            pl.Series(_KIND, [row[0] for row in rows], dtype=pl.Enum(DEVICE_EVENT_KINDS)),
+            pl.Series(_CATEGORY, [category_of.get(row[1], "compute") for row in rows], dtype=pl.Enum(CATEGORIES)),
+            pl.Series(_CLASS, [row[1] for row in rows], dtype=pl.Enum(KERNEL_CLASSES)),
+            pl.Series(_COPY, [row[2] for row in rows], dtype=pl.Enum(COPY_KINDS)),
+            pl.Series(_IS_OPEN, [row[3] for row in rows], dtype=pl.Boolean),
+        ]
     )
-    joined = keys.join(answers, on=names, how="left", nulls_equal=True, maintain_order="left")
-    return joined["kind"], joined["class"], joined["copy"], joined["open"]
+    return keys.join(answers, on=names, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _one_class(
@@ -319,7 +326,7 @@ def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
     if ops.height == 0:
         return pl.Series([None] * len(op_ids), dtype=pl.Enum(KERNEL_CLASSES))
     names = ops[Ops.name].to_physical()
-    distinct = ops.select(Ops.name).unique().to_series()
+    distinct = ops[Ops.name].unique()
     by_name = [classes.operator_class(name) for name in distinct.cast(pl.String).to_list()]
     known = names.replace_strict(distinct.to_physical(), by_name, return_dtype=pl.Enum(KERNEL_CLASSES))
     parents = ops[Ops.parent_id]

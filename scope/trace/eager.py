@@ -25,3 +25,9 @@ def not_negative(lengths: pl.Series) -> pl.Series:
     """Return lengths of which those below 0 are 0."""
     shortest: Any = lengths.min()
     return lengths.clip(lower_bound=0) if shortest is not None and shortest < 0 else lengths
+
+
+def at_most(values: pl.Series, limit: int) -> pl.Series:
+    """Return values of which those above the limit are the limit."""
+    largest: Any = values.max()
+    return values.clip(upper_bound=limit) if largest is not None and largest > limit else values

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.trace.eager import at_most
 from scope.trace.launches import launch_kind
 from scope.trace.nesting import innermost, nest
 from scope.trace.raw import FILE_ROW, RawFlows, RawLaunches, RawOps, RawSpans
@@ -31,7 +32,7 @@ class LinkedOps:
 
     def around(self, points: pl.DataFrame) -> pl.Series:
         """Return the innermost operator around each point (thread, instant)."""
-        return innermost(points, self.table.select(Ops.thread, Ops.start_ns, Ops.end_ns, Ops.parent_id))
+        return innermost(points, self.table[[Ops.thread, Ops.start_ns, Ops.end_ns, Ops.parent_id]])
 
 
 def linked_ops(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame, flows: pl.DataFrame) -> LinkedOps:
@@ -39,14 +40,14 @@ def linked_ops(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame,
     raw = sorted_spans(read.collected.frame(RawSpans, RawOps).with_row_index(FILE_ROW), RawOps.external_id)
     ops = _ops(raw, texts, base_ns)
     nesting = nest(ops[Ops.thread], ops[Ops.start_ns], ops[Ops.end_ns])
-    ops = ops.with_columns(
+    linked = [
         nesting.parents.alias(Ops.parent_id),
-        nesting.depths.clip(upper_bound=_DEEPEST).cast(pl.UInt16).alias(Ops.depth),
+        at_most(nesting.depths, _DEEPEST).cast(pl.UInt16).alias(Ops.depth),
         nesting.is_leaf.alias(Ops.is_leaf),
         step_of(ops[Ops.start_ns], steps).alias(Ops.step_id),
         _forward_ops(raw, flows).alias(Ops.forward_op_id),
-    ).select(*Ops.columns())
-    return LinkedOps(ops, raw[FILE_ROW], nesting.overlaps)
+    ]
+    return LinkedOps(ops.hstack(linked)[list(Ops.columns())], raw[FILE_ROW], nesting.overlaps)
 
 
 def linked_launches(
@@ -57,8 +58,8 @@ def linked_launches(
     launches = _launches(raw, texts, base_ns, steps)
     if ops is None:
         return launches
-    op_ids = _by_external_id(ops.around(launches.select(Launches.thread, Launches.start_ns)), raw, ops.table)
-    return launches.with_columns(op_ids.alias(Launches.op_id))
+    op_ids = _by_external_id(ops.around(launches[[Launches.thread, Launches.start_ns]]), raw, ops.table)
+    return launches.hstack([op_ids.alias(Launches.op_id)])
 
 
 def _ops(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
@@ -90,21 +91,21 @@ def _launches(raw: pl.DataFrame, texts: Texts, base_ns: int, steps: pl.DataFrame
             raw[RawLaunches.correlation].alias(Launches.correlation),
         ]
     )
-    return frame.with_columns(step_of(frame[Launches.start_ns], steps).alias(Launches.step_id))
+    return frame.hstack([step_of(frame[Launches.start_ns], steps).alias(Launches.step_id)])
 
 
 def with_counts(launches: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     """Count what each call launched."""
-    counts = (
-        events.drop_nulls(DeviceEvents.launch_id)
-        .group_by(pl.col(DeviceEvents.launch_id).alias(Launches.launch_id))
-        .agg(pl.len().cast(pl.UInt32).alias(Launches.num_device_events))
-    )
-    counted = launches.join(counts, on=Launches.launch_id, how="left", maintain_order="left").with_columns(
-        pl.col(Launches.num_device_events).fill_null(0)
-    )
+    counts = pl.Series(Launches.num_device_events, [0], dtype=pl.UInt32).new_from_index(0, launches.height)
+    launch_ids = events[DeviceEvents.launch_id]
+    if launch_ids.null_count() < len(launch_ids):
+        seen = launch_ids.drop_nulls().value_counts(name=Launches.num_device_events)
+        counts = counts.scatter(seen[DeviceEvents.launch_id], seen[Launches.num_device_events])
+    counted = launches.hstack([counts])
     # A call of an unknown runtime launches if something was launched by it.
-    is_launching = (pl.col(Launches.kind) == "other") & (pl.col(Launches.num_device_events) > 0)
+    is_launching = (counted[Launches.kind] == "other") & (counts > 0)
+    if not is_launching.any():
+        return counted
     return counted.with_columns(
         pl.when(is_launching)
         .then(pl.lit("kernel", dtype=pl.Enum(LAUNCH_KINDS)))
@@ -142,6 +143,21 @@ def rows_by_external_id(ids: pl.Series, ops: pl.DataFrame) -> pl.Series:
 
 def _forward_ops(raw: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:
     """Return for each backward operator its forward operator: by flows, then by sequence number and thread."""
+    pairs = _numbered_pairs(raw)
+    pairs.update(_flow_pairs(raw, flows))
+    if not pairs:
+        return pl.Series([None] * raw.height, dtype=NO_ROW)
+    table = pl.DataFrame(
+        {"row": list(pairs), "forward_row": list(pairs.values())}, schema={"row": NO_ROW, "forward_row": NO_ROW}
+    )
+    rows = pl.DataFrame({"row": pl.int_range(raw.height, dtype=NO_ROW, eager=True)})
+    return rows.join(table, on="row", how="left", maintain_order="left")["forward_row"]
+
+
+def _numbered_pairs(raw: pl.DataFrame) -> dict[int, int]:
+    """Match backward to forward operators by the number and the thread that autograd gave them."""
+    if raw.height in (raw[RawOps.sequence_number].null_count(), raw[RawOps.forward_thread].null_count()):
+        return {}
     numbered = raw.select(
         RawOps.sequence_number, RawOps.forward_thread, RawSpans.thread, RawSpans.start_ns
     ).with_row_index("row")
@@ -156,21 +172,14 @@ def _forward_ops(raw: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:
     backward = numbered.filter(is_backward).join(
         by_number.filter(pl.col("threads") == 1), on=RawOps.sequence_number, how="inner"
     )
-    pairs = dict(zip(backward["row"].to_list(), backward["forward_row"].to_list(), strict=True))
-    pairs.update(_flow_pairs(raw, flows.filter(pl.col(RawFlows.is_backward))))
-    if not pairs:
-        return pl.Series([None] * raw.height, dtype=NO_ROW)
-    table = pl.DataFrame(
-        {"row": list(pairs), "forward_row": list(pairs.values())}, schema={"row": NO_ROW, "forward_row": NO_ROW}
-    )
-    rows = pl.DataFrame({"row": pl.int_range(raw.height, dtype=NO_ROW, eager=True)})
-    return rows.join(table, on="row", how="left", maintain_order="left")["forward_row"]
+    return dict(zip(backward["row"].to_list(), backward["forward_row"].to_list(), strict=True))
 
 
 def _flow_pairs(raw: pl.DataFrame, flows: pl.DataFrame) -> dict[int, int]:
     """Match the ends of forward-to-backward arrows to the operators that begin where they stand."""
-    if flows.height == 0:
+    if not flows[RawFlows.is_backward].any():
         return {}
+    flows = flows.filter(pl.col(RawFlows.is_backward))
     ops = raw.select(RawSpans.thread, pl.col(RawSpans.start_ns).alias(RawFlows.time_ns)).with_row_index("row")
     ops = ops.unique([RawSpans.thread, RawFlows.time_ns], keep="last", maintain_order=True)
     placed = flows.join(ops, on=[RawFlows.thread, RawFlows.time_ns], how="inner").drop_nulls(RawFlows.id)

@@ -51,12 +51,14 @@ def annotations_table(raw: pl.DataFrame, texts: Texts, base_ns: int) -> tuple[pl
             texts.text_column(raw[RawAnnotations.input_types], Ops.input_types),
         ]
     )
-    return frame, pl.concat([frame, extra], how="horizontal").filter(~pl.col(Annotations.on_device))
+    on_host = frame.hstack(extra.get_columns())
+    if frame[Annotations.on_device].any():
+        on_host = on_host.filter(~pl.col(Annotations.on_device))
+    return frame, on_host
 
 
-def steps_table(annotations: pl.DataFrame, read: ReadTrace, base_ns: int) -> pl.DataFrame:
-    """Return the profiler's steps, each mark once."""
-    on_host = annotations.filter(~pl.col(Annotations.on_device))
+def steps_table(on_host: pl.DataFrame, read: ReadTrace, base_ns: int) -> pl.DataFrame:
+    """Return the profiler's steps, each mark once; `on_host` are the annotations of the host, by their starts."""
     window_start, window_end = _window(on_host, read, base_ns)
     rows: list[dict[str, Any]] = []
     seen: set[tuple[int, int]] = set()
@@ -112,7 +114,7 @@ def memory_table(read: ReadTrace, ops: LinkedOps | None, base_ns: int) -> pl.Dat
     )
     if ops is None:
         return memory
-    return memory.with_columns(ops.around(memory.select(Memory.thread, Memory.time_ns)).alias(Memory.op_id))
+    return memory.hstack([ops.around(memory[[Memory.thread, Memory.time_ns]]).alias(Memory.op_id)])
 
 
 def _sync_kind(name: str) -> str:
@@ -128,6 +130,9 @@ def syncs_table(raw: pl.DataFrame, texts: Texts, base_ns: int) -> pl.DataFrame:
 
     def known(column: Column) -> pl.Series:
         # The profiler writes -1 for none.
+        lowest: Any = raw[column].min()
+        if lowest is None or lowest >= 0:
+            return raw[column]
         return pl.select(pl.when(raw[column] >= 0).then(raw[column]).otherwise(None)).to_series()
 
     return pl.DataFrame(

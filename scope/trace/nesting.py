@@ -35,7 +35,9 @@ def nest(threads: pl.Series, starts: pl.Series, ends: pl.Series) -> Nesting:
     keeps its span; its parent is the innermost running operator that contains all of it.
     """
     frame = pl.DataFrame([threads.alias(_THREAD), starts.alias(_TIME), ends.alias(_END)]).with_row_index(_ROW)
-    frame = frame.sort(_THREAD, maintain_order=True)
+    is_one_after_another = threads.is_sorted()
+    if not is_one_after_another:
+        frame = frame.sort(_THREAD, maintain_order=True)
     rows, begins, finishes = frame[_ROW], frame[_TIME], frame[_END]
     is_same_thread = pl.col(_THREAD) == pl.col(_THREAD).shift(1)
     before = pl.when(is_same_thread).then(pl.int_range(pl.len(), dtype=pl.Int64) - 1).otherwise(None)
@@ -43,9 +45,9 @@ def nest(threads: pl.Series, starts: pl.Series, ends: pl.Series) -> Nesting:
     is_overlap = is_true(finishes[running] < finishes)
     places = _climb(running, finishes, finishes - 1) if is_overlap.any() else running
     parents = taken(rows, places).alias(_OP)
-    in_order = pl.DataFrame([rows, parents]).sort(_ROW)[_OP]
-    has_child = pl.repeat(value=True, n=len(rows), dtype=pl.Boolean, eager=True)
-    is_leaf = has_child.scatter(in_order.drop_nulls().unique(), values=False)
+    in_order = parents if is_one_after_another else pl.DataFrame([rows, parents]).sort(_ROW)[_OP]
+    is_leaf = pl.Series([True], dtype=pl.Boolean).new_from_index(0, len(rows))
+    is_leaf = is_leaf.scatter(in_order.drop_nulls(), values=False)
     return Nesting(in_order, _depths(in_order), is_leaf, int(is_overlap.sum()))
 
 

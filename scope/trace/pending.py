@@ -81,8 +81,8 @@ class Pending:
         while taken:
             # One column after the other is dropped, since all of them twice would be the peak of memory.
             column, pieces = taken.popitem()
-            found = pl.concat([_as_series(column, piece) for piece in _joined(pieces)], rechunk=True)
-            columns.append(found.alias(column))
+            found = [_as_series(column, piece) for piece in _joined(pieces)]
+            columns.append((pl.concat(found, rechunk=True) if len(found) > 1 else found[0]).alias(column))
         return pl.DataFrame(columns[::-1])
 
 

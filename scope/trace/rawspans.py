@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.trace.eager import is_true, not_negative, taken
+from scope.trace.eager import not_negative, taken
 from scope.trace.raw import RawSpans
 from scope.trace.schema import Steps
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 NO_ROW: Final = pl.UInt32
 _FEWEST_IN_ORDER: Final = 2
+_EARLIEST: Final = -(2**63)
 
 
 def sorted_spans(frame: pl.DataFrame, tie: str) -> pl.DataFrame:
@@ -44,10 +45,9 @@ def step_of(starts: pl.Series, steps: pl.DataFrame) -> pl.Series:
     """Return the step that holds each instant."""
     if steps.height == 0 or len(starts) == 0:
         return pl.Series([None] * len(starts), dtype=NO_ROW)
-    ordered = steps.sort(Steps.start_ns)
-    places = ordered[Steps.start_ns].search_sorted(starts, side="right").cast(pl.Int64) - 1
-    places = pl.select(pl.when(places >= 0).then(places).otherwise(None)).to_series()
-    inside = is_true(starts < taken(ordered[Steps.end_ns], places))
-    return (
-        pl.select(pl.when(inside).then(taken(ordered[Steps.step_id], places)).otherwise(None)).to_series().cast(NO_ROW)
-    )
+    ordered = steps if steps[Steps.start_ns].is_sorted() else steps.sort(Steps.start_ns)
+    begun = ordered[Steps.start_ns].search_sorted(starts, side="right").cast(NO_ROW)
+    # The first entry stands for no step, which ends before all instants.
+    ends = pl.Series([_EARLIEST, *ordered[Steps.end_ns].to_list()], dtype=pl.Int64)
+    step_ids = pl.Series([None, *ordered[Steps.step_id].to_list()], dtype=NO_ROW)
+    return taken(step_ids, begun * (starts < taken(ends, begun)).cast(NO_ROW))

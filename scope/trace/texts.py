@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from scope.trace.columns import Column
     from scope.trace.reader import ReadTrace
+
+_FEW: Final = 1024
 
 
 class Texts:
@@ -42,9 +44,9 @@ class Texts:
 
 
 def _mapped(codes: pl.Series, compute: Callable[[int], Any], dtype: Any) -> pl.Series:
-    present = codes.unique().sort()
-    values = pl.Series([], dtype=dtype)
-    if len(present):
-        values = values.extend_constant(None, int(present[-1]) + 1)
-        values = values.scatter(present, pl.Series([compute(code) for code in present.to_list()], dtype=dtype))
-    return taken(values, codes)
+    # An expression, however short, takes longer than a few numbers one by one.
+    present: set[int] = set((codes if len(codes) < _FEW else codes.unique()).to_list())
+    values: list[Any] = [None] * (max(present, default=-1) + 1)
+    for code in present:
+        values[code] = compute(code)
+    return taken(pl.Series(values, dtype=dtype), codes)
