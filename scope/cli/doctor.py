@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _MARKS: Final = {"critical": "CRITICAL", "warning": "warning ", "info": "info    "}
 _FACTS_SUFFIX: Final = ".facts.json"
+_MOST_OF_A_CHECK: Final = 10
+_MOST_VALUES: Final = 8
 
 
 @click.command()
@@ -62,7 +65,7 @@ def doctor(
             message = "--facts, --run-dir and --gpus speak of this node; leave the folder out"
             raise UsageError(message)
         found, seen = _check_folder(target)
-    _print(found, seen, as_json=as_json)
+    print_diagnoses(found, seen, as_json=as_json)
     if any(one.severity == "critical" for one in found):
         raise click.exceptions.Exit(1)
 
@@ -184,7 +187,8 @@ def _judge(run: Path) -> list[Diagnosis]:
     ]  # fmt: skip
 
 
-def _print(found: list[Diagnosis], seen: str, *, as_json: bool) -> None:
+def print_diagnoses(found: list[Diagnosis], seen: str, *, as_json: bool) -> None:
+    """Print what was found: for people shortly, equal findings as one; as JSON all of it, one by one."""
     if as_json:
         import msgspec
 
@@ -194,12 +198,27 @@ def _print(found: list[Diagnosis], seen: str, *, as_json: bool) -> None:
     print(f"Checked {_plain(seen)}.")
     if not found:
         print("Nothing is wrong or differs.")
-    for one in found:
-        print(f"{_MARKS[one.severity]} {_plain(one.what)}  [{one.check}]")
-        print(f"         where: {_plain(one.where)}")
-        for owner, value in one.values.items():
-            print(f"           {_plain(owner)}: {_plain(value)}")
-        print(f"         do: {_plain(one.action)}")
+    from scope.analysis.doctor.diagnosis import merge_equal
+
+    shown: Counter[str] = Counter()
+    merged = merge_equal(found)
+    for one in merged:
+        shown[one.check] += 1
+        if shown[one.check] <= _MOST_OF_A_CHECK:
+            _print_one(one)
+    for check, number in shown.items():
+        if number > _MOST_OF_A_CHECK:
+            print(f"and {number - _MOST_OF_A_CHECK:,} more of [{check}]; --json has all")
+
+
+def _print_one(one: Diagnosis) -> None:
+    print(f"{_MARKS[one.severity]} {_plain(one.what)}  [{one.check}]")
+    print(f"         where: {_plain(one.where)}")
+    for owner, value in [*one.values.items()][:_MOST_VALUES]:
+        print(f"           {_plain(owner)}: {_plain(value)}")
+    if len(one.values) > _MOST_VALUES:
+        print(f"           and {len(one.values) - _MOST_VALUES:,} more values; --json has all")
+    print(f"         do: {_plain(one.action)}")
 
 
 def _plain(text: str) -> str:

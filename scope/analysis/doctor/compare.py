@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks, join_names, sort_diagnoses
+from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks, join_names, join_owners, sort_diagnoses
 from scope.units import NS_PER_MS, format_duration
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def compare_environments(environments: Mapping[str, Mapping[str, str]]) -> list[
         severity = "critical" if name in CRITICAL_VARIABLES else "warning" if name.startswith("NCCL_") else "info"
         found.append(
             Diagnosis(
-                check="environment", severity=severity, what=f"{name} differs", where=join_names(odd),
+                check="environment", severity=severity, what=f"{name} differs", where=join_owners(odd),
                 action=f"set {name} alike everywhere",
-                values={join_names(owners): "not set" if value is None else value for value, owners in groups.items()},
+                values={join_owners(owners): "not set" if value is None else value for value, owners in groups.items()},
             )
         )  # fmt: skip
     return found
@@ -136,16 +136,17 @@ def _compare_values(check: str, what: str, values: Mapping[str, str | None], act
     if len(groups) < 2:
         return
     yield Diagnosis(
-        check=check, severity="warning", what=what, where=join_names(_all_but_largest(groups)), action=action,
-        values={join_names(owners): value or "" for value, owners in groups.items()},
+        check=check, severity="warning", what=what, where=join_owners(_all_but_largest(groups)), action=action,
+        values={join_owners(owners): value or "" for value, owners in groups.items()},
     )  # fmt: skip
 
 
 def _group(values: Mapping[str, str | None]) -> dict[str | None, list[str]]:
+    """Return the owners of each value, the most frequent first."""
     groups: dict[str | None, list[str]] = {}
     for owner, value in values.items():
         groups.setdefault(value, []).append(owner)
-    return groups
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
 def _all_but_largest(groups: Mapping[str | None, list[str]]) -> list[str]:

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from scope.analysis.doctor.compare import compare_clocks, compare_environments, compare_nodes, compare_ranks
-from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks, sort_diagnoses
+from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks, join_owners, sort_diagnoses
 from scope.analysis.doctor.node import check_node, choose_interfaces
+from scope.cli.doctor import print_diagnoses
 from scope.cli.main import app
 from scope.errors import InputError, UsageError
 from scope.probe.facts import FolderFacts, NodeFacts, read_folder, read_node_facts, select_environment
@@ -196,8 +197,8 @@ def test_variables_are_compared_byte_for_byte() -> None:
         ("NCCL_ALGO differs", "critical", "rank 1"),
         ("NCCL_DEBUG differs", "warning", "rank 2"),
     ]
-    assert found[0].values == {"rank 0, rank 2": "Ring", "rank 1": "Ring "}
-    assert found[1].values == {"rank 0, rank 1": "not set", "rank 2": "INFO"}
+    assert found[0].values == {"ranks 0, 2": "Ring", "rank 1": "Ring "}
+    assert found[1].values == {"ranks 0-1": "not set", "rank 2": "INFO"}
 
 
 def make_rank(rank: int, **changes: object) -> RankInfo:
@@ -306,6 +307,46 @@ def test_order_and_ranges() -> None:
     assert [one.severity for one in sort_diagnoses(found)] == ["critical", "info"]
     assert describe_ranks([3]) == "rank 3"
     assert describe_ranks([0, 1, 2, 4, 6, 7]) == "ranks 0-2, 4, 6-7"
+    assert describe_ranks(list(range(0, 64, 2)), most=3) == "ranks 0, 2, 4 and 29 more"
+    assert describe_ranks([0, 2, 3, 4], most=2) == "ranks 0, 2-4"
+    assert join_owners([f"rank {number}" for number in (7, 3, 4)]) == "ranks 3-4, 7"
+    assert join_owners(["rank 3", "node1"]) == "rank 3, node1"
+
+
+def test_what_differs_between_many_ranks_stays_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 512 ranks each with a value of its own the eight most frequent are printed, the rest counted; JSON has all."""
+    infos = [
+        make_rank(rank, world_size=512, environment={"OMP_NUM_THREADS": str(rank if rank > 2 else 2)})
+        for rank in range(512)
+    ]
+    (found,) = [one for one in compare_ranks(infos) if one.check == "environment"]
+    assert found.where == "ranks 3-511"
+    assert len(found.values) == 510
+    assert list(found.values.items())[:2] == [("ranks 0-2", "2"), ("rank 3", "3")]
+    print_diagnoses([found], "run", as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 13
+    assert lines[3:5] == ["           ranks 0-2: 2", "           rank 3: 3"]
+    assert lines[11] == "           and 502 more values; --json has all"
+    print_diagnoses([found], "run", as_json=True)
+    assert len(msgspec.json.decode(capsys.readouterr().out)["findings"][0]["values"]) == 510
+
+
+def test_equal_findings_are_one_and_many_of_a_kind_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same fault of 100 nodes is one entry with its places; of 30 different ones of a kind ten are printed."""
+    same = [
+        Diagnosis(check="shm", severity="warning", what="little", where=f"node{n}", action="more") for n in range(100)
+    ]
+    torn = [
+        Diagnosis(check="record", severity="warning", what=f"file {n} is torn", where=f"{n}", action="a")
+        for n in range(30)
+    ]
+    print_diagnoses([*same, *torn], "100 nodes", as_json=False)
+    said = capsys.readouterr().out
+    assert said.count("[shm]") == 1
+    assert "where: node0, node1, node2, node3, node4, node5, node6, node7 and 92 more\n" in said
+    assert said.count(" is torn  [record]") == 10
+    assert said.endswith("and 20 more of [record]; --json has all\n")
 
 
 def test_the_command_over_facts_and_runs(tmp_path: Path) -> None:
