@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from scope.report.table import ReportColumn, ReportTable
 
 _MAX_TABLE_ROWS: Final = 5_000
+_MOST_SHOWN: Final = 500
+_MOST_BYTES: Final = 4 * _MOST_SHOWN
 _MANY_COLUMNS: Final = 6
 _FEW_COLUMNS: Final = 3
 _LONG_NAME: Final = 30
@@ -52,6 +54,7 @@ _SIGNED_IN: Final = "scope_signed_in"
 _SHOWN: Final = "scope_shown_source"
 _STYLE: Final = """<style>
 .stMainBlockContainer { padding-top: 2.75rem; }
+@media (min-width: 640px) { .stMainBlockContainer { padding-left: 2rem; padding-right: 2rem; } }
 h1 { font-size: 1.9rem !important; padding-bottom: 0 !important; }
 h3 { font-size: 1.15rem !important; }
 [data-testid="stMetricValue"] { font-size: 1.6rem; }
@@ -421,7 +424,7 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
         name: say.number_column(column.label, format=column.format) if column.format else say.column(column.label)
         for name, column in readable.columns.items()
     }
-    st.dataframe(readable.cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
+    _draw_cells(readable.cells, columns, key=key)
     if readable.unknown:
         say.caption(f"Not known here: {', '.join(readable.unknown)}.")
     if table.height > _MAX_TABLE_ROWS:
@@ -437,6 +440,35 @@ def show_table(table: pl.DataFrame, *, key: str) -> None:
 
 def show_report_table(table: ReportTable, *, key: str) -> None:
     """Show a table of a report: the meaning of each column is its help, notes and reasons stand below."""
+    if not table.rows:
+        say.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
+    elif len(table.rows) == 1 and len(table.columns) > _MANY_COLUMNS:
+        _draw_cells(upright(table), {}, key=key)
+    else:
+        _draw_report(table, key=key)
+    for note in (*table.notes, *table.reasons()):
+        say.caption(note)
+    if table.rows:
+        say.download_button(
+            "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
+        )
+
+
+def upright(table: ReportTable) -> pl.DataFrame:
+    """Return the one row of a table that is wider than a screen as a column, with what each figure means."""
+    import polars as pl
+
+    (row,) = table.rows
+    return pl.DataFrame(
+        {
+            "figure": [csv_text(column.heading) for column in table.columns],
+            "value": [csv_text(format_cell(cell, each.unit)) for cell, each in zip(row, table.columns, strict=True)],
+            "meaning": [csv_text(column.meaning) for column in table.columns],
+        }
+    )
+
+
+def _draw_report(table: ReportTable, *, key: str) -> None:
     cells, numbers = number_columns(table.limited(_MAX_TABLE_ROWS))
     same = same_columns(table)
     cells = cells.drop(column.key for column in same)
@@ -448,20 +480,26 @@ def show_report_table(table: ReportTable, *, key: str) -> None:
             if number is None
             else say.number_column(number.label, help=column.meaning, format=number.format)
         )
-    if cells.is_empty():
-        say.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
-    else:
-        st.dataframe(cells, width="stretch", hide_index=True, column_config=columns, key=f"{key} table")
+    _draw_cells(cells, columns, key=key)
     if same:
         first = table.rows[0]
         texts = [f"{each.heading} {format_cell(first[table.columns.index(each)], each.unit)}" for each in same]
         say.caption(f"The same in every row: {', '.join(texts)}.")
-    for note in (*table.notes, *table.reasons()):
-        say.caption(note)
-    if cells.is_empty():
-        return
-    say.download_button(
-        "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
+
+
+def _draw_cells(cells: pl.DataFrame, columns: dict[str, Any], *, key: str) -> None:
+    """Draw a table; a cell that is not known is a dash, and no name is longer than anybody reads on a screen."""
+    import polars as pl
+
+    text = pl.selectors.string()
+    cut = pl.when(text.str.len_bytes() > _MOST_BYTES).then(text.str.slice(0, _MOST_SHOWN) + "…").otherwise(text)
+    st.dataframe(
+        cells.with_columns(cut.name.keep()),
+        width="stretch",
+        hide_index=True,
+        column_config=columns,
+        key=f"{key} table",
+        placeholder="–",
     )
 
 

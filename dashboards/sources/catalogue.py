@@ -136,13 +136,15 @@ def _is_run(folder: Path) -> bool:
 
 def _windows(run: Source, folder: Path) -> Iterator[Source]:
     """Yield one source for each window of a run; what ranks recorded at the same time is one window."""
+    from scope.analysis.doctor.diagnosis import describe_ranks  # loads the analyses, which only a run needs
+
     for number, traces in enumerate(find_windows(folder)):
-        ranks = ", ".join(str(trace.info.rank) for trace in traces)
+        ranks = describe_ranks([trace.info.rank for trace in traces])
         first = min(trace.info.first_step for trace in traces)
         yield Source(
             source_id=_digest("window", f"{folder}\0{traces[0].path}"),
             kind="trace",
-            label=f"{folder.name}: window {number}, from step {first}, rank{'s' if len(traces) > 1 else ''} {ranks}",
+            label=f"{folder.name}: window {number}, from step {first}, {ranks}",
             place=str(folder),
             files=tuple(str(trace.path) for trace in traces),
             run_id=run.source_id,

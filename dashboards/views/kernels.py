@@ -21,6 +21,7 @@ from dashboards.shell import (
 )
 from dashboards.sources.traces import load_traces
 from scope.analysis.roofline import RooflinePoints
+from scope.report.inert import shortened
 from scope.report.page_figures import kernels_figure, roofline_figure, roofline_points
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.roofline import coverage_table, roofline_table
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from scope.analysis.kernels import KernelKey
     from scope.report.results import Results
 
+LONGEST_NAME: Final = 2_000
 GROUPINGS: Final[dict[KernelKey, str]] = {
     "name": "Kernel",
     "kernel_class": "Class",
@@ -72,7 +74,7 @@ def clicked(points: list[Mapping[str, Any]]) -> int | None:
 def draw_point(row: Mapping[str, Any]) -> None:
     """Draw what is known of one kernel with its shapes."""
     with st.container(border=True):
-        say.code(str(row[RooflinePoints.kernel]), language=None, wrap_lines=True)
+        say.code(shortened(str(row[RooflinePoints.kernel]), length=LONGEST_NAME), language=None, wrap_lines=True)
         row_of_figures = st.container(horizontal=True, gap="medium")
         saving = row[RooflinePoints.saving_ns]
         figures = {

@@ -236,7 +236,7 @@ def draw_windows(source: Source) -> None:
     for window in windows[-5:]:
         say.page_link(
             "views/timeline.py",
-            label=window.label,
+            label=window.label.removeprefix(f"{source.label}: "),
             icon=":material/view_timeline:",
             query_params={"source": window.source_id},
         )
@@ -249,7 +249,8 @@ def draw_trace(source: Source) -> None:
     analysis = report.results.analysis
     if any(rank.breakdown is not None for rank in analysis.ranks):
         show_figure(rank_breakdown(rank_bars(analysis)), None, key="where each rank's time went")
-        show_report_table(breakdown_table(analysis), key="breakdown")
+        # Folded, so that what was found stands on the first screen.
+        fold("Table", lambda: show_report_table(breakdown_table(analysis), key="breakdown"), key="breakdown")
     else:
         say.info("The traces hold neither device events nor a host timeline.", icon=":material/inbox:")
     draw_findings(report.findings)

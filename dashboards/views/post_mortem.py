@@ -34,15 +34,17 @@ SHOWN_CALLS = 64
 
 def last_states(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
     """Return what each rank did last, the rank that fell silent first on top."""
+    groups = {call.group for box in boxes.values() for call in box.calls}
     rows = [
         {
             "rank": rank,
             "step": box.step,
             "phase": box.phase,
-            "last sign of life": _clock(box.beat_ns),
-            "ended": "exception" if box.exception else "in order" if box.closed else "no",
-            "last collective": _last_call(box),
+            # Among the first: a phone shows no more than four columns.
+            "last collective": _last_call(box, names_group=len(groups) > 1),
             "not seen to end": sum(not _was_seen_to_end(call, box) for call in box.calls),
+            "ended": "exception" if box.exception else "in order" if box.closed else "no",
+            "last sign of life": _clock(box.beat_ns),
             "beat_ns": box.beat_ns,
         }
         for rank, box in sorted(boxes.items())
@@ -159,12 +161,13 @@ def _calls(box: BlackBoxState) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _last_call(box: BlackBoxState) -> str | None:
+def _last_call(box: BlackBoxState, *, names_group: bool) -> str | None:
     if not box.calls:
         return None
     call = box.calls[-1]
     state = "completed" if _was_seen_to_end(call, box) else "not seen to end"
-    return f"{call.operation} {call.sequence} of group {call.group}, {state}"
+    group = f" of group {call.group}" if names_group else ""
+    return f"{call.operation} {call.sequence}{group}, {state}"
 
 
 def _was_seen_to_end(call: RingCall, box: BlackBoxState) -> bool:

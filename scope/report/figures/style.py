@@ -101,6 +101,7 @@ _LABEL_LENGTH: Final = 60
 _GRID: Final = "rgba(128,128,128,0.25)"
 _HEIGHT: Final = 420
 _MARGIN: Final = 50
+_LINE_HEIGHT: Final = 20
 _LEGEND_DISTANCE: Final = 58
 _TITLE_LENGTH: Final = 46
 """What a phone shows of a title in one line."""
@@ -160,15 +161,16 @@ def build(
         y_title: Title of the y axis, with its unit.
         layout: Further layout; `xaxis` and `yaxis` are merged into the axes made here.
     """
+    broken = _broken(title)
     axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
     rest = {key: value for key, value in layout.items() if key not in {"xaxis", "yaxis"}}
     return Figure(
         {
             "data": [dict(trace) for trace in traces],
             "layout": {
-                "title": {"text": _broken(title), "x": 0, "xanchor": "left", "font": {"size": 15}},
+                "title": {"text": broken, "x": 0, "xanchor": "left", "font": {"size": 15}},
                 "height": _HEIGHT,
-                "margin": margin(),
+                "margin": margin(title=broken),
                 "paper_bgcolor": "rgba(0,0,0,0)",
                 "plot_bgcolor": "rgba(0,0,0,0)",
                 "template": "none",
@@ -182,13 +184,14 @@ def build(
     )
 
 
-def margin(*, left: int = 60) -> dict[str, int]:
+def margin(*, left: int = 60, title: str = "") -> dict[str, int]:
     """Return the room around a plot, in pixels.
 
     Args:
         left: For the names or numbers beside the y axis.
+        title: Its lines as plotly breaks them.
     """
-    return {"l": left, "r": 20, "t": _MARGIN, "b": _MARGIN}
+    return {"l": left, "r": 20, "t": _MARGIN + _LINE_HEIGHT * title.count("<br>"), "b": _MARGIN}
 
 
 def legend_below(height: int) -> dict[str, object]:
