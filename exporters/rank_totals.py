@@ -59,7 +59,7 @@ class RankTotals:
         last: The last step; None before the first, and while there are summaries alone.
         last_end_ns: End of the last step.
         peak: Largest memory of any step.
-        steps: (attempt, step, length) of each line, for goodput; a summary stands with its last step.
+        steps: (attempt, first step, last step, length) of each line, for goodput; first and last differ in a summary.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class RankTotals:
         self.last_end_ns: int | None = None
         self.first_step: int | None = None
         self.peak: dict[str, int] = {}
-        self.steps: list[tuple[int, int, int]] = []
+        self.steps: list[tuple[int, int, int, int]] = []
 
     def add(self, lines: Iterable[StepLine], *, attempt: int | None = None) -> int:
         """Add steps, oldest first.
@@ -112,7 +112,7 @@ class RankTotals:
             if self.first_step is None:
                 self.first_step = first
             if attempt is not None:
-                self.steps.append((attempt, last, length_ns))
+                self.steps.append((attempt, first, last, length_ns))
             self._add_common(line)
         return num_refused
 
@@ -129,13 +129,13 @@ class RankTotals:
         Args:
             first_step: First step of the attempt that runs now; None before it.
         """
-        attempts = sorted({attempt for attempt, _, _ in self.steps})
+        attempts = sorted({attempt for attempt, *_ in self.steps})
         limit = first_step
         kept_ns = 0
         for attempt in reversed(attempts):
-            own = [(step, length_ns) for of, step, length_ns in self.steps if of == attempt]
-            kept_ns += sum(length_ns for step, length_ns in own if limit is None or step < limit)
-            first = min(step for step, _ in own)
+            own = [(first, last, length_ns) for of, first, last, length_ns in self.steps if of == attempt]
+            kept_ns += sum(length_ns for _, last, length_ns in own if limit is None or last < limit)
+            first = min(first for first, _, _ in own)
             limit = first if limit is None else min(limit, first)
         return kept_ns
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import polars as pl
 import pytest
 
 from exporters import training_series as t
 from exporters.jobs import Job, parse_cgroup
 from exporters.rank_totals import MAX_OWN_PHASES, RankTotals
 from exporters.training import LINGER_NS, ThisNode, TrainingCollector
+from scope.analysis.recorded import compute_kept
+from scope.frames import columns
+from scope.frames.schema import RankSteps
 from scope.run import layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.folding import summarize_steps
@@ -25,11 +30,13 @@ from scope.run.schema import (
     RankInfo,
     RunInfo,
     StepRecord,
+    StepSummary,
     Verdict,
 )
 
 if TYPE_CHECKING:
     from exporters.series import SeriesSet
+    from scope.run.schema import StepLine
 
 S = 1_000_000_000
 BEGAN = 1_700_000_000 * S
@@ -343,6 +350,30 @@ def test_lost_steps_of_several_attempts() -> None:
     totals.add([step(number, length_s=1) for number in (2, 3)], attempt=1)
     assert totals.kept_before(3) == 3 * S
     assert totals.kept_before(0) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lost_steps_with_folded_lines_as_the_run_state_has_them(seed: int) -> None:
+    """Attempts that begin anywhere, old steps folded by three: a summary is lost with its last step, at both faces."""
+    numbers = random.Random(seed)
+    firsts = [0, *(numbers.randrange(20) for _ in range(3))]
+    earlier, current = RankTotals(), RankTotals()
+    lines: dict[int, list[StepLine]] = {}
+    for attempt, first in enumerate(firsts):
+        made = [step(number, length_s=1 + numbers.randrange(5)) for number in range(first, first + 12)]
+        lines[attempt] = [*(summarize_steps(made[place : place + 3]) for place in (0, 3)), *made[6:]]
+        (current if attempt == 3 else earlier).add(lines[attempt], attempt=attempt)
+    spans = [
+        (attempt, line.last_step, line.duration_ns)
+        if isinstance(line, StepSummary)
+        else (attempt, line.step, line.end_ns - line.start_ns)
+        for attempt, own in lines.items()
+        for line in own
+    ]
+    kept = sum(ns for attempt, last, ns in spans if all(last < first for first in firsts[attempt + 1 :]))
+    assert earlier.kept_before(current.first_step) + current.duration_ns == kept
+    rows = [row for attempt, own in lines.items() for row in columns.step_rows(own, attempt=attempt, rank=0)]
+    assert compute_kept(pl.DataFrame(rows, schema=RankSteps.schema(), orient="row").lazy()) == {0: kept}
 
 
 @pytest.mark.parametrize(
