@@ -123,6 +123,8 @@ class CallTracker:
             # A thread of C++ has no Python frame.
             frame, kind = None, ENGINE
         shape, flags = shapes.plain, 0
+        if kind == FUNCTIONAL:
+            frame, kind = self.callers.above_modes(frame)
         if kind == API:
             # Hooks say of `send` and `recv`, which block, what they say of `isend` and `irecv`.
             if shapes.may_be_control or asynchronous is None or shape.word < 0:

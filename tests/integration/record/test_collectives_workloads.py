@@ -278,9 +278,17 @@ def facts_of(call: dict[str, Any]) -> Seen:
     return Seen(**{field: call[field] for field in Seen._fields if field != "ranks"}, ranks=tuple(call["ranks"]))
 
 
+def skip_where_own_groups_are_not_seen(ranks: list[dict[str, Any]]) -> None:
+    """Skip a test of groups that torch.distributed does not know, where the route says that it does not see them."""
+    if ranks[0]["attached"] == "hooks":
+        pytest.skip("the hooks of torch 2.14 are attached to the groups of torch.distributed, which is told")
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_calls_are_exactly_those_of_the_workload(ranks: list[dict[str, Any]], name: str) -> None:
     """Every rank saw exactly the calls of the workload: operation, variant, bytes, dtype, ranks, and their number."""
+    if name == "own_group":
+        skip_where_own_groups_are_not_seen(ranks)
     for number, rank in enumerate(ranks):
         seen = [facts_of(call) for call in calls_of(rank, name)]
         expected = EXPECTED[name](number)
@@ -374,6 +382,7 @@ def test_a_new_default_group_is_another_group(ranks: list[dict[str, Any]]) -> No
 
 def test_groups_of_the_programs_own_go_without_a_hang(ranks: list[dict[str, Any]]) -> None:
     """Two buckets were reduced on each of ten groups that torch does not know, and all of them were let go."""
+    skip_where_own_groups_are_not_seen(ranks)
     for rank in ranks:
         calls = [call for call in calls_of(rank, "own_groups_come_and_go") if call["in_bytes"] == 300 * 300 * 4]
         reduced = [call for call in calls if call["operation"] == "all_reduce"]

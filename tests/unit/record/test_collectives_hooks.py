@@ -91,8 +91,10 @@ def test_a_failing_collective_raises_as_before(log: CallLog, recorder: Collectiv
     """An error of the backend reaches the caller unchanged, and its call is not called completed."""
     with pytest.raises(NotImplementedError):
         dist.all_reduce(torch.ones(2, 2).to_mkldnn())
-    (call,) = log.next_step(0).seen
-    assert not call.flags & FLAG_COMPLETED
+    # Without a kernel for such tensors the call never comes to the group, whose hooks torch 2.14 offers.
+    seen = log.next_step(0).seen
+    assert len(seen) == (recorder.route != "hooks")
+    assert not any(call.flags & FLAG_COMPLETED for call in seen)
     assert recorder.guard.reasons == {}
     dist.all_reduce(torch.ones(2))
     assert log.next_step(1).seen[0].flags & FLAG_COMPLETED
