@@ -20,7 +20,15 @@ from scope.trace.events import EXACT_DECODER, FAST_DECODER
 from scope.trace.instants import InexactError
 from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
-from scope.trace.salvage import SEPARATOR, Salvaged, array_end, read_values, salvage, split_list
+from scope.trace.salvage import (
+    SEPARATOR,
+    Salvaged,
+    array_end,
+    read_values,
+    salvage,
+    split_list,
+    without_half_characters,
+)
 from scope.trace.schema import Ops
 from scope.trace.sources import MOST_BLANK_BYTES, UTF8_MARK, WHITE, Source
 
@@ -326,16 +334,22 @@ def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
     """Return the top-level keys beside the events, those that can be read."""
     known: dict[str, Any] = {}
     for text in (head.strip(WHITE) + b'"":0}', b'{"":0' + tail.strip(WHITE)):
-        for candidate in (text, text + b"}", text.decode("utf-8", errors="replace").encode()):
-            try:
-                known.update(msgspec.json.decode(candidate, strict=False))
-            except DECODE_ERRORS:
-                continue
-            break
-        else:
-            known.update(_single_keys(text))
+        known.update(_decoded_object(text))
     known.pop("", None)
     return known
+
+
+def _decoded_object(text: bytes) -> dict[str, Any]:
+    for end in (b"", b"}"):
+        try:
+            return msgspec.json.decode(text + end, strict=False)
+        except DECODE_ERRORS:
+            continue
+    mended = without_half_characters(text.decode("utf-8", errors="replace").encode())
+    try:
+        return msgspec.json.decode(mended, strict=False)
+    except DECODE_ERRORS:
+        return _single_keys(mended)
 
 
 _NEEDED_KEYS: Final = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name")
@@ -344,7 +358,7 @@ _NEEDED_KEYS: Final = ("distributedInfo", "deviceProperties", "baseTimeNanosecon
 def _single_keys(text: bytes) -> dict[str, Any]:
     """Read the needed keys one by one from metadata that does not decode as a whole."""
     known: dict[str, Any] = {}
-    lenient = text.decode("utf-8", errors="replace")
+    lenient = text.decode()
     decoder = json.JSONDecoder(strict=False)
     for key in _NEEDED_KEYS:
         match = re.search(rf'"{key}"\s*:\s*', lenient)

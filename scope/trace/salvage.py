@@ -26,6 +26,12 @@ _EVENT_START: Final = re.compile(rb'\{\s*"(?:ph"\s*:|cat"\s*:|name"\s*:\s*"(?:pr
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _STRAY_BACKSLASH: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+_LONE_SURROGATE: Final = re.compile(
+    rb"(\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|\\u[0-9a-fA-F]{4}",
+    re.DOTALL,
+)
+"""Half a character, as is left where a name was cut by its length."""
 _NOT_A_NUMBER: Final = re.compile(
     rb"(?<=[:,\[])(\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]*\))?(?=\s*[,}\]])", re.IGNORECASE
 )
@@ -129,7 +135,10 @@ def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *,
     try:
         found.events.append(_exact_decoder.decode(piece))
     except DECODE_ERRORS as error:
-        if index == len(starts) - 1 and _read_before_the_end(text, starts[index], error, found):
+        is_last_piece = index == len(starts) - 1
+        if is_last_piece and _read_before_the_end(text, starts[index], error, found):
+            return 1
+        if is_last_piece and _mend_before_the_end(piece, found):
             return 1
         if _is_unfinished(piece, error):
             joined = _read_joined(text, bounds, index, is_last=is_last, found=found)
@@ -201,6 +210,18 @@ def _read_before_the_end(text: bytes, start: int, error: Exception, found: Salva
     return True
 
 
+def _mend_before_the_end(piece: bytes, found: Salvaged) -> bool:
+    """Mend the last event of the list, so that neither it nor what stands behind the list is lost."""
+    for candidate in _candidates(piece):
+        try:
+            _exact_decoder.decode(candidate)
+        except DECODE_ERRORS as error:
+            if _read_before_the_end(candidate, 0, error, found):
+                found.repaired += 1
+                return True
+    return False
+
+
 def _repair(piece: bytes, found: Salvaged) -> None:
     """Mend one piece; where events ran into each other, each for itself."""
     event = _mended(piece)
@@ -245,10 +266,7 @@ def _end_of_object(part: bytes) -> int | None:
 
 def _mended(piece: bytes) -> Any:
     """Return the event of a piece after mending it, or None."""
-    if len(piece) > _LONGEST_REPAIR_BYTES:
-        return None
-    text = _cleaned(piece)
-    for candidate in (text, _QUOTED_NAME.sub(_escape_quotes, text)):
+    for candidate in _candidates(piece):
         try:
             return _exact_decoder.decode(candidate)
         except msgspec.ValidationError:
@@ -260,12 +278,26 @@ def _mended(piece: bytes) -> Any:
     return None
 
 
+def _candidates(piece: bytes) -> tuple[bytes, ...]:
+    """Return the texts that a piece may have been meant to be, the likeliest first."""
+    if len(piece) > _LONGEST_REPAIR_BYTES:
+        return ()
+    text = _cleaned(piece)
+    return text, _QUOTED_NAME.sub(_escape_quotes, text)
+
+
 def _cleaned(piece: bytes) -> bytes:
-    """Replace what JSON forbids: bad UTF-8, control characters, stray backslashes, `nan` and `inf`."""
+    """Replace what JSON forbids: bad UTF-8, control characters, stray backslashes, half characters, `nan` and `inf`."""
     text = piece.decode("utf-8", errors="replace").encode()
     text = _CONTROL.sub(b" ", text)
     text = _STRAY_BACKSLASH.sub(lambda match: match[1] or b"\\\\", text)
+    text = without_half_characters(text)
     return _NOT_A_NUMBER.sub(rb"\1null", text)
+
+
+def without_half_characters(text: bytes) -> bytes:
+    """Return JSON in which each lone half of a surrogate pair is a replacement character."""
+    return _LONE_SURROGATE.sub(lambda match: match[1] or rb"\ufffd", text)
 
 
 def _escape_quotes(match: re.Match[bytes]) -> bytes:
