@@ -140,6 +140,10 @@ class ExporterServer(ThreadingHTTPServer):
         """Give a request its thread; when all are taken, that of a client that idles, or refuse it."""
         if not self._slots.acquire(blocking=False) and not self._take_from_slowest():
             self._requests.pop(request, None)
+            if self.config.tls is not None:
+                # Inside TLS, which has not begun, nothing can be said.
+                self.shutdown_request(request)
+                return
             try:
                 request.sendall(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
             except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from exporters import gate
 from exporters.gate import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class World:
@@ -37,9 +38,19 @@ class World:
         self.gate.admit(server, address)
         return client
 
-    def look(self) -> None:
+    def connect_over_tcp(self, address: str) -> socket.socket:
+        """Let a connection of TCP wait; return the client's end."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            server, _ = listener.accept()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.clients.append(client)
+        self.gate.admit(server, address)
+        return client
+
+    def look(self, *, wait_s: float = 0) -> None:
         """Look at every connection that has something to say."""
-        for key, _ in self.gate.selector.select(0):
+        for key, _ in self.gate.selector.select(wait_s):
             self.gate.look(key.fileobj)
 
     def close(self) -> None:
@@ -133,14 +144,49 @@ def test_who_waits_too_long_is_closed(world: World) -> None:
     assert not is_closed(young)
 
 
-def test_inside_tls_the_first_byte_lets_through() -> None:
-    """Nothing of the handshake is taken away."""
-    world = World(is_encrypted=True)
-    client = world.connect("a")
-    world.look()
-    assert world.passed == []
-    client.sendall(b"\x16\x03")
-    world.look()
-    assert world.passed == [("a", b"")]
-    assert world.let_in[0].recv(2) == b"\x16\x03"
-    world.close()
+HELLO = b"\x16\x03\x01\x00\x04" + b"four"
+
+
+@pytest.fixture
+def encrypted() -> Iterator[World]:
+    """A gate for TLS, with connections of TCP: the kernel waits for whole messages on these alone."""
+    made = World(is_encrypted=True)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("cuts", [(8,), (3, 8), range(1, 9)])
+def test_a_whole_hello_lets_through(encrypted: World, cuts: Sequence[int]) -> None:
+    """Before that no piece of it does, nor wakes the server again and again; nothing of it is taken away."""
+    client = encrypted.connect_over_tcp("a")
+    for begin, end in pairwise((0, *cuts)):
+        client.sendall(HELLO[begin:end])
+        # The length of the message is learnt from its head; then the kernel waits for the rest.
+        encrypted.look(wait_s=0.05)
+        encrypted.look()
+        assert encrypted.gate.selector.select(0) == []
+    assert encrypted.passed == []
+    client.sendall(HELLO[-1:])
+    encrypted.look(wait_s=10)
+    assert [received for _, received in encrypted.passed] == [b""]
+    assert encrypted.let_in[0].recv(100) == HELLO
+
+
+@pytest.mark.parametrize("said", [b"G", b"\x16\x03\x01\xff\xff"])
+def test_what_is_no_hello_is_let_through_to_fail(encrypted: World, said: bytes) -> None:
+    """A request without TLS, or a message longer than any is: the handshake says what is wrong."""
+    client = encrypted.connect_over_tcp("a")
+    client.sendall(said + b" /metrics HTTP/1.0\r\n")
+    encrypted.look(wait_s=10)
+    assert len(encrypted.passed) == 1
+
+
+@pytest.mark.parametrize("said", [b"", HELLO[:3], HELLO[:7]])
+def test_a_client_that_goes_within_its_hello(encrypted: World, said: bytes) -> None:
+    """It is let through, to be closed; nobody waits for what never comes."""
+    client = encrypted.connect_over_tcp("a")
+    client.sendall(said)
+    client.shutdown(socket.SHUT_WR)
+    for _ in range(3):
+        encrypted.look(wait_s=0.2)
+    assert len(encrypted.passed) == 1
