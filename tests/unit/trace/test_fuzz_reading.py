@@ -1,15 +1,19 @@
 """Mutated traces: nothing but errors of Scope, no hang, and every loss counted.
 
-`make fuzz N=1000000` runs as many mutations as it is told; a normal run takes 2,000.
+`make fuzz N=1000000` runs as many mutations as it is told, from the seed on where the last run ended
+(`bench/fuzz_reading.py`); a normal run takes the first 2,000 of the made trace, and 250 of real ones cut small.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
 import re
 import time
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,10 +23,23 @@ from scope.trace import load_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 NUM_MUTATIONS: Final = int(os.environ.get("SCOPE_FUZZ_MUTATIONS", "2000"))
+FIRST_SEED: Final = int(os.environ.get("SCOPE_FUZZ_FIRST_SEED", "0"))
 NUM_PARTS: Final = 8
+MADE_BY_REAL: Final = 8
+"""Mutations of the made trace by those of real ones, which take longer."""
+SAMPLES: Final = Path(__file__).parents[3] / "sample_traces"
+REAL_TRACES: Final = (
+    "gloo-2-ranks-healthy/rank0",
+    "hta/a100_alexnet",
+    "hta/mi250_minitoy",
+    "hta/cpu_only_rank34of300",
+    "tracelens/mi300_torch_compile_triton",
+    "tracelens/h100_bert_small",
+)
+MOST_OF_A_KIND: Final = 30
+"""Records of one phase and category that a real trace is cut down to."""
 MOST_SECONDS: Final = 20.0
 TOKENS: Final = (
     *b'"\\{}[],:0\0\xff',
@@ -89,6 +106,19 @@ def document() -> bytes:
     return json.dumps({**top, "baseTimeNanoseconds": 1_767_189_312_000_000_000, "traceEvents": records()}).encode()
 
 
+def cut_down(path: Path) -> bytes:
+    """Return a real trace with its first records of each kind alone, laid out as the profiler does."""
+    trace = json.loads(gzip.decompress(path.read_bytes()), strict=False)
+    seen: Counter[tuple[Any, Any]] = Counter()
+    kept: list[Any] = []
+    for record in trace["traceEvents"]:
+        kind = record.get("ph"), record.get("cat")
+        seen[kind] += 1
+        if seen[kind] <= MOST_OF_A_KIND:
+            kept.append(record)
+    return json.dumps({**trace, "traceEvents": kept}, indent=2).encode()
+
+
 def mutated(text: bytes, rng: random.Random) -> bytes:
     """Return the text after one to thirty random edits."""
     data = bytearray(text)
@@ -143,7 +173,18 @@ def read(tmp_path: Path) -> Callable[[bytes], Any]:
 def test_mutations(read: Callable[[bytes], Any], part: int) -> None:
     """A mutated trace is read or refused with an error of Scope that names it."""
     text = document()
-    for number in range(part, NUM_MUTATIONS, NUM_PARTS):
+    for number in range(FIRST_SEED + part, FIRST_SEED + NUM_MUTATIONS, NUM_PARTS):
+        read(mutated(text, random.Random(number)))
+
+
+@pytest.mark.parametrize("name", REAL_TRACES)
+def test_mutations_of_real_traces(read: Callable[[bytes], Any], name: str, request: pytest.FixtureRequest) -> None:
+    """A mutated trace of a real job is read or refused likewise."""
+    folder = SAMPLES if (SAMPLES / f"{name}.json.gz").exists() else request.getfixturevalue("shared_traces")
+    text = cut_down(folder / f"{name}.json.gz")
+    assert read(text) is not None
+    last = (FIRST_SEED + NUM_MUTATIONS) // MADE_BY_REAL
+    for number in range(FIRST_SEED // MADE_BY_REAL + REAL_TRACES.index(name), last, len(REAL_TRACES)):
         read(mutated(text, random.Random(number)))
 
 
