@@ -125,7 +125,10 @@ def test_a_request_in_pieces(serve: Serve) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(b"GET /met")
     assert b"200" in ask(server, b"GET /metrics HTTP/1.0\r\n\r\n")[:15]
-    assert server._gate._guests == {}  # pyright: ignore[reportPrivateUsage]
+    deadline = time.monotonic() + 10
+    while server._gate._guests:  # pyright: ignore[reportPrivateUsage]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_no_thread_is_left(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
