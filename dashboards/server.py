@@ -1,4 +1,4 @@
-"""`python -m dashboards.server`: Streamlit's server, which reads the run that is shown first before anybody looks."""
+"""`python -m dashboards.server`: Streamlit's server, which reads what is shown first before anybody looks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def warm_up() -> None:
     from dashboards.sources.catalogue import find_sources
     from dashboards.sources.choice import choose_source
     from dashboards.sources.runs import open_live
+    from dashboards.sources.traces import start_reading
     from scope.report import figures, page_figures
 
     del findings, figures, page_figures
@@ -27,6 +28,8 @@ def warm_up() -> None:
         first = choose_source(found) if found else None
         if first is not None and first.kind == "run":
             open_live(first.place, refresh_s=settings.refresh_s).refresh()
+        elif first is not None and first.kind == "trace":
+            start_reading(first)
 
 
 def main() -> None:

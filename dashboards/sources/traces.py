@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import streamlit as st
 
+from dashboards import say
 from dashboards.sources.catalogue import TRACE_SUFFIXES
 from scope.errors import InputError
 from scope.report.build import Choices, compute_results
 from scope.report.findings import find_all
+from scope.report.standing import count
 from scope.run.reader import read_rank_info, read_run_info
 from scope.trace import load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dashboards.sources.catalogue import Source
     from scope.report.findings import Finding
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from scope.trace.model import Job
 
 _MAX_KEPT: Final = 4
+_PATIENCE_S: Final = 0.2
+Fingerprint: TypeAlias = tuple[tuple[str, int, int], ...]
+"""Path, size and time of writing of each file."""
 SYNTHETIC_MARK: Final = "SYNTHETIC"
 """A file of this name in a folder of traces says that they were made, not recorded."""
 
@@ -71,7 +78,15 @@ def load_job(source: Source) -> TraceJob:
     Raises:
         ScopeError: As for `load_traces`.
     """
-    return _load(_fingerprint(files_of(source)), synthetic=_is_synthetic(source))
+    fingerprint = _fingerprint(files_of(source))
+    try:
+        job = _reading(fingerprint).job()
+    except Exception:
+        # The next visitor tries again.
+        _reading.clear(fingerprint)
+        raise
+    modified_ns = max((modified for _, _, modified in fingerprint), default=0)
+    return TraceJob(job=job, modified_ns=modified_ns, synthetic=_is_synthetic(source))
 
 
 def _nodes_of(source: Source) -> tuple[tuple[int, str], ...]:
@@ -111,24 +126,76 @@ def _is_synthetic(source: Source) -> bool:
     return (Path(source.place) / SYNTHETIC_MARK).is_file()
 
 
-def _fingerprint(files: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
+def _fingerprint(files: Sequence[Path]) -> Fingerprint:
     status = [(str(each), each.stat()) for each in files]
     return tuple((name, each.st_size, each.st_mtime_ns) for name, each in status)
 
 
-@st.cache_resource(max_entries=_MAX_KEPT, show_spinner="Reading traces …")
-def _load(fingerprint: tuple[tuple[str, int, int], ...], *, synthetic: bool) -> TraceJob:
-    return TraceJob(
-        job=load([name for name, _, _ in fingerprint]),
-        modified_ns=max((modified for _, _, modified in fingerprint), default=0),
-        synthetic=synthetic,
-    )
+class Reading:
+    """Traces that are being read in a thread, once for all visitors; what a visitor does meanwhile breaks nothing off.
+
+    Args:
+        files: The traces of one job.
+        read: Reads them, and tells after each file.
+    """
+
+    def __init__(self, files: Sequence[str], *, read: Callable[..., Job] = load) -> None:
+        self._files = files
+        self._read = read
+        self._began = time.monotonic()
+        self._num_read = 0
+        self._result: Job | Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="scope-read-traces", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._read(self._files, progress=self._note)
+        except Exception as error:  # noqa: BLE001 - it is raised where the job is asked for
+            self._result = error
+
+    def _note(self, num_read: int, num_files: int, path: str) -> None:
+        del num_files, path
+        self._num_read = num_read
+
+    def job(self) -> Job:
+        """Return the traces once they are read; until then the page says how far that has come.
+
+        Raises:
+            ScopeError: A file cannot be read, or two claim one rank.
+        """
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive():
+            place = st.empty()
+            while self._thread.is_alive():
+                passed_s, num_files = time.monotonic() - self._began, len(self._files)
+                with place:
+                    words = f"Reading traces: {self._num_read} of {count(num_files, 'file')}, {passed_s:.0f} s"
+                    say.progress(self._num_read / num_files, words)
+                self._thread.join(_PATIENCE_S)
+            place.empty()
+        if isinstance(self._result, Exception):
+            raise self._result
+        assert self._result is not None
+        return self._result
+
+
+def start_reading(source: Source) -> Reading:
+    """Begin to read the traces of a source, if nobody has; a reading is kept until the files change.
+
+    Raises:
+        ScopeError: They are gone.
+    """
+    return _reading(_fingerprint(files_of(source)))
+
+
+@st.cache_resource(max_entries=_MAX_KEPT, show_spinner=False)
+def _reading(fingerprint: Fingerprint) -> Reading:
+    return Reading([name for name, _, _ in fingerprint])
 
 
 @st.cache_resource(max_entries=_MAX_KEPT, show_spinner="Analysing traces …")
-def _analyze(
-    fingerprint: tuple[tuple[str, int, int], ...], *, nodes: tuple[tuple[int, str], ...], _read: TraceJob
-) -> TraceReport:
+def _analyze(fingerprint: Fingerprint, *, nodes: tuple[tuple[int, str], ...], _read: TraceJob) -> TraceReport:
     del fingerprint
     results = compute_results(_read.job, Choices(nodes=dict(nodes) or None))
     return TraceReport(
