@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from contextlib import contextmanager
@@ -88,8 +87,6 @@ def load_results(
         path_step: Number of the step whose critical path is wanted; None for that of median length.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
-    # One report makes no garbage worth collecting, while looking for it costs a twentieth of the time.
-    gc.disable()
     require("polars", extra="trace")
     job = load_job(options)
     from scope.report.build import compute_results

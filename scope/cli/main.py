@@ -26,7 +26,7 @@ _SYSTEM_ERROR: Final = 74
 """What `sysexits.h` calls an error of input or output, such as a full disk."""
 _COLLECT_AFTER: Final = 50_000
 """Objects made and kept after which Python looks for garbage. What a command imports is none, and at Python's own 700
-it would be looked through a hundred times: a fortieth of what `scope analyze` takes."""
+it would be looked through a hundred times."""
 
 
 @click.group(cls=LazyGroup, name="scope", context_settings={"help_option_names": ["-h", "--help"]})
