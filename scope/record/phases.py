@@ -154,13 +154,11 @@ class PhaseClock:
 
     def _spend(self, now: int) -> None:
         name = self._stack[-1][0]
-        on_change = self.on_change
-        if on_change is not None:
-            on_change(name)
+        if self.on_change is not None:
+            self.on_change(name)
         length = now - self._changed_ns
         if length > 0:
-            spent = self._spent
-            spent[name] = spent.get(name, 0) + length
+            self._spent[name] = self._spent.get(name, 0) + length
         self._changed_ns = now
         self.num_changes += 1
 
