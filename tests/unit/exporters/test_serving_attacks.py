@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+import exporters.server
 from exporters.gate import MAX_WAITING
 from exporters.options import parse_options
 from exporters.server import RateLimiter, accepts_gzip, is_allowed
@@ -301,3 +303,34 @@ def test_no_connections_make_no_sense(number: str) -> None:
     """A limit that nobody passes is refused."""
     with pytest.raises(UsageError, match="--max-connections"):
         parse_options(["--max-connections", number])
+
+
+def make_hello() -> bytes:
+    """Return the first message of a client of TLS."""
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="node")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+@pytest.mark.system("openssl")
+def test_no_plain_word_is_said_on_a_port_of_tls(
+    serve: Serve, make_certificate: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one client that stalls within its handshake has the only place, the next is closed without an answer."""
+    make_certificate(tmp_path, "node")
+    (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: node.pem, key_file: node.key}\n")
+    # However slow this machine is, the first client does not count as one that only holds a place.
+    monkeypatch.setattr(exporters.server, "IDLE_LIMIT_S", 600)
+    server = serve(load_web_config(tmp_path / "web.yml"), max_connections=1)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as first:
+        first.sendall(make_hello())
+        # The server's own part of the handshake: it has the place now.
+        assert first.recv(1) == b"\x16"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as second:
+            second.sendall(make_hello())
+            try:
+                assert second.recv(100) == b""
+            except ConnectionResetError:
+                return
