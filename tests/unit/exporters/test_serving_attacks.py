@@ -13,6 +13,7 @@ import pytest
 import exporters.server
 from exporters.gate import MAX_WAITING
 from exporters.options import parse_options
+from exporters.render import OPENMETRICS, TEXT, choose_format
 from exporters.server import RateLimiter, accepts_gzip, is_allowed
 from exporters.web_config import Authenticator, WebConfig, load_web_config
 from scope.errors import ConfigError, UsageError
@@ -218,6 +219,31 @@ def test_a_client_that_never_reads(serve: Serve, monkeypatch: pytest.MonkeyPatch
 def test_accept_encoding(header: str, expected: bool) -> None:
     """Only who takes gzip gets it."""
     assert accepts_gzip(header) is expected
+
+
+@pytest.mark.parametrize(
+    ("header", "content_type"),
+    [
+        # What Prometheus 2 and 3 send.
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            OPENMETRICS,
+        ),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+            "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            OPENMETRICS,
+        ),
+        ("application/openmetrics-text;q=0", TEXT),
+        ("text/plain, application/openmetrics-text;q=0.9", TEXT),
+        ("*/*", TEXT),
+        ("", TEXT),
+    ],
+)
+def test_the_format_is_the_one_that_is_wanted(header: str, content_type: str) -> None:
+    """OpenMetrics for who wants it as much as plain text or more."""
+    assert choose_format(header) == content_type
 
 
 def test_the_rate_limit_is_a_bucket() -> None:
