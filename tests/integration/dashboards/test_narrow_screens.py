@@ -9,14 +9,14 @@ import pytest
 from dashboards.sources.catalogue import find_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from conftest import Visitor
+    from playwright.sync_api import ViewportSize
 
 pytestmark = pytest.mark.system("chromium")
 
-PHONE, SCREEN = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 PAGES_OF_RUN = ("overview", "steps", "ranks", "memory", "collectives", "links")
 PAGES_OF_TRACE = ("overview", "steps", "ranks", "collectives", "kernels", "timeline")
 # What of a figure reaches beyond it, and which of its texts lie over another; a pixel of either is nothing.
@@ -44,11 +44,10 @@ FAULTS = """() => {
 
 
 @pytest.fixture
-def phone(visitor: Visitor) -> Iterator[Visitor]:
+def phone(visitor: Visitor) -> Visitor:
     """A tab as narrow as a phone."""
     visitor.page.set_viewport_size(PHONE)
-    yield visitor
-    visitor.page.set_viewport_size(SCREEN)
+    return visitor
 
 
 @pytest.mark.parametrize("kind", ["run", "trace"])
