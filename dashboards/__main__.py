@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from dashboards.settings import LOOPBACK, Settings, check_exposure, check_tls, write_environment
+from dashboards.settings import LOOPBACK, Settings, check_exposure, check_tls, is_loopback, write_environment
 from dashboards.sources.catalogue import find_sources
 from dashboards.users import read_users
 from scope.errors import InputError, ScopeError
@@ -57,6 +57,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def spell_place(address: str, port: int) -> str:
+    """Return address and port as a browser takes them: IPv6 in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def choose_port(address: str, port: int) -> int:
     """Return the port to listen on, a free one for 0.
 
@@ -70,7 +75,7 @@ def choose_port(address: str, port: int) -> int:
             probe.bind(place)
             return int(probe.getsockname()[1])
     except OSError as error:
-        message = f"cannot listen on {address}:{port} ({error.strerror}); --port 0 takes a free port"
+        message = f"cannot listen on {spell_place(address, port)} ({error.strerror}); --port 0 takes a free port"
         raise InputError(message) from error
 
 
@@ -93,7 +98,7 @@ def streamlit_command(options: argparse.Namespace) -> list[str]:
         # A full collection after every refresh would cost more than all else of a live page.
         "runner.postScriptGC": "false",
     }
-    allowed_hosts = LOOPBACK if options.address in LOOPBACK else ()
+    allowed_hosts = sorted({*LOOPBACK, options.address}) if is_loopback(options.address) else []
     if options.tls_cert:
         flags |= {"server.sslCertFile": options.tls_cert, "server.sslKeyFile": options.tls_key}
     return [
@@ -123,7 +128,7 @@ def start(arguments: list[str]) -> None:
     options.port = choose_port(options.address, options.port)
     settings = Settings(places=tuple(options.places), users=users, refresh_s=options.refresh)
     scheme = "https" if options.tls_cert else "http"
-    print(f"Dashboard: {scheme}://{options.address}:{options.port}", flush=True)
+    print(f"Dashboard: {scheme}://{spell_place(options.address, options.port)}", flush=True)
     os.execve(sys.executable, streamlit_command(options), write_environment(settings))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     refresh_s: float = 2.0
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether an address reaches this machine alone: `localhost`, 127.0.0.0/8 or `::1`."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
 def check_exposure(address: str, *, allow_remote: bool, users: dict[str, str]) -> None:
     """Refuse to serve beyond this machine by accident or without a password.
 
@@ -41,7 +50,7 @@ def check_exposure(address: str, *, allow_remote: bool, users: dict[str, str]) -
     Raises:
         UsageError: The address is not loopback and one of the two is missing.
     """
-    if address in LOOPBACK:
+    if is_loopback(address):
         return
     if not allow_remote:
         message = f"{address} can be reached from other machines: add --allow-remote if that is meant"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HASH = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(rounds=4)).decode()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost"])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "127.255.255.254", "::1", "localhost"])
 def test_loopback_needs_no_password(address: str) -> None:
     """This machine alone may look without more."""
     check_exposure(address, allow_remote=False, users={})
@@ -34,6 +34,13 @@ def test_other_machines_need_consent_and_a_password(allow_remote: bool, users: d
     """Beyond loopback both are demanded, and the message names the one that is missing."""
     with pytest.raises(UsageError, match=missing):
         check_exposure("0.0.0.0", allow_remote=allow_remote, users=users)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "128.0.0.1", "127.evil.example", "localhost.evil.example", ""])
+def test_what_only_looks_like_loopback_is_not(address: str) -> None:
+    """Neither all addresses of the machine, nor a name that begins like one of its own, nor none at all."""
+    with pytest.raises(UsageError, match="--allow-remote"):
+        check_exposure(address, allow_remote=False, users={})
 
 
 def test_consent_and_a_password_open_it() -> None:
@@ -143,6 +150,9 @@ def test_only_names_of_this_machine_reach_a_dashboard_without_sign_in() -> None:
     """On loopback a foreign name that resolves here is refused; elsewhere users sign in."""
     local = streamlit_command(parse_arguments([]))
     assert {"--server.allowedHosts=127.0.0.1", "--server.allowedHosts=localhost"} <= set(local)
+    other = streamlit_command(parse_arguments(["--address", "127.0.0.2"]))
+    assert "--server.allowedHosts=127.0.0.2" in other
+    assert "--server.allowedHosts=*" not in other
     remote = streamlit_command(parse_arguments(["--address", "0.0.0.0"]))
     assert not [each for each in remote if each.startswith("--server.allowedHosts")]
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from dashboards.__main__ import choose_port, parse_arguments
+from dashboards.__main__ import choose_port, parse_arguments, spell_place
 from scope.errors import InputError
 
 
@@ -18,3 +18,9 @@ def test_a_port_is_chosen_or_refused() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1:{port} "):
             choose_port("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(("address", "spelled"), [("127.0.0.2", "127.0.0.2:80"), ("::1", "[::1]:80")])
+def test_a_place_is_spelled_as_a_browser_takes_it(address: str, spelled: str) -> None:
+    """The colons of IPv6 stand in brackets."""
+    assert spell_place(address, 80) == spelled
