@@ -12,7 +12,8 @@ import streamlit as st
 from dashboards import say
 from dashboards.alerts.expressions import express_mfu
 from dashboards.findings import draw_alerts
-from dashboards.shell import on_each_answer, show_figure
+from dashboards.plots import show_figure
+from dashboards.shell import on_each_answer
 from dashboards.sources.prometheus import Prometheus, to_samples
 from dashboards.words import metric, say_dead_exporters
 from scope.report.figures import Samples, parts_by_time, samples_over_time

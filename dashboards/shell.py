@@ -1,16 +1,15 @@
-"""What every page has in common: who may see it, which source it shows, how old that is, and how plots are shown."""
+"""What every page has in common: who may see it, which source it shows, and how old that is."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import streamlit as st
 
 from dashboards import say
-from dashboards.numbers import number_columns, readable_columns
 from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
 from dashboards.sources.choice import choose_like, choose_source
@@ -18,28 +17,14 @@ from dashboards.sources.runs import open_live
 from dashboards.state import SOURCE, PageState, read_state, write_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
-from scope.report.inert import csv_text
-from scope.report.rows import to_csv
 from scope.report.standing import standing_words
-from scope.report.table import Absent, format_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import polars as pl
-    from plotly.graph_objects import Figure
+    from collections.abc import Callable, Sequence
 
     from dashboards.sources.runs import LiveRun
     from dashboards.sources.traces import TraceJob
-    from scope.report.table import ReportColumn, ReportTable
 
-_MAX_TABLE_ROWS: Final = 5_000
-_MOST_SHOWN: Final = 500
-_MOST_BYTES: Final = 4 * _MOST_SHOWN
-_MANY_COLUMNS: Final = 6
-_FEW_COLUMNS: Final = 3
-_LONG_NAME: Final = 30
-_NAME_WIDTH: Final = 230
 _PATIENCE_S: Final = 0.2
 _SHORTEST_SCRAPE_S: Final = 5.0
 """Looking at a server more often than it looks at its exporters shows nothing new."""
@@ -49,7 +34,6 @@ _KIND_WORDS: Final[dict[SourceKind, str]] = {
     "prometheus": "Prometheus server",
 }
 _STATE: Final = "scope_state"
-_PLOT_CONFIG: Final = {"displaylogo": False, "responsive": True}
 _SIGNED_IN: Final = "scope_signed_in"
 _SHOWN: Final = "scope_shown_source"
 _STYLE: Final = """<style>
@@ -210,6 +194,11 @@ def _current_state() -> PageState:
     return remembered_state() if from_address == PageState() else from_address
 
 
+def shown_source_id() -> str | None:
+    """Return which source the page shows."""
+    return st.session_state.get(_SHOWN)
+
+
 def choose_other(source: Source, state: PageState, label: str) -> tuple[Source | None, PageState]:
     """Let the visitor choose a second source of the same kind, and return it."""
     # The list may be some seconds old, and one that was deleted since is nothing to begin a comparison with.
@@ -325,220 +314,6 @@ def load_run(source: Source) -> LiveRun:
 def say_error(error: ScopeError) -> None:
     """Show what is wrong in one sentence; its text may hold names from files."""
     say.error(str(error), icon=":material/broken_image:")
-
-
-def show_figure(figure: Figure, table: pl.DataFrame | None, *, key: str) -> None:
-    """Show a figure and, folded below it, the table of its values to read and download.
-
-    Args:
-        figure: A figure of `scope.report.figures`, whose names are inert already.
-        table: The values; its text is made inert here. None where the table stands elsewhere on the page.
-        key: Name of the plot on the page and of the download; keeps zoom and selection while the page is refreshed.
-    """
-    st.plotly_chart(_with_memory(figure, key), width="stretch", key=key, config=_PLOT_CONFIG)
-    if table is not None:
-        _fold(table, key)
-
-
-def choose_points(figure: Figure, table: pl.DataFrame | None, *, key: str) -> list[Mapping[str, Any]]:
-    """Show a figure whose marks can be clicked, and return those that are chosen now, as plotly describes them.
-
-    Args:
-        figure: As in `show_figure`.
-        table: As in `show_figure`.
-        key: As in `show_figure`.
-    """
-    chosen: Any = st.plotly_chart(
-        _with_memory(figure, key),
-        width="stretch",
-        key=key,
-        config=_PLOT_CONFIG,
-        on_select="rerun",
-        selection_mode="points",
-    )
-    if table is not None:
-        _fold(table, key)
-    return list(chosen["selection"]["points"]) if chosen else []
-
-
-def is_new_choice(name: str, value: int | None) -> bool:
-    """Return whether something was clicked since the last drawing; a click that merely stays chosen is not new."""
-    before = st.session_state.get(f"scope choice: {name}")
-    st.session_state[f"scope choice: {name}"] = value
-    return value is not None and value != before
-
-
-def choose_span(figure: Figure, *, key: str, on_box: Callable[[float, float], None]) -> None:
-    """Show a figure in which a box can be drawn.
-
-    Args:
-        figure: The figure.
-        key: Name on the page.
-        on_box: Called with the extent of a box along the x axis, before the page is drawn again.
-    """
-    figure.update_layout(dragmode="select", selectdirection="h")
-
-    def tell() -> None:
-        boxes = st.session_state[key]["selection"]["box"]
-        if boxes:
-            edges = [float(each) for each in boxes[0]["x"]]
-            on_box(min(edges), max(edges))
-
-    st.plotly_chart(
-        _with_memory(figure, key),
-        width="stretch",
-        key=key,
-        config=_PLOT_CONFIG,
-        on_select=tell,
-        selection_mode="box",
-    )
-
-
-def _with_memory(figure: Figure, key: str) -> Figure:
-    """Let the browser keep zoom and hidden lines while the same source is drawn again."""
-    return figure.update_layout(uirevision=f"{st.session_state.get(_SHOWN)} {key}")
-
-
-def _fold(table: pl.DataFrame, key: str) -> None:
-    fold("Table", lambda: show_table(table, key=key), key=key)
-
-
-def fold(label: str, draw: Callable[[], None], *, key: str) -> None:
-    """Offer something to unfold; it is drawn, and sent to the browser, only while it is open.
-
-    Args:
-        label: Fixed words.
-        draw: Draws what is inside.
-        key: Name on the page; keeps it open while the page is refreshed.
-    """
-    place = say.expander(label, key=f"{key} fold", on_change="rerun")
-    if place.open:
-        with place:
-            draw()
-
-
-def show_table(table: pl.DataFrame, *, key: str) -> None:
-    """Show the first rows of a table in readable units, and offer all of them, in the units of their names, as CSV."""
-    readable = readable_columns(_inert(table.head(_MAX_TABLE_ROWS)))
-    columns = {
-        name: say.number_column(column.label, format=column.format) if column.format else say.column(column.label)
-        for name, column in readable.columns.items()
-    }
-    _draw_cells(readable.cells, columns, key=key)
-    if readable.unknown:
-        say.caption(f"Not known here: {', '.join(readable.unknown)}.")
-    if table.height > _MAX_TABLE_ROWS:
-        say.caption(f"The first {_MAX_TABLE_ROWS:,} of {table.height:,} rows; the download has all.")
-    say.download_button(
-        "Download CSV",
-        lambda: csv_of(table),
-        file_name=f"{key}.csv".replace(" ", "-"),
-        key=f"{key} download",
-        mime="text/csv",
-    )
-
-
-def show_report_table(table: ReportTable, *, key: str) -> None:
-    """Show a table of a report: the meaning of each column is its help, notes and reasons stand below."""
-    if not table.rows:
-        say.info("Nothing of this kind is in the trace.", icon=":material/inbox:")
-    elif len(table.rows) == 1 and len(table.columns) > _MANY_COLUMNS:
-        _draw_cells(upright(table), {}, key=key)
-    else:
-        _draw_report(table, key=key)
-    for note in (*table.notes, *table.reasons()):
-        say.caption(note)
-    if table.rows:
-        say.download_button(
-            "Download CSV", lambda: to_csv(table), file_name=f"{table.name}.csv", key=f"{key} download", mime="text/csv"
-        )
-
-
-def upright(table: ReportTable) -> pl.DataFrame:
-    """Return the one row of a table that is wider than a screen as a column, with what each figure means."""
-    import polars as pl
-
-    (row,) = table.rows
-    return pl.DataFrame(
-        {
-            "figure": [csv_text(column.heading) for column in table.columns],
-            "value": [csv_text(format_cell(cell, each.unit)) for cell, each in zip(row, table.columns, strict=True)],
-            "meaning": [csv_text(column.meaning) for column in table.columns],
-        }
-    )
-
-
-def _draw_report(table: ReportTable, *, key: str) -> None:
-    cells, numbers = number_columns(table.limited(_MAX_TABLE_ROWS))
-    same = same_columns(table)
-    cells = cells.drop(column.key for column in same)
-    columns: dict[str, Any] = {}
-    for column in table.columns:
-        number = numbers.get(column.key)
-        columns[column.key] = (
-            say.text_column(column.heading, help=column.meaning, width=_width(cells, column.key))
-            if number is None
-            else say.number_column(number.label, help=column.meaning, format=number.format)
-        )
-    _draw_cells(cells, columns, key=key)
-    if same:
-        first = table.rows[0]
-        texts = [f"{each.heading} {format_cell(first[table.columns.index(each)], each.unit)}" for each in same]
-        say.caption(f"The same in every row: {', '.join(texts)}.")
-
-
-def _draw_cells(cells: pl.DataFrame, columns: dict[str, Any], *, key: str) -> None:
-    """Draw a table; a cell that is not known is a dash, and no name is longer than anybody reads on a screen."""
-    import polars as pl
-
-    text = pl.selectors.string()
-    cut = pl.when(text.str.len_bytes() > _MOST_BYTES).then(text.str.slice(0, _MOST_SHOWN) + "…").otherwise(text)
-    st.dataframe(
-        cells.with_columns(cut.name.keep()),
-        width="stretch",
-        hide_index=True,
-        column_config=columns,
-        key=f"{key} table",
-        placeholder="–",
-    )
-
-
-def same_columns(table: ReportTable) -> list[ReportColumn]:
-    """Return the columns that a wide table says in a sentence, since all its rows hold one value there.
-
-    The first column and those of cells that are not known stay, as do all columns of a table that a screen can show.
-    """
-    if len(table.columns) <= _MANY_COLUMNS or len(table.rows) < 2:
-        return []
-    return [
-        column
-        for place, column in enumerate(table.columns)
-        if place and len({row[place] for row in table.rows}) == 1 and not isinstance(table.rows[0][place], Absent)
-    ]
-
-
-def _width(cells: pl.DataFrame, key: str) -> int | None:
-    """Return the pixels that a column of long names may take beside several others; None for what it needs."""
-    if key not in cells.columns or cells.width <= _FEW_COLUMNS:
-        return None
-    longest = cells[key].str.len_chars().max()
-    return _NAME_WIDTH if isinstance(longest, int) and longest > _LONG_NAME else None
-
-
-def csv_of(table: pl.DataFrame) -> str:
-    """Return a table as CSV in which no cell and no heading, which a server's label may be, begins a formula."""
-    return _inert(table).rename(csv_text).write_csv()
-
-
-def _inert(table: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
-    texts = pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum()
-    lists = pl.selectors.list()
-    return table.with_columns(
-        texts.cast(pl.String).map_elements(csv_text, return_dtype=pl.String),
-        lists.map_elements(lambda values: str(values.to_list()), return_dtype=pl.String),
-    )
 
 
 def _say_empty(kinds: Sequence[SourceKind]) -> None:

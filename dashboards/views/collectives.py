@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dashboards import say
-from dashboards.shell import (
-    fold,
-    load_run,
-    on_each_refresh,
-    open_page,
-    say_age,
-    say_traces,
-    show_figure,
-    show_report_table,
-)
+from dashboards.plots import show_figure
+from dashboards.shell import load_run, on_each_refresh, open_page, say_age, say_traces
 from dashboards.sources.traces import load_traces
+from dashboards.tables import fold, show_report_table
 from scope.analysis.recorded import CollectiveSummary
 from scope.report.figures import CollectiveBubble, collective_bandwidth, parts_by_time, wait_and_transfer
 from scope.report.page_figures import bandwidth_figure, lateness_figure, wait_bars

@@ -9,19 +9,10 @@ import polars as pl
 import streamlit as st
 
 from dashboards import say
-from dashboards.shell import (
-    choose_other,
-    keep_state,
-    load_run,
-    open_page,
-    remembered_state,
-    say_synthetic,
-    say_traces,
-    show_figure,
-    show_report_table,
-    show_table,
-)
+from dashboards.plots import show_figure
+from dashboards.shell import choose_other, keep_state, load_run, open_page, remembered_state, say_synthetic, say_traces
 from dashboards.sources.traces import load_traces
+from dashboards.tables import show_report_table, show_table
 from scope.analysis.comparison import compare_jobs
 from scope.analysis.recorded import PhaseChanges, compare_phases
 from scope.frames.schema import RankSteps

@@ -9,17 +9,10 @@ import polars as pl
 import streamlit as st
 
 from dashboards import say
-from dashboards.shell import (
-    choose_points,
-    fold,
-    keep_state,
-    open_page,
-    say_traces,
-    show_figure,
-    show_report_table,
-    show_table,
-)
+from dashboards.plots import choose_points, show_figure
+from dashboards.shell import keep_state, open_page, say_traces
 from dashboards.sources.traces import load_traces
+from dashboards.tables import fold, show_report_table, show_table
 from scope.analysis.roofline import RooflinePoints
 from scope.report.inert import shortened
 from scope.report.page_figures import kernels_figure, roofline_figure, roofline_points

@@ -9,16 +9,10 @@ import polars as pl
 
 from dashboards import say
 from dashboards.links import ERRORS, KINDS, ask_each_nvlink, ask_use, peak_use
-from dashboards.shell import (
-    load_run,
-    on_each_answer,
-    on_each_refresh,
-    open_page,
-    say_age,
-    show_figure,
-    show_table,
-)
+from dashboards.plots import show_figure
+from dashboards.shell import load_run, on_each_answer, on_each_refresh, open_page, say_age
 from dashboards.sources.prometheus import Prometheus, labels_table
+from dashboards.tables import show_table
 from dashboards.words import say_dead_exporters
 from scope.analysis.recorded import AxisTraffic
 from scope.report.figures import Samples, heat_map, link_use_over_time, parts_by_bytes

@@ -9,18 +9,10 @@ import polars as pl
 import streamlit as st
 
 from dashboards import say
-from dashboards.shell import (
-    keep_state,
-    load_run,
-    on_each_refresh,
-    open_page,
-    say_age,
-    say_traces,
-    show_figure,
-    show_report_table,
-    show_table,
-)
+from dashboards.plots import show_figure
+from dashboards.shell import keep_state, load_run, on_each_refresh, open_page, say_age, say_traces
 from dashboards.sources.traces import load_traces
+from dashboards.tables import show_report_table, show_table
 from dashboards.words import metric
 from scope.frames.schema import PhaseMemory, Ranks, RankSteps
 from scope.report.figures import Samples, memory_over_time

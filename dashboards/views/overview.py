@@ -18,20 +18,11 @@ from dashboards.findings import (
     draw_slow_ranks,
     draw_verdicts,
 )
+from dashboards.plots import show_figure
 from dashboards.server_overview import draw_server
-from dashboards.shell import (
-    fold,
-    load_run,
-    on_each_refresh,
-    open_page,
-    say_age,
-    say_traces,
-    show_figure,
-    show_report_table,
-    show_table,
-    sources,
-)
+from dashboards.shell import load_run, on_each_refresh, open_page, say_age, say_traces, sources
 from dashboards.sources.traces import load_traces
+from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import metric, say_problems
 from scope.analysis.recorded import RunSummary, StepSummary, compute_waste
 from scope.frames.schema import Ranks, RankSteps
@@ -117,6 +108,10 @@ def draw_speed(summary: RunSummary) -> None:
     metric(row, "Tokens/s", speed.tokens_per_s, speed.absent.get("tokens_per_s"), "{:,.0f}".format)
     metric(row, "MFU", speed.mfu_ratio, speed.absent.get("mfu_ratio"), format_ratio)
     metric(row, "Goodput", summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
+    if summary.num_lost_steps:
+        why = "Steps of earlier attempts that a later one makes again. Their time is not in the goodput."
+        with row:
+            say.metric("Steps lost to restarts", f"{summary.num_lost_steps:,}", help=why, width="content")
 
 
 def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:

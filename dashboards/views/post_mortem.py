@@ -9,15 +9,8 @@ import polars as pl
 
 from dashboards import say
 from dashboards.findings import draw_failure, draw_verdicts
-from dashboards.shell import (
-    fold,
-    load_run,
-    on_each_refresh,
-    open_page,
-    say_age,
-    show_report_table,
-    show_table,
-)
+from dashboards.shell import load_run, on_each_refresh, open_page, say_age
+from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import say_problems
 from scope.analysis.recorded import GroupProgress, compute_group_progress, find_missed_calls
 from scope.frames.schema import Events

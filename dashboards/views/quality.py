@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from dashboards import say
-from dashboards.shell import (
-    load_run,
-    on_each_refresh,
-    open_page,
-    say_age,
-    say_error,
-    say_traces,
-    show_report_table,
-    show_table,
-)
+from dashboards.shell import load_run, on_each_refresh, open_page, say_age, say_error, say_traces
 from dashboards.sources.prometheus import Prometheus, labels_table
 from dashboards.sources.traces import load_traces
+from dashboards.tables import show_report_table, show_table
 from dashboards.words import say_problems
 from scope.errors import ScopeError
 from scope.frames.schema import Events, Ranks, RankSteps

@@ -8,18 +8,10 @@ import polars as pl
 
 from dashboards import say
 from dashboards.findings import draw_slow_ranks
-from dashboards.shell import (
-    fold,
-    load_run,
-    on_each_refresh,
-    open_page,
-    say_age,
-    say_traces,
-    show_figure,
-    show_report_table,
-    show_table,
-)
+from dashboards.plots import show_figure
+from dashboards.shell import load_run, on_each_refresh, open_page, say_age, say_traces
 from dashboards.sources.traces import load_traces
+from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import say_problems
 from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded import RankExcess, mesh_axes, summarize_excess_by_group

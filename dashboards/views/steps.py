@@ -9,22 +9,10 @@ import polars as pl
 import streamlit as st
 
 from dashboards import say
-from dashboards.shell import (
-    choose_points,
-    fold,
-    is_new_choice,
-    keep_state,
-    load_run,
-    on_each_refresh,
-    open_page,
-    remembered_state,
-    say_age,
-    say_traces,
-    show_figure,
-    show_report_table,
-    show_table,
-)
+from dashboards.plots import choose_points, is_new_choice, show_figure
+from dashboards.shell import keep_state, load_run, on_each_refresh, open_page, remembered_state, say_age, say_traces
 from dashboards.sources.traces import load_traces
+from dashboards.tables import fold, show_report_table, show_table
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.report.figures import StackedTimes, phase_breakdown, rank_breakdown, step_breakdown
 from scope.report.page_figures import rank_step_bars, step_bars

@@ -11,9 +11,11 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.perfetto import window_json
-from dashboards.shell import choose_span, fold, keep_state, open_page, remembered_state, say_traces, show_table
+from dashboards.plots import choose_span
+from dashboards.shell import keep_state, open_page, remembered_state, say_traces
 from dashboards.sources.traces import TraceJob, load_job
 from dashboards.spans import spans_of
+from dashboards.tables import fold, show_table
 from scope.report.figures import TimelineSpans, timeline
 from scope.report.figures.style import time_scale
 from scope.units import NS_PER_US, format_duration

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards import findings, shell
+from dashboards import findings, plots, shell
 from dashboards.check import problems_of
 from dashboards.settings import VARIABLE
 from scope.errors import RunError
@@ -49,7 +49,7 @@ def test_a_page_that_breaks_is_named(
     def break_down(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(shell, "show_figure", break_down)
+    monkeypatch.setattr(plots, "show_figure", break_down)
     problems = list(problems_of(run_folder, steps=STEPS, ranks=RANKS))
     for page in ("overview", "ranks", "memory"):
         assert any(f"the page {page} {words}" in problem and "on purpose" in problem for problem in problems), problems

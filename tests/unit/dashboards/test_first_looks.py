@@ -6,9 +6,9 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from dashboards.shell import same_columns
 from dashboards.sources.catalogue import find_sources
 from dashboards.sources.choice import choose_like
+from dashboards.tables import same_columns
 from scope.report.table import Absent, ReportColumn, ReportTable
 
 if TYPE_CHECKING:

@@ -18,7 +18,10 @@ from scope.run.naming import short_hash
 from scope.run.schema import SCHEMA_VERSION, RankInfo, RunInfo, StepRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from streamlit.testing.v1 import AppTest
 
 S = 1_000_000_000
 
@@ -76,3 +79,15 @@ def test_one_goodput_everywhere(tmp_path: Path, ended_s: int | None, until_s: in
     assert live.summary().goodput_ratio == pytest.approx(6 / until_s, rel=0.02)
     first_line = render_run(state).splitlines()[0]
     assert ("finished at" if ended_s else "NO STEP for 16 s") in first_line
+
+
+def test_the_overview_counts_the_steps_that_a_restart_took(
+    tmp_path: Path, run_folder: Path, open_app: Callable[..., AppTest]
+) -> None:
+    """The second attempt makes steps 2 and 3 again; where nothing was lost, nobody reads of it."""
+    folder = write_run(tmp_path / "job", began_ns=time.time_ns() - 40 * S, ended_s=30)
+    figures = {metric.label: metric.value for metric in open_app("overview", folder).metric}
+    assert figures["Steps lost to restarts"] == "2"
+    # Of four steps that were kept rank 1 spent 1.5 s in each: 6 of 30 s.
+    assert figures["Goodput"] == "20.0 %"
+    assert "Steps lost to restarts" not in {metric.label for metric in open_app("overview", run_folder).metric}

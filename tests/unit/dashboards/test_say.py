@@ -18,7 +18,7 @@ from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 
 from dashboards import say
-from dashboards.shell import csv_of
+from dashboards.tables import csv_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

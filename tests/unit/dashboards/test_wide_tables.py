@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from dashboards.shell import upright
+from dashboards.tables import upright
 from scope.report.table import Absent, ReportColumn, ReportTable
 
 if TYPE_CHECKING:
