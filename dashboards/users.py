@@ -23,6 +23,8 @@ _HASH: Final = re.compile(r"\$2[aby]\$\d{2}\$[./A-Za-z0-9]{53}")
 _MAX_FILE_BYTES: Final = 1 << 20
 _MAX_CLIENTS: Final = 4_096
 """Clients whose failures are remembered; the one that asked the longest ago is forgotten first."""
+_SHORTEST_WAIT_S: Final = 0.5
+_MAX_DOUBLINGS: Final = 6
 _LONGEST_WAIT_S: Final = 30.0
 _UNKNOWN_USER_HASH: Final = bcrypt.hashpw(b"no password matches this", bcrypt.gensalt(rounds=10)).decode()
 
@@ -93,7 +95,7 @@ class Gate:
                 return False
             # Shut before the password is looked at, so that many questions at once are no more than one.
             known.num_failures += 1
-            known.closed_until = self.clock() + min(2.0**known.num_failures / 4, _LONGEST_WAIT_S)
+            known.closed_until = self.clock() + _wait_after_s(known.num_failures)
             if len(self._clients) > _MAX_CLIENTS:
                 self._clients.popitem(last=False)
         matches = bcrypt.checkpw(password.encode()[:72], self.users.get(name, _UNKNOWN_USER_HASH).encode())
@@ -108,6 +110,11 @@ class Gate:
         with self._lock:
             known = self._clients.get(_network_of(client))
             return max(0.0, known.closed_until - self.clock()) if known else 0.0
+
+
+def _wait_after_s(num_failures: int) -> float:
+    """Return twice the wait of the failure before, up to the longest, whatever the number of failures."""
+    return min(_SHORTEST_WAIT_S * 2 ** min(num_failures - 1, _MAX_DOUBLINGS), _LONGEST_WAIT_S)
 
 
 def _network_of(client: str | None) -> str:

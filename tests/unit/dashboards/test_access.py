@@ -98,6 +98,37 @@ def test_a_gate_slows_down_guessing() -> None:
     assert gate.admits("ann", "correct horse")
 
 
+@pytest.mark.parametrize("addresses", [("192.0.2.1",), ("192.0.2.1", "192.0.2.2")])
+def test_fifty_guesses_without_a_pause_are_one_a_client(addresses: tuple[str, ...]) -> None:
+    """In two seconds each client gets three looks at a password, and one that has not guessed gets in at once."""
+    now = [0.0]
+    gate = Gate({"ann": HASH}, clock=lambda: now[0])
+    looks = dict.fromkeys(addresses, 0)
+    for _ in range(50):
+        for client in addresses:
+            looks[client] += gate.wait_s(client) == 0
+            assert not gate.admits("ann", "wrong", client=client)
+        now[0] += 0.04
+    # At 0 s, after half a second, and after one more second; the next look would be two seconds later.
+    assert set(looks.values()) == {3}
+    assert not gate.admits("ann", "correct horse", client=addresses[0])
+    assert gate.admits("ann", "correct horse", client="192.0.2.9")
+
+
+def test_days_of_guessing_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 1,100 failures the wait is still half a minute, and whoever knows the password gets in after it."""
+    now = [0.0]
+    gate = Gate({"ann": HASH}, clock=lambda: now[0])
+    with monkeypatch.context() as patched:
+        # Each real look takes a millisecond and more.
+        patched.setattr(users.bcrypt, "checkpw", lambda *_: False)
+        for _ in range(1_100):
+            assert not gate.admits("ann", "wrong")
+            assert 0.5 <= gate.wait_s() <= 30
+            now[0] += gate.wait_s()
+    assert gate.admits("ann", "correct horse")
+
+
 def test_who_guesses_shuts_out_itself_alone() -> None:
     """After a wrong password from one address another one still gets in, and one IPv6 network is one guesser."""
     gate = Gate({"ann": HASH}, clock=lambda: 0.0)

@@ -6,6 +6,7 @@ import json
 import re
 import socketserver
 import threading
+import tracemalloc
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ GARBAGE = {
     "a number for a text": one([NOW, 1]),
     "labels that are no texts": result([{"metric": {"a": [1]}, "value": [NOW, "1"]}]),
     "no UTF-8": http(b'{"status":"\xff","data":\xff}'),
+    "a page of HTML": http("<!DOCTYPE html><html><body>Sign in</body></html>"),
     "an error with a bad body": b"HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\nx",
     "a redirect": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
 }
@@ -101,10 +103,39 @@ def test_every_question_to_garbage_is_one_clear_error(case: str) -> None:
                 ask()
 
 
+def test_a_redirect_leads_to_nobody_else() -> None:
+    """The server that an answer names is not asked, whichever kind of redirect it is."""
+    asked: list[str] = []
+
+    def other(path: str) -> bytes:
+        asked.append(path)
+        return one([NOW, "1"])
+
+    with serving(other) as elsewhere:
+        for status in ("301 Moved", "302 Found", "303 See Other", "307 Moved", "308 Moved"):
+            head = f"HTTP/1.1 {status}\r\nLocation: {elsewhere}/api/v1/query\r\nContent-Length: 0\r\n\r\n".encode()
+            with serving(lambda _, head=head: head) as address, pytest.raises(ScopeError, match=re.escape(address)):
+                Prometheus(address=address).query("up")
+    assert asked == []
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 104857600\r\n", "", "Content-Length: 5\r\n"])
+def test_an_answer_without_end_takes_no_memory(head: str) -> None:
+    """Of 100 MB at most 64 MiB and one piece are taken, whatever length was promised."""
+    body = f"HTTP/1.1 200 OK\r\n{head}\r\n".encode() + b" " * (100 << 20)
+    tracemalloc.start()
+    try:
+        with serving(lambda _: body) as address, pytest.raises(ScopeError, match=re.escape(address)):
+            Prometheus(address=address).query("up")
+        assert tracemalloc.get_traced_memory()[1] < 80 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_say_what_garbage_is(open_app: Callable[..., AppTest], page: str) -> None:
     """No page fails, and each shows the error."""
-    for case in ("a bad status line", "deep nesting", "texts and null", "no value", "a redirect"):
+    for case in ("a bad status line", "deep nesting", "texts and null", "no value", "a redirect", "a page of HTML"):
         with serving(lambda _, case=case: GARBAGE[case]) as address:
             app = open_app(page, address)
         assert not app.exception, case
