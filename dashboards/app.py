@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from dashboards.shell import is_signed_in, require_sign_in, say_error
+from dashboards.shell import is_signed_in, require_sign_in, say_error, write_address
 from scope.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def main() -> None:
     except ScopeError as error:
         # A run or trace that was deleted or broke while it is shown; the list in the sidebar leads on.
         say_error(error)
+    write_address()
 
 
 main()

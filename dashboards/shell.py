@@ -14,7 +14,7 @@ from dashboards.settings import Settings, read_environment
 from dashboards.sources.catalogue import Source, SourceKind, SourceList, by_id
 from dashboards.sources.choice import choose_like, choose_source
 from dashboards.sources.runs import open_live
-from dashboards.state import SOURCE, PageState, read_state, write_state
+from dashboards.state import SOURCE, PageState, read_state, spell_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
 from scope.report.standing import standing_words
@@ -136,7 +136,7 @@ def open_page(title: str, question: str, kinds: Sequence[SourceKind]) -> tuple[S
         # Ranks, steps and windows of another source mean nothing here.
         state = PageState(source_id=source.source_id)
     state = replace(state, source_id=source.source_id)
-    keep_state(state)
+    remember(state)
     st.session_state[_SHOWN] = source.source_id
     return source, state
 
@@ -175,11 +175,19 @@ def _say_what_is_shown_instead(shown: Source, kinds: Sequence[SourceKind]) -> No
 def keep_state(state: PageState) -> None:
     """Write the state into the address and remember it for the page that is opened next."""
     remember(state)
-    write_state(st.query_params, state)
+    write_address()
+
+
+def write_address() -> None:
+    """Make the address spell what was remembered, all at once: each change is one more step back in the browser."""
+    parameters = st.query_params.to_dict()
+    spelled = spell_state(parameters, remembered_state())
+    if spelled != parameters:
+        st.query_params.from_dict(spelled)
 
 
 def remember(state: PageState) -> None:
-    """Keep the state for the next drawing; unlike writing the address, this cannot be broken off."""
+    """Keep the state; the address spells it once the page is drawn. Unlike writing that, this cannot be broken off."""
     st.session_state[_STATE] = state
 
 
@@ -211,7 +219,7 @@ def choose_other(source: Source, state: PageState, label: str) -> tuple[Source |
             label, range(len(others)), index=others.index(chosen), format_func=lambda place: others[place].label
         )
     state = replace(state, other_id=others[index].source_id)
-    keep_state(state)
+    remember(state)
     return others[index], state
 
 

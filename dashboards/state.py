@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping
 
 _SOURCE_ID: Final = re.compile(r"[0-9a-f]{12}")
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
@@ -76,8 +76,13 @@ def read_state(parameters: Mapping[str, str]) -> PageState:
     )
 
 
-def write_state(parameters: MutableMapping[str, str], state: PageState) -> None:
-    """Make the address spell `state`; parameters at their default are removed so that links stay short."""
+def spell_state(parameters: Mapping[str, str], state: PageState) -> dict[str, str]:
+    """Return parameters of an address that spell `state`, without its defaults, so that links stay short.
+
+    Args:
+        parameters: Those of the address now; what is no state stays.
+        state: The state.
+    """
     values = {
         SOURCE: state.source_id,
         OTHER: state.other_id,
@@ -89,12 +94,8 @@ def write_state(parameters: MutableMapping[str, str], state: PageState) -> None:
         START_US: state.start_us,
         END_US: state.end_us,
     }
-    for name, value in values.items():
-        if value is None:
-            if name in parameters:
-                del parameters[name]
-        elif parameters.get(name) != str(value):
-            parameters[name] = str(value)
+    others = {name: value for name, value in parameters.items() if name not in values}
+    return others | {name: str(value) for name, value in values.items() if value is not None}
 
 
 def _source_id(text: str | None) -> str | None:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.plots import show_figure
-from dashboards.shell import choose_other, keep_state, load_run, open_page, remembered_state, say_synthetic, say_traces
+from dashboards.shell import choose_other, load_run, open_page, remember, remembered_state, say_synthetic, say_traces
 from dashboards.sources.traces import load_traces
 from dashboards.tables import show_report_table, show_table
 from scope.analysis.comparison import compare_jobs
@@ -53,7 +53,7 @@ def draw_runs(run: LiveRun, source: Source, state: PageState) -> None:
     if other is None:
         say.info("There is only one run here: start the dashboard on a folder of runs to compare two.")
         return
-    keep_state(replace(remembered_state(), step=None))
+    remember(replace(remembered_state(), step=None))
     base = load_run(other)
     draw(base.of_attempt, run.of_attempt, (other.label, source.label))
 
@@ -66,7 +66,7 @@ def draw_ranges(run: LiveRun, state: PageState) -> None:
         return
     cut = state.step if state.step is not None and 0 < state.step <= last else (last + 1) // 2
     step = say.slider("From step", 1, last, cut) if last > 1 else 1
-    keep_state(replace(state, step=step, other_id=None))
+    remember(replace(state, step=step, other_id=None))
     number = pl.col(RankSteps.step)
     names = (f"steps before {step}", f"steps from {step} on")
     draw(run.of_attempt.filter(number < step), run.of_attempt.filter(number >= step), names)

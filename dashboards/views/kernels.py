@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.plots import choose_points, show_figure
-from dashboards.shell import keep_state, open_page, say_traces
+from dashboards.shell import open_page, remember, say_traces
 from dashboards.sources.traces import load_traces
 from dashboards.tables import fold, show_report_table, show_table
 from scope.analysis.roofline import RooflinePoints
@@ -45,7 +45,7 @@ def draw_roofline(results: Results, state: PageState) -> None:
     place = clicked(points)
     place = state.selection if place is None else place
     if place is not None and place < placed.height:
-        keep_state(replace(state, selection=place))
+        remember(replace(state, selection=place))
         draw_point(placed.row(place, named=True))
     elif not placed.is_empty():
         say.caption(

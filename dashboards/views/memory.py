@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.plots import show_figure
-from dashboards.shell import keep_state, load_run, on_each_refresh, open_page, say_age, say_traces
+from dashboards.shell import load_run, on_each_refresh, open_page, remember, say_age, say_traces
 from dashboards.sources.traces import load_traces
 from dashboards.tables import show_report_table, show_table
 from dashboards.words import metric
@@ -119,7 +119,7 @@ def choose_rank(run: LiveRun, state: PageState) -> int | None:
     index = ranks.index(state.ranks[0]) if state.ranks and state.ranks[0] in ranks else 0
     with st.sidebar:
         rank = say.selectbox("Rank", ranks, index=index)
-    keep_state(replace(state, ranks=(rank,)))
+    remember(replace(state, ranks=(rank,)))
     return rank
 
 

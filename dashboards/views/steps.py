@@ -10,7 +10,16 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.plots import choose_points, is_new_choice, show_figure
-from dashboards.shell import keep_state, load_run, on_each_refresh, open_page, remembered_state, say_age, say_traces
+from dashboards.shell import (
+    keep_state,
+    load_run,
+    on_each_refresh,
+    open_page,
+    remember,
+    remembered_state,
+    say_age,
+    say_traces,
+)
 from dashboards.sources.traces import load_traces
 from dashboards.tables import fold, show_report_table, show_table
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
@@ -128,7 +137,7 @@ def choose(run: LiveRun, state: PageState) -> PageState:
         first_step = say.number_input("From step", 0, last, _within(state.first_step, last), placeholder="the last 200")
         last_step = say.number_input("To step", 0, last, _within(state.last_step, last), placeholder="the last")
     state = replace(state, ranks=() if rank is None else (rank,), first_step=first_step, last_step=last_step)
-    keep_state(state)
+    remember(state)
     return state
 
 
@@ -156,7 +165,7 @@ def draw_trace(source: Source, state: PageState) -> None:
     step = clicked(points, numbers, bars.num_merged)
     if step is None:
         step = state.step if state.step in numbers else numbers[0]
-    keep_state(replace(state, step=step))
+    remember(replace(state, step=step))
     say.subheader(f"Step {step} on every rank")
     title = f"Where step {step} went on every rank"
     show_figure(rank_breakdown(rank_step_bars(analysis, step), title=title), None, key="one step of the traces")

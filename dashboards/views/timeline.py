@@ -12,7 +12,7 @@ import streamlit as st
 from dashboards import say
 from dashboards.perfetto import window_json
 from dashboards.plots import choose_span
-from dashboards.shell import keep_state, open_page, remembered_state, say_traces
+from dashboards.shell import keep_state, open_page, remember, remembered_state, say_traces
 from dashboards.sources.traces import TraceJob, load_job
 from dashboards.spans import spans_of
 from dashboards.tables import fold, show_table
@@ -41,7 +41,7 @@ def choose_ranks(job: Job, state: PageState) -> list[RankTrace]:
     with st.sidebar:
         chosen = say.multiselect("Ranks", places, default=default, format_func=lambda place: job.ranks[place].label)
     ranks = [job.ranks[place] for place in chosen]
-    keep_state(replace(state, ranks=tuple(rank.rank for rank in ranks if rank.rank is not None)))
+    remember(replace(state, ranks=tuple(rank.rank for rank in ranks if rank.rank is not None)))
     return ranks
 
 

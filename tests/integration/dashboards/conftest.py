@@ -208,6 +208,16 @@ def visitor(window: BrowserContext) -> Iterator[Visitor]:
     tab.close()
 
 
+@pytest.fixture
+def visitors(browser: Browser) -> Iterator[tuple[Visitor, Visitor]]:
+    """Two people, each with a browser window that shares nothing with the other's."""
+    windows = [browser.new_context(viewport={"width": 1280, "height": 900}) for _ in range(2)]
+    first, second = (Visitor(window.new_page()) for window in windows)
+    yield first, second
+    for window in windows:
+        window.close()
+
+
 @pytest.fixture(scope="session")
 def pages() -> dict[str, str]:
     """Titles of the pages by their addresses."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.state import PageState, read_state, write_state
+from dashboards.state import PageState, read_state, spell_state
 
 STATES = st.builds(
     PageState,
@@ -26,16 +26,14 @@ STATES = st.builds(
 def test_what_is_written_is_read_again(state: PageState) -> None:
     """A link gives the view that it was made from."""
     parameters = {"step": "7", "source": "stale", "unrelated": "kept"}
-    write_state(parameters, state)
-    assert read_state(parameters) == state
-    assert parameters["unrelated"] == "kept"
+    spelled = spell_state(parameters, state)
+    assert read_state(spelled) == state
+    assert spelled["unrelated"] == "kept"
 
 
 def test_defaults_leave_the_address_empty() -> None:
     """Nothing chosen, nothing spelled."""
-    parameters = {"ranks": "1,2"}
-    write_state(parameters, PageState())
-    assert parameters == {}
+    assert spell_state({"ranks": "1,2"}, PageState()) == {}
 
 
 @pytest.mark.parametrize(
