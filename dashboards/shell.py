@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dashboards.sources.traces import TraceJob
 
 _PATIENCE_S: Final = 0.2
+_SHOWN_LABELS: Final = 8
 _SHORTEST_SCRAPE_S: Final = 5.0
 """Looking at a server more often than it looks at its exporters shows nothing new."""
 _KIND_WORDS: Final[dict[SourceKind, str]] = {
@@ -243,10 +244,33 @@ def say_age(run: LiveRun) -> None:
 
 
 def say_traces(traces: TraceJob) -> None:
-    """Say how old traces are, and whether they are made up."""
+    """Say how old traces are, whether they are made up, and which of them are not whole."""
     if traces.synthetic:
         say_synthetic()
     say.caption(say.words(":material/history: profiler traces, written at {}", utc(traces.modified_ns)))
+    say_cut_off(traces)
+
+
+def say_cut_off(traces: TraceJob, *, whose: str = "") -> None:
+    """Say which traces break off, so that nobody takes what is shown of them for all.
+
+    Args:
+        traces: The traces.
+        whose: What to say behind each rank, where a page shows the traces of two jobs.
+    """
+    labels = [f"{rank.label}{whose}" for rank in traces.job.ranks if rank.quality.truncated]
+    if not labels:
+        return
+    more = f" and {len(labels) - _SHOWN_LABELS} more" if len(labels) > _SHOWN_LABELS else ""
+    say.warning(
+        say.words(
+            "**Not whole**: the trace of {}{} breaks off. It is still being written, or was cut off. All figures here "
+            "are of what stands before; load the page again once it is written, or record it again.",
+            ", ".join(labels[:_SHOWN_LABELS]),
+            more,
+        ),
+        icon=":material/content_cut:",
+    )
 
 
 def utc(instant_ns: int) -> str:

@@ -10,7 +10,16 @@ import streamlit as st
 
 from dashboards import say
 from dashboards.plots import show_figure
-from dashboards.shell import choose_other, load_run, open_page, remember, remembered_state, say_synthetic, say_traces
+from dashboards.shell import (
+    choose_other,
+    load_run,
+    open_page,
+    remember,
+    remembered_state,
+    say_cut_off,
+    say_synthetic,
+    say_traces,
+)
 from dashboards.sources.traces import load_traces
 from dashboards.tables import show_report_table, show_table
 from scope.analysis.comparison import compare_jobs
@@ -83,6 +92,7 @@ def draw_traces(source: Source, state: PageState) -> None:
     before = load_traces(other)
     if before.synthetic and not after.synthetic:
         say_synthetic()
+    say_cut_off(before, whose=f" in {other.label}")
     say.caption(f"Before: {other.label}. After: {source.label}.")
     comparison = compare_jobs(before.results.job, after.results.job)
     show_report_table(comparison_table(comparison), key="steps of both")
