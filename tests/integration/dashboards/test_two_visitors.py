@@ -69,17 +69,18 @@ def test_two_visitors_of_two_runs_see_their_own(
 
 
 def test_back_leaves_a_page_after_two_presses(visitor: Visitor, address: str, places: list[Path]) -> None:
-    """A page that is opened by its link completes its address once, with the source and the ranks that it shows."""
+    """A page that is opened by its link completes its address once, with all that it shows: source, ranks and step."""
     source = find_sources([str(places[1])])[0]
     visitor.open(f"{address}/kernels?source={source.source_id}", "Kernels")
     before = visitor.page.evaluate("() => history.length")
     go(visitor, "Timeline")
-    visitor.page.wait_for_url("**ranks=*", timeout=DRAWN_MS)
-    assert visitor.page.evaluate("() => history.length") <= before + 2
-    visitor.page.go_back()
-    visitor.page.go_back()
-    visitor.wait_until_drawn("Kernels")
-    assert shown(visitor) == (source.source_id, None)
+    go(visitor, "Steps")
+    visitor.page.wait_for_url("**/steps?*step=*", timeout=DRAWN_MS)
+    assert visitor.page.evaluate("() => history.length") <= before + 4
+    for _ in range(2):
+        visitor.page.go_back()
+    visitor.wait_until_drawn("Timeline")
+    assert shown(visitor)[0] == source.source_id
 
 
 def test_who_guesses_passwords_does_not_sign_others_out(
