@@ -72,11 +72,11 @@ GPU_ALERTS: Final = (
     Alert(
         "ScopeEccUncorrected",
         "scope-gpu",
-        'increase(scope_gpu_ecc_errors_total{type="uncorrected",scope="volatile",location="all"}[10m]) > 0',
+        'floor(increase(scope_gpu_ecc_errors_total{type="uncorrected",scope="volatile",location="all"}[10m])) > 0',
         "0s",
         "critical",
         "Uncorrected ECC error on GPU {{ $labels.gpu }} of {{ $labels.instance }}",
-        "{{ $value | humanize }} uncorrected errors within ten minutes.",
+        "{{ $value | printf `%.0f` }} uncorrected errors within ten minutes.",
         "Memory gave wrong bits that could not be repaired; the application was killed or its results are wrong.",
         "Restart the job from its last checkpoint elsewhere; reset the GPU so that the row is remapped.",
     ),
@@ -185,11 +185,11 @@ LINK_ALERTS: Final = (
     Alert(
         "ScopeNvlinkErrors",
         "scope-links",
-        'increase(scope_nvlink_gpu_errors_total{type=~"replay|recovery|recovery_failed"}[10m]) >= 1',
+        'floor(increase(scope_nvlink_gpu_errors_total{type=~"replay|recovery|recovery_failed"}[10m])) >= 1',
         "0s",
         "warning",
         "NVLink {{ $labels.type }} on GPU {{ $labels.gpu }} of {{ $labels.instance }}",
-        "{{ $value | humanize }} within ten minutes.",
+        "{{ $value | printf `%.0f` }} within ten minutes.",
         "A healthy link has none. Each costs time, and they announce the link's end.",
         "scope_nvlink_errors_total names the link; compare with its far end; plan a reseat.",
     ),
@@ -305,24 +305,25 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeRdmaPortFlaps",
         "scope-network",
-        'increase(scope_rdma_port_events_total{counter="link_downed"}[3h]) > $link_flaps '
+        # Prometheus stretches an increase to the ends of its range: three make 3.007, never less than three.
+        'floor(increase(scope_rdma_port_events_total{counter="link_downed"}[3h])) > $link_flaps '
         "and on (cluster, job, instance, device, port) scope_rdma_port_state",
         "1m",
         "warning",
         "Port {{ $labels.port }} of {{ $labels.device }} of {{ $labels.instance }} flaps",
-        "It went down {{ $value | humanize }} times in three hours.",
+        "It went down {{ $value | printf `%.0f` }} times in three hours.",
         "Each time, NCCL retries or aborts.",
         "Clean or replace the cable; check the transceiver's temperature.",
     ),
     Alert(
         "ScopeRdmaLinkErrors",
         "scope-network",
-        '(increase(scope_rdma_port_events_total{counter="link_error_recovery"}[10m]) > $link_recoveries) or '
-        '(increase(scope_rdma_port_events_total{counter="symbol_error"}[10m]) > $symbol_errors)',
+        '(floor(increase(scope_rdma_port_events_total{counter="link_error_recovery"}[10m])) > $link_recoveries) or '
+        '(floor(increase(scope_rdma_port_events_total{counter="symbol_error"}[10m])) > $symbol_errors)',
         "0s",
         "warning",
         "{{ $labels.counter }} rises on {{ $labels.device }} of {{ $labels.instance }}",
-        "{{ $value | humanize }} within ten minutes.",
+        "{{ $value | printf `%.0f` }} within ten minutes.",
         "The cable or its ends are dirty or failing.",
         "Clean or replace the cable before the port goes down.",
     ),
@@ -439,11 +440,11 @@ NETWORK_ALERTS: Final = (
     Alert(
         "ScopeOomKill",
         "scope-host",
-        "increase(scope_oom_kills_total[10m]) > 0",
+        "floor(increase(scope_oom_kills_total[10m])) > 0",
         "0s",
         "warning",
         "{{ $labels.instance }} killed a process for lack of memory",
-        "{{ $value | humanize }} within ten minutes.",
+        "{{ $value | printf `%.0f` }} within ten minutes.",
         "If it was a rank, the run's post-mortem shows one that ended without a word.",
         "dmesg names the process.",
     ),
