@@ -17,7 +17,7 @@ from scope.analysis.recorded import (
     find_failures,
     find_missed_calls,
     is_nobody_compared,
-    phase_place,
+    say_where,
 )
 from scope.frames.schema import Ranks
 from scope.report.standing import count, missed_words
@@ -114,12 +114,12 @@ def draw_slow_ranks(run: LiveRun, *, stands_still: bool) -> None:
     for row in slow.iter_rows(named=True):
         say.warning(
             say.words(
-                "**Rank {}** works {} a step longer than the median {} ({}), most of it {}.",
+                "**Rank {}** works {} a step longer than the median {} ({}), {}.",
                 row[RankExcess.rank],
                 format_duration(row[RankExcess.excess_ns]),
                 others,
                 format_ratio(row[RankExcess.excess_ratio]),
-                phase_place(row[RankExcess.phase]),
+                say_where(row[RankExcess.phase], most="most of it"),
             ),
             icon=":material/person_alert:",
         )

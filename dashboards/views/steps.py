@@ -67,7 +67,11 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
     numbers = steps[RankSteps.step].to_list()
     bars = bars_of(steps, [str(step) for step in numbers])
     figure = phase_breakdown(bars, title=f"Phases of each step, {whose}")
-    points = choose_points(figure, steps.drop(RankSteps.custom_phases, strict=False), key="phases of steps")
+    points = choose_points(
+        figure,
+        steps.drop(RankSteps.custom_phases, RankSteps.communication_wait_by_phase, strict=False),
+        key="phases of steps",
+    )
     folded = int((steps[RankSteps.num_steps] > 1).sum())
     if folded:
         say.caption(f"{folded} bars stand for older steps that were folded; each shows the mean of its steps.")
@@ -115,7 +119,7 @@ def draw_one(run: LiveRun, step: int) -> None:
         return
     bars = bars_of(of_step, [str(rank) for rank in of_step[RankSteps.rank]])
     figure = phase_breakdown(bars, title=f"Phases of step {step} on every rank", axis="Rank")
-    show_figure(figure, of_step.drop(RankSteps.custom_phases), key="one step")
+    show_figure(figure, of_step.drop(RankSteps.custom_phases, RankSteps.communication_wait_by_phase), key="one step")
     overlays = (RankSteps.communication_wait_ns, RankSteps.gc_ns, RankSteps.disturbed)
     table = of_step.select(RankSteps.rank, RankSteps.duration_ns, *overlays)
     fold("What overlays the phases", lambda: show_table(table, key="overlays of the step"), key="overlays of the step")

@@ -73,6 +73,12 @@ class RankSteps(Table):
     communication_wait_coverage_ratio = Column(
         "communication_wait_coverage_ratio", pl.Float64, "calls whose wait site was seen / calls", nullable=True
     )
+    communication_wait_by_phase = Column(
+        "communication_wait_by_phase",
+        pl.Struct(dict.fromkeys((*PHASES, "custom"), pl.Int64)),
+        "that wait by the phase it was in, as far as that is known",
+        nullable=True,
+    )
     gc_ns = Column("gc_ns", pl.Int64, "garbage collection pauses, an overlay")
     allocated_peak_bytes = Column("allocated_peak_bytes", pl.Int64, "peak of live tensors", nullable=True)
     reserved_peak_bytes = Column("reserved_peak_bytes", pl.Int64, "peak of the allocator", nullable=True)

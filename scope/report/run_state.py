@@ -14,7 +14,7 @@ from scope.analysis.recorded import (
     describe_failures,
     is_nobody_compared,
     peer_sets,
-    phase_place,
+    say_where,
     summarize_collectives,
     summarize_run,
 )
@@ -255,10 +255,9 @@ def _slowest(rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int]) -> Ite
         return
     yield "slowest ranks, waiting not counted"
     for row in slower:
-        reason = f", most of it {phase_place(row['phase'])}" if row["phase"] else ""
         yield (
             f"  rank {row['rank']}: {format_duration(row['busy_ns'])} a step, "
-            f"{format_duration(row['excess_ns'])} more than its peers{reason}"
+            f"{format_duration(row['excess_ns'])} more than its peers, {say_where(row['phase'], most='most of it')}"
         )
 
 

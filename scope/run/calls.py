@@ -22,7 +22,7 @@ from scope.errors import RunError
 from scope.run import layout
 from scope.run.files import read_span
 from scope.run.layout import CALL, CRC, RING, RING_OFFSETS, SEGMENT
-from scope.run.schema import DTYPES, OPERATIONS, VARIANTS, CollectiveTotal
+from scope.run.schema import DTYPES, OPERATIONS, PHASES, VARIANTS, CollectiveTotal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +114,8 @@ class Call(msgspec.Struct, gc=False):
         arrived_ns: When the device reached it (an event on the caller's stream); on CPUs it is `issued_ns`.
         completed_ns: When it completed.
         blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
+        wait_phase: Phase in which the host was blocked, place in `PHASES`; -1 where that is not known, as of waits of a
+            device's stream.
     """
 
     shape: CallShape
@@ -128,6 +130,7 @@ class Call(msgspec.Struct, gc=False):
     arrived_ns: int = 0
     completed_ns: int = 0
     blocked_ns: int = -1
+    wait_phase: int = -1
 
     def pack(self) -> bytes:
         """Return the record of a segment."""
@@ -205,7 +208,7 @@ class StepCalls:
     """
 
     __slots__ = (
-        *("_early", "_early_blocked_ns", "_num_early", "_num_early_known"),
+        *("_early", "_early_blocked_ns", "_early_phases", "_num_early", "_num_early_known"),
         *("keep", "num_left_out", "seen", "step"),
     )
 
@@ -214,6 +217,7 @@ class StepCalls:
         self.keep = True
         self.seen: list[Call] = []
         self._early: dict[_Key, _Total] = {}
+        self._early_phases: dict[int, int] = {}
         self._num_early = self._num_early_known = self._early_blocked_ns = self.num_left_out = 0
 
     @property
@@ -234,6 +238,7 @@ class StepCalls:
         self._num_early += len(early)
         self._num_early_known += len(blocked)
         self._early_blocked_ns += sum(blocked)
+        _add_blocked(early, self._early_phases)
         return early
 
     def num_outstanding(self) -> int:
@@ -248,6 +253,12 @@ class StepCalls:
         blocked = [call.blocked_ns for call in self.seen if call.blocked_ns >= 0]
         num_known = self._num_early_known + len(blocked)
         return (self._early_blocked_ns + sum(blocked) if num_known else None), num_known / num_calls
+
+    def wait_by_phase(self) -> dict[str, int]:
+        """Return the blocked time by the phase it was in, as far as that is known; `custom` for the user's own."""
+        blocked = dict(self._early_phases)
+        _add_blocked(self.seen, blocked)
+        return {PHASES[code] if code < len(PHASES) else "custom": length for code, length in blocked.items()}
 
     def summarize(self) -> tuple[CollectiveTotal, ...]:
         """Return the totals by group, operation, variant and whether it is control traffic."""
@@ -279,6 +290,12 @@ def _add_up(calls: list[Call], totals: dict[_Key, _Total]) -> None:
         if total is None:
             total = totals[key] = _Total()
         total.add(call)
+
+
+def _add_blocked(calls: list[Call], by_phase: dict[int, int]) -> None:
+    for call in calls:
+        if call.blocked_ns > 0 <= call.wait_phase:
+            by_phase[call.wait_phase] = by_phase.get(call.wait_phase, 0) + call.blocked_ns
 
 
 class CallLog:
@@ -388,7 +405,11 @@ class CallLog:
         """Note that the caller was blocked in `[start_ns, end_ns)`, at the end of which the call had completed."""
         # `add_wait` and `complete` in one: every blocking call ends here.
         spent = end_ns - start_ns
-        call.blocked_ns = spent if call.blocked_ns < 0 else call.blocked_ns + spent
+        if call.blocked_ns < 0:
+            call.blocked_ns = spent
+            call.wait_phase = self.phase
+        else:
+            call.blocked_ns += spent
         flags = call.flags
         call.flags = flags | _WAITED
         if flags & _COMPLETED:
@@ -401,7 +422,12 @@ class CallLog:
 
     def add_wait(self, call: Call, blocked_ns: int) -> None:
         """Note host time that the caller was blocked in the call, or waiting for it; several waits add up."""
-        call.blocked_ns = blocked_ns if call.blocked_ns < 0 else call.blocked_ns + blocked_ns
+        if call.blocked_ns < 0:
+            call.blocked_ns = blocked_ns
+            # What a device's stream waited is told later, in whatever phase the host is then.
+            call.wait_phase = -1 if call.flags & layout.FLAG_DEVICE_TIMED else self.phase
+        else:
+            call.blocked_ns += blocked_ns
         call.flags |= layout.FLAG_WAIT_SEEN
 
     def refresh_ring(self) -> None:

@@ -436,6 +436,8 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         phases: Exclusive host time by phase (innermost wins). They sum to `end_ns - start_ns` exactly.
         communication_wait_ns: Overlay: host time blocked at wait sites that were seen.
         communication_wait_coverage_ratio: Calls whose wait site was seen / calls; below 1 the wait is "at least".
+        communication_wait_phases: That wait by the phase it was in, as far as that is known, `custom` for the user's
+            own; absent where there is none. Waits of a device's stream are in no phase of the host.
         gc_ns: Overlay: garbage collection pauses.
         num_gc: Collections of the garbage collector.
         device_ns: Overlay: GPU time by phase from pooled events; absent without a GPU.
@@ -464,6 +466,7 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
     phases: dict[str, Length]
     communication_wait_ns: Length | None = None
     communication_wait_coverage_ratio: Ratio | None = None
+    communication_wait_phases: dict[str, Length] | None = None
     gc_ns: Length = 0
     num_gc: Count = 0
     device_ns: dict[str, Length] | None = None

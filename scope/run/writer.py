@@ -506,6 +506,7 @@ def _finish(draft: StepDraft, *, recorded: bool) -> StepRecord:
         collectives=draft.calls.summarize(),
         communication_wait_ns=wait,
         communication_wait_coverage_ratio=coverage,
+        communication_wait_phases=draft.calls.wait_by_phase() or None,
         device_ns=draft.device_ns() if draft.device_ns else None,
         calls_recorded=recorded,
     )

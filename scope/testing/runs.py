@@ -313,6 +313,7 @@ class _RankFiles:
             phases=self._phases(step),
             communication_wait_ns=wait,
             communication_wait_coverage_ratio=1.0,
+            communication_wait_phases={"backward": wait},
             device_ns={
                 "forward": run.phases_ns["forward"],
                 "backward": run.phases_ns["backward"] + run.compute_extra_ns(self.rank, step),

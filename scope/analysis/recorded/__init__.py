@@ -18,7 +18,7 @@ from scope.analysis.recorded.ranks import (
     bin_rank_steps,
     compute_rank_excess,
     describe_slowest,
-    phase_place,
+    say_where,
 )
 from scope.analysis.recorded.standing import RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
@@ -60,7 +60,7 @@ __all__ = [
     "is_nobody_compared",
     "mesh_axes",
     "peer_sets",
-    "phase_place",
+    "say_where",
     "summarize_collectives",
     "summarize_excess_by_group",
     "summarize_run",

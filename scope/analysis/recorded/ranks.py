@@ -8,6 +8,7 @@ import polars as pl
 
 from scope.analysis.medians import lower_median, lower_median_ns
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
+from scope.run.schema import PHASES
 from scope.trace.columns import Column, Table
 from scope.units import format_duration, format_ratio
 
@@ -20,6 +21,8 @@ BUSY_NS: Final = "busy_ns"
 _PEERS: Final = "peers"
 _NOTABLE_RATIO: Final = 0.03
 """Share of its peers' time below which a rank is not named."""
+_EXPLAINS: Final = 0.5
+"""A phase is named when its excess is at least this share of the rank's."""
 _CAUSES: Final = {
     RankSteps.input_ns: "input",
     RankSteps.host_to_device_ns: "host_to_device",
@@ -32,6 +35,8 @@ _CAUSES: Final = {
     RankSteps.custom_ns: "custom",
 }
 
+_UNEXPLAINED: Final = "no phase exceeds its peers' by half of what it works longer, the wait taken off"
+_NOT_SLOW: Final = "it works no longer than its peers"
 _PLACES: Final = {"other": "outside of all phases", "custom": "in the program's own phases"}
 
 
@@ -44,8 +49,11 @@ class RankExcess(Table):
     peers_busy_ns = Column("peers_busy_ns", pl.Int64, "median of that over its peers, itself counted")
     excess_ns = Column("excess_ns", pl.Int64, "busy less peers' busy; negative for a fast rank")
     excess_ratio = Column("excess_ratio", pl.Float64, "excess / peers' busy")
-    phase = Column("phase", pl.String, "phase that exceeds the peers' median most, wait not counted")
-    phase_excess_ns = Column("phase_excess_ns", pl.Int64, "by how much")
+    phase = Column(
+        "phase", pl.String, "phase that exceeds the peers' most, wait not counted, where that is half", nullable=True
+    )
+    phase_excess_ns = Column("phase_excess_ns", pl.Int64, "by how much, at least", nullable=True)
+    phase_absent_reason = Column("phase_absent_reason", pl.String, "why no phase is named", nullable=True)
     is_notable = Column(
         "is_notable", pl.Boolean, "its excess is above what varies by itself, and above 3 % of its peers' busy"
     )
@@ -54,8 +62,10 @@ class RankExcess(Table):
 def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None) -> pl.DataFrame:
     """Return how much longer than its peers each rank works (table `RankExcess`).
 
-    The wait in communication is taken out of the step's length: a rank that waits is a victim. The phase named is the
-    one whose median exceeds the peers' median most; backward is compared without the wait, which lies in it.
+    The wait in communication is taken out of the step's length: a rank that waits is a victim. Each phase is compared
+    without the wait that lies in it. Of a wait whose phase is not known any part may lie in any phase: it is
+    taken off all phases of the rank and off none of its peers', so that no wait can be mistaken for work. The phase
+    named is the one that exceeds the peers' median most by that, where it is at least half of the rank's excess.
 
     An excess is notable when it is above 3 % of the peers' time and its median over the steps, each against the peers'
     median of that step, is above its own spread (median absolute deviation): what varies by itself blames nobody.
@@ -74,41 +84,66 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
     medians = (
         usable.with_columns(
             busy().alias(BUSY_NS),
-            # DDP waits for its last bucket inside backward: without this every victim looks slow there.
-            (pl.col(RankSteps.backward_ns) - pl.col(RankSteps.communication_wait_ns))
-            .clip(lower_bound=0)
-            .alias(RankSteps.backward_ns),
+            *(_without_wait(column, name).alias(column) for column, name in _CAUSES.items()),
+        )
+        .with_columns(
+            (pl.col(column) - _unplaced_wait()).clip(lower_bound=0).alias(_at_least(column)) for column in _CAUSES
         )
         .group_by(RankSteps.rank)
         .agg(
             pl.len().alias(RankExcess.num_steps),
-            *(lower_median_ns(column) for column in (BUSY_NS, *_CAUSES)),
+            *(lower_median_ns(column) for column in (BUSY_NS, *_CAUSES, *map(_at_least, _CAUSES))),
         )
         .collect()
         .with_columns(_set_of_rank(peers or {}).alias(_PEERS))
     )
     medians = medians.join(_compute_spread(usable, peers or {}), on=RankSteps.rank, how="left", maintain_order="left")
     usual = {column: lower_median_ns(column).over(_PEERS) for column in (BUSY_NS, *_CAUSES)}
-    excess = {column: pl.col(column) - middle for column, middle in usual.items()}
-    worst = pl.max_horizontal(*(excess[column] for column in _CAUSES))
+    busy_excess = pl.col(BUSY_NS) - usual[BUSY_NS]
+    excess = {column: pl.col(_at_least(column)) - usual[column] for column in _CAUSES}
+    worst = pl.max_horizontal(*excess.values())
     cause = pl.coalesce(*(pl.when(excess[column] == worst).then(pl.lit(name)) for column, name in _CAUSES.items()))
+    is_slow = busy_excess > 0
+    is_explained = is_slow & (worst >= _EXPLAINS * busy_excess)
     table = medians.select(
         RankExcess.rank,
         RankExcess.num_steps,
         RankExcess.busy_ns,
         usual[BUSY_NS].alias(RankExcess.peers_busy_ns),
-        excess[BUSY_NS].alias(RankExcess.excess_ns),
-        (excess[BUSY_NS] / pl.max_horizontal(usual[BUSY_NS], 1)).alias(RankExcess.excess_ratio),
-        cause.alias(RankExcess.phase),
-        worst.alias(RankExcess.phase_excess_ns),
+        busy_excess.alias(RankExcess.excess_ns),
+        (busy_excess / pl.max_horizontal(usual[BUSY_NS], 1)).alias(RankExcess.excess_ratio),
+        pl.when(is_explained).then(cause).alias(RankExcess.phase),
+        pl.when(is_explained).then(worst).alias(RankExcess.phase_excess_ns),
+        pl.when(~is_explained)
+        .then(pl.when(is_slow).then(pl.lit(_UNEXPLAINED)).otherwise(pl.lit(_NOT_SLOW)))
+        .alias(RankExcess.phase_absent_reason),
         (
             (pl.col("typical_ns") > pl.col("spread_ns"))
-            & (excess[BUSY_NS] > _NOTABLE_RATIO * pl.max_horizontal(usual[BUSY_NS], 1))
+            & (busy_excess > _NOTABLE_RATIO * pl.max_horizontal(usual[BUSY_NS], 1))
         )
         .fill_null(value=False)
         .alias(RankExcess.is_notable),
     ).sort(RankExcess.excess_ns, RankExcess.rank, descending=[True, False])
     return RankExcess.check(table.cast(RankExcess.schema()))
+
+
+def _at_least(column: str) -> str:
+    return f"{column}_at_least"
+
+
+def _wait_in(phase: str) -> pl.Expr:
+    """Return the wait in a phase, as far as it is known."""
+    return pl.col(RankSteps.communication_wait_by_phase).struct.field(phase).fill_null(0)
+
+
+def _without_wait(column: str, phase: str) -> pl.Expr:
+    return (pl.col(column) - _wait_in(phase)).clip(lower_bound=0)
+
+
+def _unplaced_wait() -> pl.Expr:
+    """Return the wait of which it is not known in which phase it was: all of it in older recordings."""
+    placed = pl.sum_horizontal(*(_wait_in(phase) for phase in (*PHASES, "custom")))
+    return (pl.col(RankSteps.communication_wait_ns) - placed).clip(lower_bound=0)
 
 
 def _compute_spread(usable: pl.LazyFrame, peers: Mapping[int, int]) -> pl.DataFrame:
@@ -135,8 +170,24 @@ def describe_slowest(excess: pl.DataFrame) -> str | None:
         return None
     row = notable.row(0, named=True)
     longer = f"{format_duration(row[RankExcess.excess_ns])} ({format_ratio(row[RankExcess.excess_ratio])})"
-    place = phase_place(row[RankExcess.phase])
-    return f"rank {row[RankExcess.rank]} works {longer} a step longer than its peers, most of it {place}"
+    where = say_where(row[RankExcess.phase], most="most of it")
+    return f"rank {row[RankExcess.rank]} works {longer} a step longer than its peers, {where}"
+
+
+def say_where(phase: str | None, *, most: str) -> str:
+    """Return where in its steps a rank works longer than its peers, in words.
+
+    Args:
+        phase: Phase of `RankExcess`; None where none explains it.
+        most: What stands before the place, such as `most of it`.
+
+    Examples:
+        >>> say_where("forward", most="most of it")
+        'most of it in forward'
+        >>> say_where(None, most="most of it")
+        'its phases do not tell where'
+    """
+    return "its phases do not tell where" if phase is None else f"{most} {phase_place(phase)}"
 
 
 def phase_place(phase: str) -> str:

@@ -12,7 +12,7 @@ from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded.failures import describe_failures
 from scope.analysis.recorded.groups import peer_sets
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
-from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, phase_place
+from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_where
 from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.schema import Verdict
@@ -33,12 +33,13 @@ _RECENT_STEPS: Final = 50
 _MIN_STEPS: Final = 10
 _GONE_NS: Final = 5 * NS_PER_S
 _SET: Final = "peers"
-_WHERE_TO_LOOK: Final = {
+_WHERE_TO_LOOK: Final[dict[str | None, str]] = {
     "input": "Compare its data loader, its shard and the storage of its node with a peer's.",
     "other": (
         "Look for what its program does between the phases on this rank alone, such as logging: a profiler window of "
         "it with stacks shows that."
     ),
+    None: "Capture a profiler window of it and of a peer with stacks, and compare their clocks and links.",
 }
 """What to do by the phase that exceeds the peers' most, where the phase says more than that something is slow."""
 _LOOK_FOR_END: Final = "Look for its end in the node's kernel log (out of memory, XID) and in the launcher's output."
@@ -274,7 +275,7 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
     for row in late.iter_rows(named=True):
         rank, imposed_ns = row[ImposedWait.rank], row[ImposedWait.usual_imposed_ns]
         phase = phases.get(rank)
-        most = f", mostly {phase_place(phase)}" if phase else ""
+        where = say_where(phase, most="mostly")
         evidence = {
             "imposed_wait_ns": imposed_ns,
             "imposed_wait_ratio": imposed_ns / row[ImposedWait.usual_duration_ns],
@@ -284,10 +285,10 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
             _judge(
                 watched,
                 "straggler",
-                f"rank {rank} makes its peers wait {format_duration(imposed_ns)} a step{most}",
+                f"rank {rank} makes its peers wait {format_duration(imposed_ns)} a step, {where}",
                 severity="warning",
                 ranks=(rank,),
-                action=_WHERE_TO_LOOK.get(phase or "", "Compare its phases, clocks and links with a peer's."),
+                action=_WHERE_TO_LOOK.get(phase, "Compare its phases, clocks and links with a peer's."),
                 evidence=evidence,
             )
         )

@@ -17,6 +17,7 @@ from scope.analysis.recorded import (
     bin_rank_steps,
     compute_phase_totals,
     compute_rank_excess,
+    describe_slowest,
     peer_sets,
     summarize_collectives,
     summarize_run,
@@ -113,6 +114,79 @@ def test_the_rank_that_does_not_wait_is_the_slow_one() -> None:
     assert (worst["rank"], worst["phase"], worst["phase_excess_ns"]) == (2, "forward", 30 * MS)
     assert (worst["busy_ns"], worst["peers_busy_ns"], worst["excess_ns"]) == (60 * MS, 30 * MS, 30 * MS)
     assert excess.filter(pl.col(RankExcess.rank) != 2)[RankExcess.excess_ns].to_list() == [0, 0, 0]
+
+
+def equal_backward(waits_in: str | None) -> list[dict[str, Any]]:
+    """Return steps of three ranks with 50 ms of backward each; rank 2 then works 40 ms, in which its peers wait.
+
+    Args:
+        waits_in: The phase that records say the waits were in; None where they do not say it.
+    """
+    return [
+        step_row(
+            rank,
+            step,
+            {"backward": 50 * MS, "other": 40 * MS},
+            communication_wait_ns=wait,
+            communication_wait_by_phase=waits_in and {waits_in: wait},
+        )
+        for rank, wait in enumerate((40 * MS, 40 * MS, 0))
+        for step in range(10)
+    ]
+
+
+def test_a_wait_counts_in_the_phase_that_it_was_in() -> None:
+    """Backward is 50 ms on all; outside of all phases rank 2 works 40 ms and its peers 0, for there they waited."""
+    worst = compute_rank_excess(frame(RankSteps, equal_backward("other")).lazy()).row(0, named=True)
+    assert (worst["rank"], worst["excess_ns"]) == (2, 40 * MS)
+    assert (worst["phase"], worst["phase_excess_ns"], worst["phase_absent_reason"]) == ("other", 40 * MS, None)
+
+
+def test_waits_in_forward_blame_forward() -> None:
+    """The same with the wait in forward (a sharded model gathers there): rank 2 works 40 ms longer in forward."""
+    rows = [
+        step_row(
+            rank,
+            step,
+            {"forward": 60 * MS, "backward": 50 * MS},
+            communication_wait_ns=wait + 5 * MS,
+            communication_wait_by_phase={"forward": wait, "backward": 5 * MS},
+        )
+        for rank, wait in enumerate((40 * MS, 40 * MS, 0))
+        for step in range(10)
+    ]
+    worst = compute_rank_excess(frame(RankSteps, rows).lazy()).row(0, named=True)
+    assert (worst["rank"], worst["phase"], worst["phase_excess_ns"]) == (2, "forward", 40 * MS)
+
+
+def test_no_phase_is_blamed_where_the_waits_may_have_been_in_any() -> None:
+    """Without the waits' phases the peers may have worked 10 ms in backward or 0 outside of it: nobody knows."""
+    excess = compute_rank_excess(frame(RankSteps, equal_backward(None)).lazy())
+    worst = excess.row(0, named=True)
+    assert (worst["rank"], worst["excess_ns"], worst["phase"], worst["phase_excess_ns"]) == (2, 40 * MS, None, None)
+    assert worst["phase_absent_reason"].startswith("no phase exceeds its peers' by half")
+    assert describe_slowest(excess) == (
+        "rank 2 works 40 ms (80.0 %) a step longer than its peers, its phases do not tell where"
+    )
+    assert excess.row(1, named=True)["phase_absent_reason"] == "it works no longer than its peers"
+
+
+@pytest.mark.parametrize(("share_ms", "phase"), [(20, "forward"), (19, None)])
+def test_a_phase_is_named_from_half_of_the_excess(share_ms: int, phase: str | None) -> None:
+    """Of 40 ms that rank 1 works longer, 20 lie in forward, the rest in parts below that; with 19 no phase is named."""
+    parts = {"forward": share_ms, "backward": 19, "optimizer": 40 - share_ms - 19}
+    rows = [
+        step_row(
+            rank,
+            step,
+            {name: 100 * MS + (length * MS if rank == 1 else 0) for name, length in parts.items()},
+            communication_wait_ns=0,
+        )
+        for rank in range(3)
+        for step in range(3)
+    ]
+    worst = compute_rank_excess(frame(RankSteps, rows).lazy()).row(0, named=True)
+    assert (worst["rank"], worst["excess_ns"], worst["phase"]) == (1, 40 * MS, phase)
 
 
 def test_a_rank_is_measured_against_its_peers() -> None:

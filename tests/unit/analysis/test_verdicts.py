@@ -234,7 +234,12 @@ def steps_with_a_hang(*, imposed_ms: int, phase: str = "forward") -> pl.LazyFram
         for rank, wait in ((0, 10 * ms + imposed_ms * ms + hang), (1, 10 * ms)):
             spent = {"backward": 50 * ms + wait, phase: length - 50 * ms - wait}
             record = StepRecord(
-                step=step, start_ns=start, end_ns=start + length, phases=spent, communication_wait_ns=wait
+                step=step,
+                start_ns=start,
+                end_ns=start + length,
+                phases=spent,
+                communication_wait_ns=wait,
+                communication_wait_phases={"backward": wait},
             )
             lines[rank].append(record)
         start += length

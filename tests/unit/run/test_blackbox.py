@@ -13,7 +13,7 @@ from scope.errors import RunError
 from scope.run import layout
 from scope.run.blackbox import BlackBox, BlackBoxIdentity, read_black_box
 from scope.run.calls import CallLog, CallShape, pack_segment_header, read_segment
-from scope.run.schema import OPERATIONS
+from scope.run.schema import OPERATIONS, PHASES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +97,25 @@ def test_totals_and_waits_are_complete(tmp_path: Path) -> None:
     assert (total.num_blocked_known, total.blocked_ns) == (1, 7)
     assert step.wait() == (7, 0.5)
     assert step.num_outstanding() == 1
+
+
+def test_a_wait_is_in_the_phase_that_the_host_was_in(tmp_path: Path) -> None:
+    """A call of backward waited for 5 ns outside of it, one of 3 ns in a phase of the user's own, and a device's."""
+    log = CallLog(None)
+    log.next_step(0)
+    shape = CallShape(0, ALL_REDUCE, 0, 1, 8, 8, word=1)
+    log.phase = PHASES.index("backward")
+    asynchronous, on_device = log.issue(shape, 0, 10), log.issue(shape, layout.FLAG_DEVICE_TIMED, 20)
+    log.phase = PHASES.index("other")
+    log.end_wait(asynchronous, 30, 35)
+    log.add_wait(on_device, 100)
+    log.phase = layout.OWN_PHASE
+    log.add_wait(log.issue(shape, 0, 40), 3)
+    step = log.next_step(1)
+    assert step.wait() == (108, 1.0)
+    assert step.wait_by_phase() == {"other": 5, "custom": 3}
+    step.take_early(15)
+    assert step.wait_by_phase() == {"other": 5, "custom": 3}
 
 
 def test_torn_record_is_counted_not_believed(tmp_path: Path) -> None:
