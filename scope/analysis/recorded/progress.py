@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from scope.run.blackbox import BlackBoxState, GroupState
     from scope.run.schema import GroupInfo, RankInfo
+
+_HASH: Final = "hash_low"
+_NUMBER: Final = "number_on_rank"
+_HELPERS: Final = (_HASH, _NUMBER)
+_SOME_CALL: Final = "call"
 
 
 class GroupProgress(Table):
@@ -27,6 +32,13 @@ class GroupProgress(Table):
     completed = Column("completed", pl.Int64, "largest number whose completion was seen; 0 none")
     behind = Column("behind", pl.Int64, "calls that the farthest rank of the group has issued and this one has not")
     operation = Column("operation", pl.String, "operation of the last call")
+    missed_operation = Column(
+        "missed_operation",
+        pl.String,
+        "operation of the first call that it has not issued and another rank has, as the black box of the farthest "
+        "rank of the group tells it",
+        nullable=True,
+    )
     is_mismatched = Column(
         "is_mismatched", pl.Boolean, "issued as many calls as another rank of the group, but not the same ones"
     )
@@ -49,10 +61,11 @@ def compute_group_progress(infos: Iterable[RankInfo], states: Mapping[int, Black
         for known in [{each.group: each for each in info.groups}]
         for group in states[info.rank].groups
     ]
+    _add_missed_operations(rows, states)
     same_group = (GroupProgress.group, pl.col(GroupProgress.group_ranks))
-    hashes = pl.col("hash_low")
+    hashes = pl.col(_HASH)
     table = (
-        pl.DataFrame(rows, schema={**GroupProgress.schema(), "hash_low": pl.Int64}, orient="row")
+        pl.DataFrame(rows, schema={**GroupProgress.schema(), **dict.fromkeys(_HELPERS, pl.Int64)}, orient="row")
         .with_columns(
             (pl.col(GroupProgress.enqueued).max().over(*same_group) - pl.col(GroupProgress.enqueued)).alias(
                 GroupProgress.behind
@@ -76,8 +89,8 @@ class MissedCall:
 
     Attributes:
         rank: Global rank.
-        operation: Operation of the newest call of the group.
-        number: Its number in the group, from 1.
+        operation: Operation of that call; `call` where no black box tells it any more.
+        number: Its number in the group, from 1: the first that the rank has not issued. Others may have issued more.
         group: Name of the group.
     """
 
@@ -88,7 +101,7 @@ class MissedCall:
 
 
 def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
-    """Return the ranks that did not arrive, each with the newest call that it missed, sorted by rank.
+    """Return the ranks that did not arrive, each with the first call that it missed, sorted by rank.
 
     A rank that is behind because it waits itself, in a call that another rank has not issued, is left out; when all
     that are behind wait for each other, all are named. Of a run that makes steps this says nothing: its ranks are
@@ -97,27 +110,47 @@ def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
     Args:
         progress: Table `GroupProgress`.
     """
-    groups: dict[object, list[dict[str, Any]]] = {}
-    for row in progress.iter_rows(named=True):
-        members = row[GroupProgress.group_ranks]
-        groups.setdefault((row[GroupProgress.group], None if members is None else tuple(members)), []).append(row)
     missed: dict[int, MissedCall] = {}
     waiting: set[int] = set()
-    for rows in groups.values():
-        farthest = max(rows, key=lambda row: row[GroupProgress.enqueued])
+    for rows in _by_group(progress.iter_rows(named=True)):
         fewest = min(row[GroupProgress.enqueued] for row in rows)
         for row in rows:
             rank, issued = row[GroupProgress.rank], row[GroupProgress.enqueued]
             if issued > fewest and row[GroupProgress.completed] < issued:
                 waiting.add(rank)
             if row[GroupProgress.behind]:
-                call = farthest[GroupProgress.operation], farthest[GroupProgress.enqueued], row[GroupProgress.group]
-                missed.setdefault(rank, MissedCall(rank=rank, operation=call[0], number=call[1], group=call[2]))
+                operation, group = row[GroupProgress.missed_operation] or _SOME_CALL, row[GroupProgress.group]
+                missed.setdefault(rank, MissedCall(rank=rank, operation=operation, number=issued + 1, group=group))
     absent = missed.keys() - waiting or missed.keys()
     return [missed[rank] for rank in sorted(absent)]
 
 
-def _row(rank: int, state: GroupState, info: GroupInfo | None) -> dict[str, object]:
+def _add_missed_operations(rows: Iterable[dict[str, Any]], states: Mapping[int, BlackBoxState]) -> None:
+    """Fill in the operation of the first call that each rank has not issued, from the farthest rank of its group.
+
+    Peers may have issued many calls since, such as the other buckets of a backward pass: the last one is not it.
+    """
+    for of_group in _by_group(rows):
+        farthest = max(of_group, key=lambda row: row[GroupProgress.enqueued])
+        behind = [row for row in of_group if row[GroupProgress.enqueued] < farthest[GroupProgress.enqueued]]
+        if not behind:
+            continue
+        calls = states[farthest[GroupProgress.rank]].calls
+        operations = {call.sequence: call.operation for call in calls if call.group == farthest[_NUMBER]}
+        operations[farthest[GroupProgress.enqueued]] = farthest[GroupProgress.operation]
+        for row in behind:
+            row[GroupProgress.missed_operation] = operations.get(row[GroupProgress.enqueued] + 1)
+
+
+def _by_group(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
+    groups: dict[object, list[dict[str, Any]]] = {}
+    for row in rows:
+        members = row[GroupProgress.group_ranks]
+        groups.setdefault((row[GroupProgress.group], None if members is None else tuple(members)), []).append(row)
+    return groups.values()
+
+
+def _row(rank: int, state: GroupState, info: GroupInfo | None) -> dict[str, Any]:
     return {
         "group": info.name if info else f"#{state.group}",
         "group_ranks": sorted(info.ranks) if info else None,
@@ -126,7 +159,9 @@ def _row(rank: int, state: GroupState, info: GroupInfo | None) -> dict[str, obje
         "enqueued": state.enqueued,
         "completed": state.completed,
         "operation": state.operation,
-        "hash_low": state.hash_low,
+        "missed_operation": None,
+        _HASH: state.hash_low,
+        _NUMBER: state.group,
         "is_mismatched": False,
         "behind": 0,
     }

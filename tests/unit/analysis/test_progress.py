@@ -10,7 +10,7 @@ import pytest
 
 from scope.analysis.recorded import GroupProgress, assess_run, compute_group_progress, find_missed_calls
 from scope.report.standing import age, standing_words
-from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
+from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState, RingCall
 from scope.run.schema import GroupInfo, RankInfo
 
 if TYPE_CHECKING:
@@ -108,6 +108,33 @@ def test_a_rank_that_merely_waits_is_not_accused() -> None:
     states = {0: state(0, {0: (9, 1)}), 2: state(2, {0: (8, 2), 1: (5, 3)}), 3: state(3, {1: (4, 4)})}
     (missed,) = find_missed_calls(compute_group_progress(infos, states))
     assert (missed.rank, missed.group, missed.number) == (3, "tp", 5)
+
+
+def ring_call(sequence: int, operation: str, *, group: int = 0) -> RingCall:
+    """Return a call of a ring."""
+    return RingCall(
+        place=sequence, group=group, sequence=sequence, step=1, phase="backward", operation=operation, variant="plain",
+        dtype="float32", flags=0, peer=None, hash_low=0, in_bytes=4, out_bytes=4, issued_ns=0, completed_ns=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("first_known", "operation"), [(120, "all_gather"), (124, "call")])
+def test_the_first_call_missed_is_named_not_the_newest(first_known: int, operation: str) -> None:
+    """Rank 1 issued 122 calls, rank 0 has issued 123 (all_gather) to 126 since: both wait for 123.
+
+    Calls of another group under the same numbers are no answer, and where the ring holds 124 on, nobody knows.
+    """
+    ring = [
+        *(ring_call(number, "all_gather" if number == 123 else "all_reduce") for number in range(first_known, 127)),
+        ring_call(123, "broadcast", group=7),
+    ]
+    states = {0: replace(state(0, {0: (126, 5)}), calls=tuple(ring)), 1: state(1, {0: (122, 4)})}
+    (missed,) = find_missed_calls(compute_group_progress([info(0, WORLD), info(1, WORLD)], states))
+    assert (missed.rank, missed.operation, missed.number, missed.group) == (1, operation, 123, "world")
+    found = assess_run(
+        [info(0, WORLD), info(1, WORLD)], states, last_step_ns=0, usual_ns=S, now_ns=30 * S, fate=lambda _: True
+    )
+    assert standing_words(found, now_ns=30 * S).endswith(f"rank 1 has not arrived at {operation} 123 of group world")
 
 
 S = 1_000_000_000
