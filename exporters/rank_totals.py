@@ -54,7 +54,8 @@ class RankTotals:
         input_bytes: Bytes of batches; None while no step knew them.
         num_dropped: Records that the recorder dropped.
         recorder_ns: Time that recording took.
-        collectives: Calls by (group, operation).
+        collectives: Calls by (group, operation), control traffic left out.
+        control: Control traffic by the same.
         recent_ns: Lengths of the last hundred steps.
         last: The last step; None before the first, and while there are summaries alone.
         last_end_ns: End of the last step.
@@ -79,6 +80,7 @@ class RankTotals:
         self.recorder_ns = 0
         self._recorder_sum_ns = 0
         self.collectives: dict[tuple[int, str], CollectiveSum] = {}
+        self.control: dict[tuple[int, str], CollectiveSum] = {}
         self.recent_ns: deque[int] = deque(maxlen=_RECENT_STEPS)
         self.last: StepRecord | None = None
         self.last_end_ns: int | None = None
@@ -180,9 +182,10 @@ class RankTotals:
         for total in line.collectives:
             operation = total.operation if total.operation in OPERATIONS else "unknown"
             key = (total.group, operation)
-            if key not in self.collectives and len(self.collectives) >= _MAX_COLLECTIVES:
+            sums = self.control if total.control else self.collectives
+            if key not in sums and len(sums) >= _MAX_COLLECTIVES:
                 key = (OTHER_GROUP, operation)
-            self.collectives.setdefault(key, CollectiveSum()).add(total)
+            sums.setdefault(key, CollectiveSum()).add(total)
 
     def _phase(self, name: str) -> str:
         """Return the name that a phase's time is kept under: the user's first sixteen, all others as `own_other`.

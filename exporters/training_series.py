@@ -13,7 +13,7 @@ from scope.run.verdicts import find_holding
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from exporters.rank_totals import CollectiveSum, RankTotals
     from scope.run.blackbox import BlackBoxState
@@ -55,7 +55,9 @@ INPUT_BYTES: Final = _counter("input_bytes", "Bytes of the batches that this ran
 MFU: Final = _gauge("mfu_ratio", "Model FLOPs utilisation of the last step.")
 HFU: Final = _gauge("hfu_ratio", "Hardware FLOPs utilisation of the last step (with recompute).")
 GOODPUT: Final = _gauge("goodput_ratio", "Time in steps that were kept over the time since the run began.")
-COLLECTIVE_CALLS: Final = _counter("collective_calls", "Collective calls.", "operation", "axis")
+COLLECTIVE_CALLS: Final = _counter(
+    "collective_calls", "Collective calls, control traffic left out here and below.", "operation", "axis"
+)
 COLLECTIVE_BYTES: Final = _counter("collective_bytes", "Bytes that this rank gave.", "operation", "axis")
 COLLECTIVE_OUT: Final = _counter("collective_received_bytes", "Bytes that this rank got.", "operation", "axis")
 COLLECTIVE_SECONDS: Final = _counter(
@@ -63,6 +65,11 @@ COLLECTIVE_SECONDS: Final = _counter(
     "axis",
 )  # fmt: skip
 COLLECTIVE_BLOCKED: Final = _counter("collective_blocked_seconds", "Host time blocked in calls.", "operation", "axis")
+CONTROL_CALLS: Final = _counter(
+    "control_calls", "Calls of control traffic: object collectives, barriers of a checkpoint.", "operation", "axis"
+)
+CONTROL_BYTES: Final = _counter("control_bytes", "Bytes that this rank gave in them.", "operation", "axis")
+CONTROL_BLOCKED: Final = _counter("control_blocked_seconds", "Host time blocked in them.", "operation", "axis")
 MEMORY: Final = _gauge("memory_bytes", "Largest memory of the last step.", "kind")
 MEMORY_PEAK: Final = _gauge("memory_peak_bytes", "Largest memory of any step of this attempt.", "kind")
 HEARTBEAT: Final = _gauge("heartbeat_age_seconds", "Age of the last sign of life, by thread.", "thread")
@@ -176,10 +183,13 @@ def _add_steps(series: SeriesSet, view: RankView) -> None:
 
 def _add_collectives(series: SeriesSet, view: RankView) -> None:
     axes = name_axes(view.info.groups, view.info.world_size)
-    sums: dict[tuple[str, str], list[CollectiveSum]] = {}
-    for (group, operation), total in view.totals.collectives.items():
-        sums.setdefault((operation, axes.get(group, "other")), []).append(total)
-    for key, parts in sums.items():
+    for key, parts in _by_axis(view.totals.control, axes).items():
+        labels = (*view.labels, *key)
+        series.add(CONTROL_CALLS, labels, sum(part.num_calls for part in parts))
+        series.add(CONTROL_BYTES, labels, sum(part.in_bytes for part in parts))
+        if any(part.num_blocked for part in parts):
+            series.add(CONTROL_BLOCKED, labels, sum(part.blocked_ns for part in parts) / NS_PER_S)
+    for key, parts in _by_axis(view.totals.collectives, axes).items():
         labels = (*view.labels, *key)
         series.add(COLLECTIVE_CALLS, labels, sum(part.num_calls for part in parts))
         series.add(COLLECTIVE_BYTES, labels, sum(part.in_bytes for part in parts))
@@ -188,6 +198,16 @@ def _add_collectives(series: SeriesSet, view: RankView) -> None:
             series.add(COLLECTIVE_SECONDS, labels, sum(part.duration_ns for part in parts) / NS_PER_S)
         if any(part.num_blocked for part in parts):
             series.add(COLLECTIVE_BLOCKED, labels, sum(part.blocked_ns for part in parts) / NS_PER_S)
+
+
+def _by_axis(
+    totals: Mapping[tuple[int, str], CollectiveSum], axes: Mapping[int, str]
+) -> dict[tuple[str, str], list[CollectiveSum]]:
+    """Return the sums of all groups of an axis by (operation, axis)."""
+    sums: dict[tuple[str, str], list[CollectiveSum]] = {}
+    for (group, operation), total in totals.items():
+        sums.setdefault((operation, axes.get(group, "other")), []).append(total)
+    return sums
 
 
 def _add_now(series: SeriesSet, view: RankView) -> None:

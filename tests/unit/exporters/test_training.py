@@ -142,6 +142,29 @@ def test_sums_of_steps(world: World) -> None:
     assert series.get(t.COLLECTIVE_BLOCKED, (*labels, "all_reduce", "world")) is None
 
 
+def test_control_traffic_is_counted_apart(world: World) -> None:
+    """All-gathers of 1 MB and of an object's 70 bytes are told apart in steps and in what they are folded into."""
+    data = CollectiveTotal(group=0, operation="all_gather", num_calls=2, in_bytes=1_000_000, out_bytes=2_000_000)
+    control = CollectiveTotal(
+        group=0, operation="all_gather", num_calls=3, in_bytes=70, out_bytes=140, num_blocked_known=3,
+        blocked_ns=S // 2, control=True,
+    )  # fmt: skip
+    folder = world.rank(0)
+    steps = [step(number, collectives=(data, control)) for number in range(4)]
+    append(folder, *steps)
+    labels = (RUN, "0", "all_gather", "world")
+    for _ in range(2):
+        series = world.read()
+        assert series.get(t.COLLECTIVE_CALLS, labels) == 8
+        assert series.get(t.COLLECTIVE_BYTES, labels) == 4_000_000
+        assert series.get(t.COLLECTIVE_OUT, labels) == 8_000_000
+        assert series.get(t.COLLECTIVE_BLOCKED, labels) is None
+        assert series.get(t.CONTROL_CALLS, labels) == 12
+        assert series.get(t.CONTROL_BYTES, labels) == 280
+        assert series.get(t.CONTROL_BLOCKED, labels) == 2.0
+        fold(folder, steps, 3)
+
+
 def test_new_lines_are_added_and_a_half_one_waits(world: World) -> None:
     """A line that is being written counts once it is whole."""
     folder = world.rank(0)
