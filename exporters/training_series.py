@@ -56,7 +56,7 @@ MFU: Final = _gauge("mfu_ratio", "Model FLOPs utilisation of the last step.")
 HFU: Final = _gauge("hfu_ratio", "Hardware FLOPs utilisation of the last step (with recompute).")
 GOODPUT: Final = _gauge("goodput_ratio", "Time in steps that were kept over the time since the run began.")
 COLLECTIVE_CALLS: Final = _counter(
-    "collective_calls", "Collective calls, control traffic left out here and below.", "operation", "axis"
+    "collective_calls", "Collective calls; no series of them holds control traffic.", "operation", "axis"
 )
 COLLECTIVE_BYTES: Final = _counter("collective_bytes", "Bytes that this rank gave.", "operation", "axis")
 COLLECTIVE_OUT: Final = _counter("collective_received_bytes", "Bytes that this rank got.", "operation", "axis")

@@ -109,7 +109,10 @@ def draw_speed(summary: RunSummary) -> None:
     metric(row, "MFU", speed.mfu_ratio, speed.absent.get("mfu_ratio"), format_ratio)
     metric(row, "Goodput", summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
     if summary.num_lost_steps:
-        why = "Steps of earlier attempts that a later one makes again. Their time is not in the goodput."
+        why = (
+            "Steps of earlier attempts that a later one makes again. Their time is not in the goodput. One that an "
+            "attempt broke off in has no record and is not counted."
+        )
         with row:
             say.metric("Steps lost to restarts", f"{summary.num_lost_steps:,}", help=why, width="content")
 

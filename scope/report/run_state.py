@@ -12,6 +12,7 @@ import polars as pl
 from scope.analysis.recorded import (
     compute_rank_excess,
     describe_failures,
+    is_count_of_lost_at_least,
     is_nobody_compared,
     peer_sets,
     say_where,
@@ -71,6 +72,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "state_in_words": standing_words(state, now_ns=now),
         "failure_in_words": describe_failures(watched.failures),
         "summary": msgspec.to_builtins(summary),
+        "lost_steps_are_at_least": bool(summary.num_lost_steps) and is_count_of_lost_at_least(steps, _broken_off(run)),
         "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
         "custom_phases_ns": compute_custom_phases(steps),
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
@@ -82,6 +84,17 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
     }
+
+
+def _broken_off(run: Run) -> dict[int, int]:
+    """Return, by attempt, the last step that a rank was in which did not end in order."""
+    ended = {(info.attempt, info.rank) for info in run.rank_infos if info.exit_reason == "finished"}
+    found: dict[int, int] = {}
+    for attempt in {info.attempt for info in run.rank_infos}:
+        for rank, box in run.black_boxes(attempt=attempt).items():
+            if (attempt, rank) not in ended and box.step is not None:
+                found[attempt] = max(box.step, found.get(attempt, 0))
+    return found
 
 
 def compute_custom_phases(steps: pl.LazyFrame) -> dict[str, int]:
@@ -139,7 +152,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["steps_absent"]:
         yield f"  no steps: {visible(state['steps_absent'])}"
     if summary["num_lost_steps"]:
-        yield f"  {_lost(summary)}"
+        yield f"  {'at least ' if state['lost_steps_are_at_least'] else ''}{_lost(summary)}"
     if summary["missing_ranks"]:
         shown = tuple(summary["missing_ranks"])
         more = summary["num_missing_ranks"] - len(shown)

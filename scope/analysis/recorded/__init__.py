@@ -3,7 +3,7 @@
 from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
 from scope.analysis.recorded.failures import Failure, describe_failures, find_failures
-from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
+from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps, is_count_of_lost_at_least
 from scope.analysis.recorded.groups import (
     GroupExcess,
     MeshRanks,
@@ -57,6 +57,7 @@ __all__ = [
     "find_failures",
     "find_missed_calls",
     "find_verdicts",
+    "is_count_of_lost_at_least",
     "is_nobody_compared",
     "mesh_axes",
     "peer_sets",

@@ -59,6 +59,23 @@ def count_lost_steps(steps: pl.LazyFrame) -> int:
     return num_lost
 
 
+def is_count_of_lost_at_least(steps: pl.LazyFrame, broken_off: Mapping[int, int]) -> bool:
+    """Return whether more steps may be lost than `count_lost_steps` says, since one that broke off has no record.
+
+    A step is recorded when the next begins. One that never ended may have had its update, which nothing tells.
+
+    Args:
+        steps: Table `RankSteps` of all attempts.
+        broken_off: By attempt, the last step that a rank was in which did not end in order.
+    """
+    lasts = steps.group_by(RankSteps.attempt).agg(_last_step().max()).collect()
+    recorded: dict[int, int] = dict(lasts.iter_rows())
+    return any(
+        limit is not None and broken_off.get(attempt, -1) >= max(limit, recorded[attempt] + 1)
+        for attempt, limit in _limits(steps).items()
+    )
+
+
 def _limits(steps: pl.LazyFrame) -> dict[int, int | None]:
     """Return, of each attempt that has steps, the last one first, the step from which on its steps are lost."""
     firsts = steps.group_by(RankSteps.attempt).agg(pl.col(RankSteps.step).min().alias("first")).collect()
@@ -71,8 +88,11 @@ def _limits(steps: pl.LazyFrame) -> dict[int, int | None]:
 
 
 def _is_kept(limit: int | None) -> pl.Expr:
-    last_step = pl.col(RankSteps.step) + pl.col(RankSteps.num_steps) - 1
-    return pl.lit(value=True) if limit is None else last_step < limit
+    return pl.lit(value=True) if limit is None else _last_step() < limit
+
+
+def _last_step() -> pl.Expr:
+    return pl.col(RankSteps.step) + pl.col(RankSteps.num_steps) - 1
 
 
 def compute_goodput(

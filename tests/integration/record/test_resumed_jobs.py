@@ -47,7 +47,8 @@ def test_what_a_restart_cost(recording: Recording) -> None:
     wall_ns = ended_ns - opened.info().started_ns
     assert state["summary"]["goodput_ratio"] == pytest.approx(kept_ns / wall_ns)
     assert state["summary"]["num_lost_steps"] == 2
-    assert "\n  2 steps of earlier attempts lost: attempt 1 began at step 10\n" in render_run(state)
+    # Whether the thirteenth had its update nothing tells.
+    assert "\n  at least 2 steps of earlier attempts lost: attempt 1 began at step 10\n" in render_run(state)
 
     collector = TrainingCollector((str(recording.run),), lambda *_: None, registry=recording.folder / "none")
     collector.read()

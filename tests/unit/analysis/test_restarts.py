@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from dashboards.sources.runs import LiveRun
-from scope.analysis.recorded import RunState, compute_kept, count_lost_steps
+from scope.analysis.recorded import RunState, compute_kept, count_lost_steps, is_count_of_lost_at_least
 from scope.frames import open_run
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.report.run_state import describe_run, render_run
@@ -61,6 +61,18 @@ def test_a_summary_is_lost_whole() -> None:
     ]
     assert count_lost_steps(frame(rows)) == 101
     assert count_lost_steps(frame(rows[:2])) == 0
+
+
+@pytest.mark.parametrize(
+    ("broken_off", "is_at_least"),
+    [({0: 11}, True), ({}, False), ({1: 13}, False), ({0: 10}, False), ({0: 3}, False)],
+)
+def test_a_step_without_a_record_may_be_lost_too(broken_off: dict[int, int], is_at_least: bool) -> None:
+    """Killed in step 11 after its update, resumed from 10: steps 10 and 11 are lost, and 10 alone has a record."""
+    rows = [{"attempt": 0, "rank": 0, "step": step, "num_steps": 1, "duration_ns": 5} for step in range(11)]
+    rows += [{"attempt": 1, "rank": 0, "step": step, "num_steps": 1, "duration_ns": 5} for step in range(10, 13)]
+    assert count_lost_steps(frame(rows)) == 1
+    assert is_count_of_lost_at_least(frame(rows), broken_off) == is_at_least
 
 
 def write_attempt(run: Path, attempt: int, *, steps: range) -> None:
