@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import logging
 import os
 import signal
@@ -88,7 +89,7 @@ class Exporter:
                 (options.host, options.port), content, config, max_connections=options.max_connections
             )
         except OSError as error:
-            message = f"cannot listen at {options.host}:{options.port}: {error}"
+            message = f"cannot listen at {options.host}:{options.port}: {error}{_what_to_do(error)}"
             raise InputError(message) from error
         self._lacks = None if options.is_loopback else config.lacks
         self._warnings = config.warnings
@@ -167,6 +168,12 @@ class Exporter:
         if age_s > self._options.deadline_ns / NS_PER_S + 3 * self._options.interval_ns / NS_PER_S:
             return f"the last sample is {age_s:.1f} s old"
         return None
+
+
+def _what_to_do(error: OSError) -> str:
+    """Return the way on for whoever found the port taken; nothing for other errors."""
+    taken = "; choose another --port (0 takes a free one), or stop what listens there"
+    return taken if error.errno == errno.EADDRINUSE else ""
 
 
 def main(arguments: list[str]) -> int:

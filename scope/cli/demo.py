@@ -84,7 +84,7 @@ class Plan:
 
 
 @click.command()
-@click.option("--straggler", type=click.IntRange(min=-1), default=-1, help="Slow this rank down.")
+@click.option("--straggler", type=int, metavar="RANK", default=-1, help="Slow this rank down; -1, the default, none.")
 @click.option("--slow-input", is_flag=True, help="Make the data loader slow.")
 @click.option("--hang", is_flag=True, help="Let the last rank stop halfway.")
 @click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Optimizer updates.")
@@ -115,7 +115,7 @@ def demo(
     """
     _require("torch", "demo")
     _require("streamlit", "dashboard")
-    if straggler >= ranks:
+    if not -1 <= straggler < ranks:
         message = f"--straggler {straggler}: the demo has ranks 0 to {ranks - 1}; choose one of them, or more --ranks"
         raise UsageError(message)
     if hang and once:

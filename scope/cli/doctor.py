@@ -34,7 +34,7 @@ _MOST_VALUES: Final = 8
 @click.option(
     "--preflight",
     is_flag=True,
-    help="Changes nothing: every check exits with 1 when something critical is found.",
+    help="Kept for scripts that name it; `scope doctor` does the same without it.",
 )
 @click.option("--run-dir", type=FILE, help="Where runs will be written: test that it can be, and how fast.")
 @click.option("--gpus", "num_gpus", type=int, help="How many GPUs this node should have.")

@@ -78,7 +78,10 @@ def choose_gpu(gpu_id: str, catalogue: Mapping[str, Gpu] | None = None) -> Gpu:
     import difflib
 
     near = difflib.get_close_matches(wanted, known, n=5, cutoff=0.4) or sorted(known)
-    message = f"no GPU is called {gpu_id!r}; choose one of {', '.join(near)}, or describe yours in a TOML file"
+    message = (
+        f"no GPU is called {gpu_id!r}; choose one of {', '.join(near)}; all ids are the [gpu.ID] tables of "
+        f"{resources.files('scope.hardware').joinpath('gpus.toml')}, and --gpu-file describes others"
+    )
     raise UsageError(message)
 
 

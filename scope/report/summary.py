@@ -73,7 +73,7 @@ def _steps_text(analysis: Analysis) -> str:
     lengths = sorted(step.median_window_ns for step in whole)
     median = format_duration(lengths[(len(lengths) - 1) // 2])
     numbers = f"{whole[0].number} to {whole[-1].number}" if len(whole) > 1 else str(whole[0].number)
-    return f"step{'s' if len(whole) > 1 else ''} {numbers}: {median} each"
+    return f"steps {numbers}: median {median}" if len(whole) > 1 else f"step {numbers}: {median}"
 
 
 def _print_breakdown(analysis: Analysis, console: Console) -> None:
@@ -84,7 +84,8 @@ def _print_breakdown(analysis: Analysis, console: Console) -> None:
     summed = summed_over(analysis)
     over = f", summed over {summed}" if summed else ""
     console.print_wrapped(
-        f"Where the time went (whole window of {format_duration(breakdown.window_ns)}{over})", style="bold"
+        f"Where the time went (shares of the whole window of {format_duration(breakdown.window_ns)}{over})",
+        style="bold",
     )
     for name, key, color in _PARTS:
         console.print_parts(_bar_parts(name, getattr(breakdown, key), breakdown, color, console.width))
@@ -118,7 +119,7 @@ def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterato
 def _print_ranks(analysis: Analysis, console: Console) -> None:
     table = msgspec.structs.replace(_only(breakdown_table(analysis), _RANK_KEYS), title="By rank")
     if len(table.rows) > 1:
-        print_table(table.limited(_MOST_RANKS), console)
+        print_table(table.limited(_MOST_RANKS), console, shows_all=_command("breakdown"))
         console.print()
 
 
@@ -127,7 +128,7 @@ def _print_steps(analysis: Analysis, console: Console) -> None:
     if len(analysis.ranks) > 1:
         table = msgspec.structs.replace(table, title="By step: parts summed over ranks, lengths of single ranks")
     if len(table.rows) > 1:
-        print_table(table.limited(_MOST_ROWS), console)
+        print_table(table.limited(_MOST_ROWS), console, shows_all=_command("steps"))
         console.print()
 
 
@@ -157,15 +158,15 @@ def print_findings(findings: Sequence[Finding], console: Console, *, limit: int 
 def _print_tables(results: Results, console: Console) -> None:
     over = f", summed over {len(results.analysis.ranks):,} ranks" if len(results.analysis.ranks) > 1 else ""
     kernels = kernels_table(results.analysis)
-    tables = [msgspec.structs.replace(kernels, title=kernels.title + over)]
+    tables = [(msgspec.structs.replace(kernels, title=kernels.title + over), "kernels")]
     if results.stragglers is not None and results.collectives is not None:
-        tables.append(collectives_table(results.collectives))
+        tables.append((collectives_table(results.collectives), "collectives"))
     else:
         exposed = exposed_table(results.exposed)
-        tables.append(msgspec.structs.replace(exposed, title=exposed.title + over))
-    for table in tables:
+        tables.append((msgspec.structs.replace(exposed, title=exposed.title + over), "collectives --view exposed"))
+    for table, command in tables:
         if table.rows:
-            print_table(table.limited(_MOST_ROWS), console, notes=False)
+            print_table(table.limited(_MOST_ROWS), console, notes=False, shows_all=_command(command))
             if results.collectives is not None and table.name == "collectives":
                 for note in cut_note(results.collectives):
                     console.print_wrapped(note, style="dim")
@@ -187,9 +188,15 @@ def _print_trust(analysis: Analysis, console: Console) -> None:
         parts.append(f"{unlinked:,} device events without launch")
     ratios = [each.attributed_ratio for each in qualities if each.attributed_ratio is not None]
     if ratios:
-        least = " or more" if len(ratios) > 1 else ""
-        parts.append(f"operator known for {format_ratio(min(ratios))}{least} of device time")
+        least = "at least " if len(ratios) > 1 and min(ratios) < max(ratios) else ""
+        parts.append(f"operator known for {least}{format_ratio(min(ratios))} of device time")
     console.print_wrapped(f"Trust: {', '.join(parts)} (scope quality says more)", style="dim")
+
+
+def _command(name: str) -> str:
+    """Return the command that shows all of what the summary shows the first rows of."""
+    subcommand, *options = name.split()
+    return " ".join(["scope", subcommand, "PATH", *options, "--limit 0"])
 
 
 def _only(table: ReportTable, keys: frozenset[str]) -> ReportTable:

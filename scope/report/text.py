@@ -100,10 +100,16 @@ def make_console(file: TextIO | None = None, *, width: int | None = None) -> Con
     return Console(out, width=chosen, styled=styled)
 
 
-def print_table(table: ReportTable, console: Console, *, notes: bool = True) -> None:
+def print_table(table: ReportTable, console: Console, *, notes: bool = True, shows_all: str = "--limit 0") -> None:
     """Print a table as wide as the console allows, then what it leaves out.
 
     Columns that find no room are left out from the right, and named; names are shortened in their middle.
+
+    Args:
+        table: What to print.
+        console: Where to.
+        notes: Print also why cells are absent, and the notes of the table.
+        shows_all: What shows the rows that are left out: an option of the command that prints, or another command.
     """
     console.print_wrapped(table.title, style="bold")
     if table.rows:
@@ -112,7 +118,7 @@ def print_table(table: ReportTable, console: Console, *, notes: bool = True) -> 
         console.print(_line((column.heading for column in table.columns), table.columns, widths), style="dim")
         for row in texts:
             console.print(_line(row, table.columns, widths))
-        for remark in _remarks(table, num_shown=len(widths)):
+        for remark in _remarks(table, num_shown=len(widths), shows_all=shows_all):
             console.print_wrapped(remark, style="dim")
     if notes:
         for note in (*table.reasons(), *table.notes):
@@ -183,10 +189,10 @@ def _num_cells(text: str) -> int:
     return cell_len(text)
 
 
-def _remarks(table: ReportTable, *, num_shown: int) -> list[str]:
+def _remarks(table: ReportTable, *, num_shown: int, shows_all: str) -> list[str]:
     remarks: list[str] = []
     if table.num_rows > len(table.rows):
-        remarks.append(f"{len(table.rows):,} of {table.num_rows:,} rows; --limit 0 shows all.")
+        remarks.append(f"{len(table.rows):,} of {table.num_rows:,} rows; {shows_all} shows all.")
     hidden = [column.heading for column in table.columns[num_shown:]]
     if hidden:
         remarks.append(f"No room for: {', '.join(hidden)} (a wider terminal, --csv or --json shows them).")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scope.analysis.idle import IDLE_CAUSES
-from scope.report.sections.base import column, figures, whole_table
+from scope.report.sections.base import column, figures, no_device_note, whole_table
 
 if TYPE_CHECKING:
     from scope.analysis.job import Analysis
@@ -45,6 +45,9 @@ _NO_EVENTS: Final = "the trace holds no device events"
 
 def idle_table(analysis: Analysis) -> ReportTable:
     """Return the idle time of each rank by cause."""
+    if all(rank.idle is None for rank in analysis.ranks):
+        notes = _why_empty(analysis, what="No idle time")
+        return whole_table("idle", "Why devices stood idle", IDLE_COLUMNS, (), notes=notes)
     keys = tuple(each.key for each in IDLE_COLUMNS[1:])
     rows = [
         (rank.label, *figures(rank.idle, keys, reason=rank.absent.get("idle", _NO_EVENTS))) for rank in analysis.ranks
@@ -56,8 +59,15 @@ def idle_table(analysis: Analysis) -> ReportTable:
 
 def queue_table(analysis: Analysis) -> ReportTable:
     """Return how deep the queue of each rank's devices was, and how long the host let it run empty."""
+    if all(rank.queue is None for rank in analysis.ranks):
+        notes = _why_empty(analysis, what="No queue")
+        return whole_table("queue", "How the host fed its devices", QUEUE_COLUMNS, (), notes=notes)
     keys = tuple(each.key for each in QUEUE_COLUMNS[1:])
     rows = [
         (rank.label, *figures(rank.queue, keys, reason=rank.absent.get("queue", _NO_EVENTS))) for rank in analysis.ranks
     ]
     return whole_table("queue", "How the host fed its devices", QUEUE_COLUMNS, rows)
+
+
+def _why_empty(analysis: Analysis, *, what: str) -> tuple[str, ...]:
+    return no_device_note(analysis, what=what, kind="launches")

@@ -19,6 +19,8 @@ EMPTY = {
     "roofline": NO_DEVICES,
     "roofline --coverage": NO_DEVICES,
     "launches": NO_DEVICES,
+    "idle": NO_DEVICES,
+    "queue": NO_DEVICES,
     "syncs": NO_DEVICES,
     "copies": NO_DEVICES,
     "memory": "record it with profile_memory=True",

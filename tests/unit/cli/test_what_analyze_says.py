@@ -29,6 +29,22 @@ def test_the_summary_titles_each_table_once_and_says_what_is_summed(scope: Calla
     assert "By step: parts summed over ranks, lengths of single ranks" in lines
 
 
+def test_rows_that_are_left_out_are_where_the_summary_says(scope: Callable[..., Done]) -> None:
+    """The summary has no --limit: it names the command, which prints as many rows as the summary says there are."""
+    shown = scope("analyze", TWO_RANKS).out
+    ((num_rows, command),) = re.findall(r"5 of (\d+) rows; scope (.*) shows all\.", shown)
+    arguments = [TWO_RANKS if each == "PATH" else each for each in command.split()]
+    assert len(scope(*arguments, "--csv").out.splitlines()) == 1 + int(num_rows)
+
+
+def test_the_summary_says_which_length_of_a_step_it_tells(scope: Callable[..., Done]) -> None:
+    """Two steps that differ have a median, and shares of a window are told from the findings' of step time."""
+    shown = scope("analyze", TWO_RANKS).out
+    assert "steps 1 to 2: median " in shown
+    assert "Where the time went (shares of the whole window of " in shown
+    assert "% of step time" in shown
+
+
 def test_one_rank_is_summed_over_nothing(scope: Callable[..., Done], trace: Callable[..., Path]) -> None:
     """With a single device no figure speaks of a sum."""
     assert "summed" not in scope("analyze", trace()).out

@@ -149,9 +149,11 @@ def test_float32_runs_on_vector_units_where_matrix_units_do_not_take_it() -> Non
 
 
 def test_an_unknown_choice_names_the_nearest() -> None:
-    """A slip of the pen in --gpu lists what was probably meant."""
-    with pytest.raises(UsageError, match="h100-sxm"):
+    """A slip of the pen in --gpu lists what was probably meant, and the file in which all ids stand."""
+    with pytest.raises(UsageError, match="h100-sxm") as slip:
         choose_gpu("h100-sx")
+    (path,) = [word.strip(",") for word in str(slip.value).split() if word.strip(",").endswith(".toml")]
+    assert "[gpu.h100-sxm]" in Path(path).read_text()
     assert choose_gpu(" H100-SXM ").gpu_id == "h100-sxm"
 
 
