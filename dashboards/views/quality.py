@@ -82,7 +82,10 @@ def lacks_of(table: pl.DataFrame) -> Iterator[str]:
         yield f"In {count(unknown, 'step')} it is not known how long the rank waited in communication."
     least = table["wait_coverage_ratio"].min()
     if isinstance(least, float) and least < 1:
-        yield f"The wait of only {format_ratio(least)} of some step's communication is known; the rest is work or wait."
+        yield (
+            f"In some step the wait of only {format_ratio(least)} of the communication calls was seen; in the "
+            "others the rank worked or waited."
+        )
 
 
 def say_trust(analysis: Analysis) -> None:

@@ -236,13 +236,14 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         axis = visible(row["mesh_axis"] or "-")
         calls = "call" if row["num_calls"] == 1 else "calls"
         message = format_bytes(row["message_bytes"]) if row["message_bytes"] is not None else "size unknown"
+        mean = " on average" if row["message_bytes"] is not None and row["num_calls"] > 1 else ""
         blocked = format_duration(row["blocked_ns"]) if row["blocked_ns"] is not None else "unknown"
         busbw = row["busbw_at_least_bytes_per_s"]
         speed = f", busbw at least {format_bandwidth(busbw)}" if busbw is not None else ""
         if row["busbw_absent_reason"]:
             speed = f", no busbw: {row['busbw_absent_reason']}"
         name = f"{row['operation']} ({row['variant']})" if row["variant"] != "plain" else row["operation"]
-        yield f"  {name:<26} {axis:<10} {row['num_calls']:>9,} {calls} of {message}, blocked {blocked}{speed}"
+        yield f"  {name:<26} {axis:<10} {row['num_calls']:>9,} {calls} of {message}{mean}, blocked {blocked}{speed}"
     if len(rows) > _NUM_COLLECTIVES:
         yield f"  and {len(rows) - _NUM_COLLECTIVES} more kinds (--json has all)"
 
@@ -292,10 +293,20 @@ def _windows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     last = max(rows, key=lambda row: row["end_ns"] or 0)
     why = f" ({visible(last['reason'])})" if last["reason"] else ""
+    ranks = sorted({row["rank"] for row in rows if _is_of_one_window(row, last)})
     yield (
-        f"{count(len(rows), 'profiler window')} of a rank; the newest: rank {last['rank']}, "
-        f"from step {last['first_step']}{why}: scope analyze reads it"
+        f"{count(len(rows), 'trace')} of profiler windows; the newest window: rank{'s' * (len(ranks) > 1)} "
+        f"{format_ranks(tuple(ranks))}, from step {last['first_step']}{why}: scope analyze reads it"
     )
+
+
+def _is_of_one_window(row: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
+    """Return whether a trace was recorded while the last one was."""
+    if row is last:
+        return True
+    if row["attempt"] != last["attempt"] or row["rank"] == last["rank"]:
+        return False
+    return (row["end_ns"] or 0) > (last["start_ns"] or 0)
 
 
 def _now(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -50,9 +50,14 @@ def test_without_a_slow_rank_the_lack_is_told_alone(tmp_path: Path) -> None:
 
 
 def test_show_tells_that_a_window_was_taken(tmp_path: Path) -> None:
-    """Whoever asked for a window sees that it is there."""
+    """Whoever asked for a window sees that it is there, and which ranks it holds."""
     SyntheticRun(layout=Layout(dp=2), num_steps=10).write(tmp_path / "r")
     assert "profiler window" not in CliRunner().invoke(show, [str(tmp_path / "r")]).output
     write_window(tmp_path / "r", 0)
     shown = CliRunner().invoke(show, [str(tmp_path / "r")]).output
-    assert "1 profiler window of a rank; the newest: rank 0, from step 3 (schedule): scope analyze reads it" in shown
+    said = "1 trace of profiler windows; the newest window: rank 0, from step 3 (schedule): scope analyze reads it"
+    assert said in shown
+    write_window(tmp_path / "r", 1)
+    shown = CliRunner().invoke(show, [str(tmp_path / "r")]).output
+    assert "2 traces of profiler windows; the newest window: ranks 0-1, from step 3 (schedule)" in shown
+    assert " on average, blocked " in shown
