@@ -84,8 +84,8 @@ class Straggler(Result, frozen=True, kw_only=True):
 
     rank: int
     imposed_wait_ns: int
-    """What fixing this rank alone saves: last less second-last arrival, waits suffered elsewhere taken off; of several
-    nested groups that feel one delay the largest counts."""
+    """What fixing this rank alone saves: its own time between collectives (exposed waits taken off) beyond every
+    peer's, at most last less second-last arrival; of several nested groups that feel one delay the largest counts."""
     worst_step_number: int | None
     """The step with most imposed wait."""
     worst_step_imposed_wait_ns: int

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("rank", "rank", "Global rank.", unit="id"),
-    column("imposed_wait_ns", "imposed wait", "What fixing this rank alone saves: last less second-last arrival."),
+    column(
+        "imposed_wait_ns",
+        "imposed wait",
+        "What fixing this rank alone saves: its own time between collectives (exposed waits taken off) beyond every "
+        "peer's, at most last less second-last arrival.",
+    ),
     column("reason", "reason", "Which of its times exceeds the peers' median most: compute, input, memory, host."),
     column("num_collectives", "collectives", "Collectives at which it imposed wait."),
     column("num_steps", "steps", "Steps in which it did."),
