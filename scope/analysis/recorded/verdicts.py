@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 STRAGGLER_RATIO: Final = 0.05
 """Share of a usual step that one rank usually makes all its peers wait, above which it is named."""
 _RECENT_STEPS: Final = 50
+_RECENT_NS: Final = 10 * NS_PER_S
+"""What is usual rests on at least the steps of so long: fifty steps of a few milliseconds are one hiccup of a host."""
 _MIN_STEPS: Final = 10
 _GONE_NS: Final = 5 * NS_PER_S
 _SET: Final = "peers"
@@ -57,8 +59,10 @@ class ImposedWait(Table):
     usual_duration_ns = Column("usual_duration_ns", pl.Int64, "median of the lengths")
 
 
-def compute_imposed_wait(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None) -> pl.DataFrame:
-    """Return how long each rank made its peers wait in the newest 50 steps that all of them have (`ImposedWait`).
+def compute_imposed_wait(
+    steps: pl.LazyFrame, *, peers: Mapping[int, int] | None = None, recent_steps: int = _RECENT_STEPS
+) -> pl.DataFrame:
+    """Return how long each rank made its peers wait in the newest steps that all of them have (`ImposedWait`).
 
     Peers leave a collective together, so the rank that waited least arrived last, and what mending it alone saves is
     what the second to last still waited: DESIGN's imposed wait, a step as a whole. One step that holds a hang may
@@ -68,6 +72,7 @@ def compute_imposed_wait(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None
         steps: Table `RankSteps` of one attempt. Steps that were disturbed, were folded, or whose wait is unknown are
             left out.
         peers: By rank, the number of its set of peers, as `peer_sets` gives it. None: all ranks are peers.
+        recent_steps: How many steps at most.
     """
     wait = pl.col(RankSteps.communication_wait_ns)
     usable = steps.filter(pl.col(RankSteps.disturbed).is_null(), wait.is_not_null(), pl.col(RankSteps.num_steps) == 1)
@@ -85,7 +90,7 @@ def compute_imposed_wait(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None
         )
         # A rank whose line has not come yet may be the last.
         .filter(pl.col("num_ranks") > 1, pl.col("num_ranks") == pl.col("num_ranks").max().over(_SET))
-        .filter(pl.col(RankSteps.step).rank("ordinal", descending=True).over(_SET) <= _RECENT_STEPS)
+        .filter(pl.col(RankSteps.step).rank("ordinal", descending=True).over(_SET) <= recent_steps)
         .with_columns(
             pl.len().over(_SET).alias(ImposedWait.num_steps),
             pl.col(ImposedWait.duration_ns).sum().over(_SET).alias(ImposedWait.duration_ns),
@@ -259,17 +264,22 @@ def _find_mismatches(watched: Watched) -> list[Verdict]:
 
 
 def _find_stragglers(watched: Watched) -> list[Verdict]:
+    """Return who makes its peers wait in usual steps, in each half of them, and works notably longer than its peers.
+
+    In the few steps after a start chance makes one rank the last in most of them: not in both halves, and not by more
+    than what varies by itself, which `RankExcess` holds against a rank and `scope show` names it by.
+    """
     if watched.state.standing != "running":
         return []
     peers = peer_sets(watched.infos)
-    imposed = compute_imposed_wait(watched.steps, peers=peers)
-    late = imposed.filter(
-        pl.col(ImposedWait.num_steps) >= _MIN_STEPS,
-        pl.col(ImposedWait.usual_imposed_ns) > STRAGGLER_RATIO * pl.col(ImposedWait.usual_duration_ns),
-    )
-    if late.is_empty():
-        return []
-    excess = compute_rank_excess(watched.steps, peers=peers)
+    recent = _keep_recent(watched.steps)
+    late = _find_late(recent, peers, at_least=_MIN_STEPS)
+    for half in _halve(recent):
+        if late.is_empty():
+            return []
+        in_half = _find_late(half, peers, at_least=_MIN_STEPS // 2)
+        late = late.join(in_half, on=ImposedWait.rank, how="semi", maintain_order="left")
+    excess = compute_rank_excess(recent, peers=peers)
     phases = dict(excess.select(RankExcess.rank, RankExcess.phase).iter_rows())
     found: list[Verdict] = []
     for row in late.iter_rows(named=True):
@@ -293,3 +303,29 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
             )
         )
     return found
+
+
+def _keep_recent(steps: pl.LazyFrame) -> pl.LazyFrame:
+    """Return the newest steps: 50, or those of the last 10 s where these are more."""
+    newest = pl.col(RankSteps.step) > pl.col(RankSteps.step).max() - _RECENT_STEPS
+    lasted = pl.col(RankSteps.end_ns) > pl.col(RankSteps.end_ns).max() - _RECENT_NS
+    return steps.filter(newest | lasted)
+
+
+def _halve(steps: pl.LazyFrame) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    step = pl.col(RankSteps.step)
+    is_early = step < (step.min() + step.max() + 1) // 2
+    return steps.filter(is_early), steps.filter(~is_early)
+
+
+def _find_late(steps: pl.LazyFrame, peers: Mapping[int, int], *, at_least: int) -> pl.DataFrame:
+    """Return the ranks that usually make their peers wait in these steps and work notably longer (`ImposedWait`)."""
+    num_steps: int = steps.select(pl.col(RankSteps.step).n_unique()).collect().item()
+    late = compute_imposed_wait(steps, peers=peers, recent_steps=max(1, num_steps)).filter(
+        pl.col(ImposedWait.num_steps) >= at_least,
+        pl.col(ImposedWait.usual_imposed_ns) > STRAGGLER_RATIO * pl.col(ImposedWait.usual_duration_ns),
+    )
+    if late.is_empty():
+        return late
+    notable = compute_rank_excess(steps, peers=peers).filter(pl.col(RankExcess.is_notable))
+    return late.join(notable, left_on=ImposedWait.rank, right_on=RankExcess.rank, how="semi", maintain_order="left")

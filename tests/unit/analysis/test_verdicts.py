@@ -279,6 +279,53 @@ def test_the_phase_of_a_straggler_is_said_in_words(phase: str, words: str, actio
     assert verdict.action.startswith(action)
 
 
+def two_ranks(busy_ms: Mapping[int, Sequence[int]]) -> pl.LazyFrame:
+    """Return synchronous steps of two ranks that work so long in each: the faster one waits for the other."""
+    ms, start = S // 1_000, 0
+    lines: dict[int, list[StepRecord]] = {0: [], 1: []}
+    for step, own in enumerate(zip(busy_ms[0], busy_ms[1], strict=True)):
+        length = max(own) * ms
+        for rank in range(2):
+            wait = length - own[rank] * ms
+            spent = {"forward": length - wait, "backward": wait}
+            record = StepRecord(
+                step=step, start_ns=start, end_ns=start + length, phases=spent, communication_wait_ns=wait,
+                communication_wait_phases={"backward": wait},
+            )  # fmt: skip
+            lines[rank].append(record)
+        start += length
+    rows = [row for rank, own in lines.items() for row in columns.step_rows(own, attempt=2, rank=rank)]
+    return pl.DataFrame(rows, schema=RankSteps.schema(), orient="row").lazy()
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "named"),
+    [
+        pytest.param({0: [100] * 20, 1: [110] * 20}, [1], id="10 ms in each of 20 steps"),
+        pytest.param({0: [110] * 11 + [100] * 9, 1: [100] * 20}, [], id="more than half, yet not both halves"),
+        # Rank 1 is last in 7 of 10 steps, usually by 8 ms, and half of all steps are 8 ms or more off that.
+        pytest.param({0: [100] * 20, 1: ([90] * 3 + [108] * 4 + [130] * 3) * 2}, [], id="within what varies by itself"),
+        pytest.param({0: [100] * 20, 1: ([90] * 3 + [108] * 5 + [130] * 2) * 2}, [1], id="above what varies by itself"),
+        # The last 50 alone are late; the last 10 s, which hold all, are not.
+        pytest.param({0: [10] * 150, 1: [10] * 100 + [14] * 50}, [], id="the last 0.7 s of 1.7"),
+        pytest.param({0: [1_000] * 60, 1: [1_000] * 10 + [1_100] * 50}, [1], id="the last 50 s of 65"),
+    ],
+)
+def test_chance_makes_no_straggler(busy_ms: Mapping[int, Sequence[int]], named: list[int]) -> None:
+    """It makes its peers wait in both halves of what is recent, and is notable as `scope show` has it."""
+    assert [rank for verdict in judge_steps(two_ranks(busy_ms)) for rank in verdict.ranks] == named
+
+
+def test_a_hang_hides_stragglers() -> None:
+    """Rank 1 is 10 ms late in each step, and rank 0 has not arrived since: who is missed is told alone."""
+    ranks = [rank_info(rank) for rank in range(2)]
+    states = {0: box(0, enqueued=8), 1: box(1)}
+    state = assess_run(ranks, states, last_step_ns=940 * S, usual_ns=S // 10, now_ns=NOW_S * S, fate=lambda _: True)
+    steps = two_ranks({0: [100] * 20, 1: [110] * 20})
+    watched = Watched(state=state, infos=ranks, boxes=states, steps=steps, now_ns=NOW_S * S)
+    assert [(each.kind, each.ranks) for each in find_verdicts(watched, fate=lambda _: True)] == [("hang", (0,))]
+
+
 def judge_steps(steps: pl.LazyFrame) -> list[Verdict]:
     """Return what is found of two ranks that run."""
     ranks = [rank_info(rank) for rank in range(2)]
