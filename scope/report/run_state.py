@@ -12,6 +12,7 @@ import polars as pl
 from scope.analysis.recorded import (
     compute_rank_excess,
     describe_failures,
+    find_verdicts,
     is_count_of_lost_at_least,
     is_nobody_compared,
     peer_sets,
@@ -70,6 +71,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "tags": info.tags,
         "state": asdict(state),
         "state_in_words": standing_words(state, now_ns=now),
+        "crash_in_words": "; ".join(each.summary for each in find_verdicts(watched) if each.kind == "crash") or None,
         "failure_in_words": describe_failures(watched.failures),
         "summary": msgspec.to_builtins(summary),
         "lost_steps_are_at_least": bool(summary.num_lost_steps) and is_count_of_lost_at_least(steps, _broken_off(run)),
@@ -145,6 +147,9 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     summary = state["summary"]
     synthetic = " (synthetic)" if state["synthetic"] else ""
     yield f"run {visible(state['run_id'])}{synthetic}: {state['state_in_words']}"
+    # A rank that is killed makes its peers raise: they are its victims, and stand behind it.
+    if state["crash_in_words"]:
+        yield f"  {visible(state['crash_in_words'])}"
     if state["failure_in_words"]:
         yield f"  {visible(state['failure_in_words'])}"
     yield f"  {_progress(summary)}"
@@ -169,7 +174,8 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["state"]["standing"] in ("running", "no step"):
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
-        yield f"verdict: {visible(verdict)}"
+        if verdict != state["crash_in_words"]:
+            yield f"verdict: {visible(verdict)}"
     if summary["num_dropped"]:
         dropped = count(summary["num_dropped"], "record")
         yield f"{dropped} dropped (full disk or queue): the figures above are of the rest"

@@ -58,6 +58,19 @@ def test_the_first_exception_by_instant_is_the_cause_everywhere(tmp_path: Path) 
     assert "  crashed  " in CliRunner().invoke(runs, ["list", str(tmp_path)]).output
 
 
+def test_a_rank_that_was_killed_leads_and_not_its_victims(tmp_path: Path) -> None:
+    """Rank 1 has no end on record and no sign of life since 2001; rank 0 raised when its connection broke."""
+    folder = tmp_path / "a"
+    write_run(folder, {0: (14, "RuntimeError: Connection reset by peer")})
+    killed = RankInfo(schema=SCHEMA_VERSION, run_id="auto", attempt=0, rank=1, started_ns=10**18, host="h", pid=1)
+    (paths.rank_folder(folder, 0, 1) / paths.RANK_FILE).write_bytes(msgspec.json.encode(killed))
+    lines = CliRunner().invoke(show, [str(folder)]).output.splitlines()
+    assert lines[1:3] == [
+        "  rank 1 ended without a goodbye before others raised",
+        "  rank 0 raised RuntimeError: Connection reset by peer in step 9",
+    ]
+
+
 @pytest.mark.parametrize(
     ("reason", "word"),
     [
