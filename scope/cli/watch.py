@@ -10,6 +10,7 @@ import click
 from scope.cli.options import FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scope.report.watching import Change
@@ -29,8 +30,9 @@ _LINGER_NS: Final = 120 * 10**9
 def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     """Follow a run: say who hangs, died or makes the others wait, and tell alerts and dashboard of it.
 
-    What is found goes into RUN/verdicts.jsonl, which the exporter and the dashboard read; one process watches a run, on
-    a host that sees its run directory. It ends two minutes after the run.
+    It begins with what holds already, then tells what is new or over. What is found goes into RUN/verdicts.jsonl, which
+    the exporter and the dashboard read; one process watches a run, on a host that sees its run directory. It ends two
+    minutes after the run.
 
     Example: scope watch runs/first
     """
@@ -42,9 +44,13 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     opened = open_run(run)
     watcher = Watcher(opened)
     told = False
+    holding: list[Verdict] | None = None
     try:
         while True:
             change = watcher.look()
+            if holding is None:
+                holding = find_findings(opened, change.watched)
+                _print_held(holding, change, as_json=json)
             _print(change, as_json=json)
             if watcher.write_error is not None and not told:
                 told = True
@@ -62,13 +68,8 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     finally:
         watcher.close()
     if once:
-        holding = find_findings(opened, change.watched)
         if not json:
             click.echo(standing_words(change.watched.state, now_ns=change.watched.now_ns))
-            known = [each.summary for each in change.begun]
-            for verdict in holding:
-                if verdict.summary not in known:
-                    click.echo(_words(verdict))
         if any(verdict.severity == "critical" for verdict in holding):
             raise click.exceptions.Exit(1)
 
@@ -81,13 +82,27 @@ def _is_over(change: Change) -> bool:
     return in_order or change.watched.now_ns - (state.last_sign_ns or 0) > _LINGER_NS
 
 
+def _print_held(holding: Sequence[Verdict], change: Change, *, as_json: bool) -> None:
+    """Print what was found before this process began to watch and holds still."""
+    from scope.run.verdicts import identify
+
+    begun = {identify(verdict) for verdict in change.begun}
+    for verdict in holding:
+        if identify(verdict) not in begun:
+            _print_one(verdict, as_json=as_json)
+
+
 def _print(change: Change, *, as_json: bool) -> None:
+    for verdict in change.begun:
+        _print_one(verdict, as_json=as_json)
+    for verdict in change.over:
+        _print_one(verdict, as_json=as_json, before="over: ")
+
+
+def _print_one(verdict: Verdict, *, as_json: bool, before: str = "") -> None:
     from scope.report.encoding import encode_json
 
-    for verdict in change.begun:
-        click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else _words(verdict))
-    for verdict in change.over:
-        click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else f"over: {_words(verdict)}")
+    click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else f"{before}{_words(verdict)}")
 
 
 def _words(verdict: Verdict) -> str:

@@ -200,6 +200,28 @@ def test_a_run_whose_command_recorded_nothing_says_why(tmp_path: Path, scope: Ca
     assert "no rank has begun to record yet" in scope("show", run).err
 
 
+@pytest.mark.parametrize("options", [(), ("--once",)])
+def test_a_second_watch_begins_with_what_holds(tmp_path: Path, scope: Callable[..., Done], options: tuple[str]) -> None:
+    """A rank without an end whose process is gone: the second to look says so as the first did, each as JSON too."""
+    run = write_run(tmp_path / "gone", closed=False)
+    own = paths.rank_folder(run, 0, 0)
+    file = own / paths.RANK_FILE
+    file.write_bytes(msgspec.json.encode(msgspec.json.decode(file.read_bytes()) | {"started_ns": 10**18}))
+    (own / paths.BLACK_BOX_FILE).unlink(missing_ok=True)
+    told = [scope("watch", run, *options) for _ in range(2)]
+    assert told[0].out.count("critical crash: rank 0 ended without a goodbye. Look for its end") == 1
+    assert told[0].out.count("\n") == 2
+    assert [each.out.splitlines()[0] for each in told] == [told[0].out.splitlines()[0]] * 2
+    assert [each.code for each in told] == [int(bool(options))] * 2
+    (line,) = scope("watch", run, "--json", *options).out.splitlines()
+    assert (json.loads(line)["kind"], json.loads(line)["ranks"]) == ("crash", [0])
+    # Somebody else's finding, which this watch does not make, holds as well.
+    with (run / paths.VERDICTS_FILE).open("a") as verdicts:
+        verdicts.write('{"time_ns": 1, "kind": "slow_input", "severity": "info", "summary": "x"}\n')
+    kinds = [json.loads(line)["kind"] for line in scope("watch", run, "--json", *options).out.splitlines()]
+    assert kinds == ["crash", "slow_input"]
+
+
 def test_ranks_make_what_was_said_of_none_void(tmp_path: Path, scope: Callable[..., Done]) -> None:
     """A command on another node recorded a rank: that one's state is told, and nothing is noted any more."""
     run = write_run(tmp_path / "alive", closed=True)
