@@ -64,7 +64,7 @@ def number_columns(table: ReportTable) -> tuple[pl.DataFrame, dict[str, NumberCo
         cells = [row[place] for row in table.rows]
         numbers = _numbers(cells)
         if numbers is None:
-            texts = [csv_text(format_cell(cell, column.unit)) for cell in cells]
+            texts = [shown_text(cell, column.unit) for cell in cells]
             columns[column.key] = pl.Series(texts, dtype=pl.String)
             continue
         divisor, unit = _scale(numbers, column.unit)
@@ -74,6 +74,16 @@ def number_columns(table: ReportTable) -> tuple[pl.DataFrame, dict[str, NumberCo
         label = f"{column.heading} ({unit})" if unit else column.heading
         shown[column.key] = NumberColumn(label=label, format=_FORMATS.get(column.unit, _SIGNIFICANT))
     return pl.DataFrame(columns), shown
+
+
+def shown_text(cell: Cell, unit: Unit) -> str:
+    """Return a cell as the page shows it.
+
+    A name that would begin a formula is guarded, since the browser can save the table for a spreadsheet; a figure such
+    as `-4 us` is none.
+    """
+    text = format_cell(cell, unit)
+    return csv_text(text) if isinstance(cell, str) else text
 
 
 def _numbers(cells: Sequence[Cell]) -> list[int | float | None] | None:

@@ -34,6 +34,11 @@ _KIND_WORDS: Final[dict[SourceKind, str]] = {
     "trace": "profiler traces",
     "prometheus": "Prometheus server",
 }
+_A_KIND: Final[dict[SourceKind, str]] = {
+    "run": "a recorded run",
+    "trace": "profiler traces",
+    "prometheus": "a Prometheus server",
+}
 _STATE: Final = "scope_state"
 _SIGNED_IN: Final = "scope_signed_in"
 _SHOWN: Final = "scope_shown_source"
@@ -168,9 +173,17 @@ def _say_what_is_shown_instead(shown: Source, kinds: Sequence[SourceKind]) -> No
             icon=":material/link_off:",
         )
     elif known.kind not in kinds:
-        say.caption(
-            f"This page cannot show a {_KIND_WORDS[known.kind]}: it shows {shown.label} ({_KIND_WORDS[shown.kind]})."
-        )
+        instead = f"This page cannot show {_A_KIND[known.kind]}: it shows {shown.label} ({_KIND_WORDS[shown.kind]})"
+        if _belong_together(known, shown):
+            say.caption(f"{instead}.")
+        else:
+            say.warning(f"{instead}, which may be another job; choose under Source.", icon=":material/swap_horiz:")
+
+
+def _belong_together(one: Source, other: Source) -> bool:
+    """Return whether two sources are a run and its window; a server is beside all of them."""
+    is_server = "prometheus" in (one.kind, other.kind)
+    return is_server or one.run_id == other.source_id or other.run_id == one.source_id
 
 
 def keep_state(state: PageState) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import streamlit as st
 
 from dashboards import say
-from dashboards.numbers import number_columns, readable_columns
+from dashboards.numbers import number_columns, readable_columns, shown_text
 from scope.report.inert import csv_text
 from scope.report.rows import to_csv
 from scope.report.table import Absent, format_cell
@@ -87,7 +87,7 @@ def upright(table: ReportTable) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "figure": [csv_text(column.heading) for column in table.columns],
-            "value": [csv_text(format_cell(cell, each.unit)) for cell, each in zip(row, table.columns, strict=True)],
+            "value": [shown_text(cell, each.unit) for cell, each in zip(row, table.columns, strict=True)],
             "meaning": [csv_text(column.meaning) for column in table.columns],
         }
     )

@@ -55,20 +55,21 @@ def draw_memory(run: LiveRun, rank: int) -> None:
     if samples.is_empty():
         say.info("This rank has recorded no memory.", icon=":material/memory:")
         return
-    capacity = run.ranks.filter(pl.col(Ranks.rank) == rank)[Ranks.device_memory_bytes].last()
-    draw_figures(steps, capacity if isinstance(capacity, int) else None)
-    kind = run.ranks.filter(pl.col(Ranks.rank) == rank)[Ranks.device_kind].last()
+    peaks = run.memory_by_rank()
+    ranks = run.ranks.filter(pl.col(Ranks.attempt) == run.attempt)
+    draw_figures(steps, peaks, ranks, rank)
+    capacity, kind = memory_of(ranks, rank)
     whose = "memory of the machine" if kind == "cpu" else "memory of the device"
-    limits = {whose: float(capacity)} if isinstance(capacity, int) else {}
+    limits = {whose: float(capacity)} if capacity is not None else {}
     columns = (RankSteps.step, *LINES, RankSteps.fragmentation_ratio, RankSteps.num_alloc_retries)
-    show_figure(memory_over_time(samples, capacities=limits), steps.select(*columns), key="memory over time")
+    figure = memory_over_time(samples, capacities=limits, whose=f", rank {rank}")
+    show_figure(figure, steps.select(*columns), key="memory over time")
     phases = run.memory_by_phase(rank)
     if not phases.is_empty():
         say.subheader(f"Largest memory in each phase, rank {rank}")
         # So the recorder names the one part of a step whose loop tells no phases.
         named = phases.with_columns(pl.col(PhaseMemory.phase).cast(pl.String).replace("step", "step without phases"))
         show_table(named, key="memory by phase")
-    peaks = run.memory_by_rank()
     say.subheader("Largest memory of each rank")
     show_table(peaks, key="memory by rank")
 
@@ -93,22 +94,66 @@ def draw_trace(source: Source) -> None:
     show_report_table(holders_table(results.analysis), key="holders")
 
 
-def draw_figures(steps: pl.DataFrame, capacity: int | None) -> None:
-    """Draw the row of figures: largest peak, headroom, fragmentation, retries."""
+def memory_of(ranks: pl.DataFrame, rank: int) -> tuple[int | None, str | None]:
+    """Return the memory of what a rank runs on, and its kind, as far as they are known.
+
+    Args:
+        ranks: The table `Ranks` of one attempt.
+        rank: Its number.
+    """
+    own = ranks.filter(pl.col(Ranks.rank) == rank)
+    capacity = own[Ranks.device_memory_bytes].last() if own.height else None
+    kind = own[Ranks.device_kind].last() if own.height else None
+    return capacity if isinstance(capacity, int) else None, kind if isinstance(kind, str) else None
+
+
+def headroom_of(peaks: pl.DataFrame, ranks: pl.DataFrame, rank: int, kind: str) -> tuple[str, int | None]:
+    """Return what is left of a rank's memory at its largest, and which memory that is.
+
+    A device is its rank's alone; the memory of a machine is shared, so the largest of all its ranks is taken off.
+
+    Args:
+        peaks: Largest memory of each rank.
+        ranks: The table `Ranks` of the same attempt.
+        rank: Its number.
+        kind: The column of `peaks` that counts.
+    """
+    capacity, device = memory_of(ranks, rank)
+    sharing, label = [rank], f"Headroom, rank {rank}"
+    if device == "cpu":
+        host = ranks.filter(pl.col(Ranks.rank) == rank)[Ranks.host].last()
+        sharing = ranks.filter(pl.col(Ranks.host) == host)[Ranks.rank].unique().to_list()
+        label = "Memory of the machine less its ranks' largest"
+    taken = peaks.filter(pl.col(RankSteps.rank).is_in(sharing))[kind]
+    if capacity is None or len(taken) < len(sharing) or taken.null_count():
+        return label, None
+    return label, capacity - int(taken.sum())
+
+
+def draw_figures(steps: pl.DataFrame, peaks: pl.DataFrame, ranks: pl.DataFrame, rank: int) -> None:
+    """Draw the row of figures: largest peak of all ranks, headroom, fragmentation and retries of one.
+
+    Args:
+        steps: The steps of the rank.
+        peaks: Largest memory of each rank.
+        ranks: The table `Ranks` of the same attempt.
+        rank: Its number.
+    """
     row = st.container(horizontal=True, gap="medium")
     kind = RankSteps.reserved_peak_bytes
     if steps[kind].null_count() == steps.height:
         kind = RankSteps.resident_peak_bytes
-    peak = steps[kind].max()
-    peak_bytes = peak if isinstance(peak, int) else None
-    metric(row, f"Largest {LINES[kind]}", peak_bytes, "not recorded", format_bytes)
-    headroom = None if peak_bytes is None or capacity is None else capacity - peak_bytes
-    metric(row, "Headroom", headroom, "the memory of the device is not known", format_bytes)
+    known = peaks.drop_nulls(kind).sort(kind, RankSteps.rank, descending=[True, False])
+    of_rank, peak = known.select(RankSteps.rank, kind).row(0) if known.height else (None, None)
+    whose = f", rank {of_rank}" if of_rank is not None else ""
+    metric(row, f"Largest {LINES[kind]}{whose}", peak, "not recorded", format_bytes)
+    label, headroom = headroom_of(peaks, ranks, rank, kind)
+    metric(row, label, headroom, "the memory of the device, or of a rank on it, is not known", format_bytes)
     unknown = "only a CUDA allocator has it"
     fragmentation: list[float] = steps[RankSteps.fragmentation_ratio].drop_nulls().tail(1).to_list()
-    metric(row, "Fragmentation", fragmentation[0] if fragmentation else None, unknown, format_ratio)
+    metric(row, f"Fragmentation, rank {rank}", fragmentation[0] if fragmentation else None, unknown, format_ratio)
     retries = steps[RankSteps.num_alloc_retries].drop_nulls()
-    metric(row, "Allocator retries", retries.sum() if len(retries) else None, unknown, str)
+    metric(row, f"Allocator retries, rank {rank}", retries.sum() if len(retries) else None, unknown, str)
 
 
 def choose_rank(run: LiveRun, state: PageState) -> int | None:

@@ -40,14 +40,15 @@ class Samples(Table):
     value = Column("value", pl.Float64, "value at it; null where it is unknown, which breaks the line", nullable=True)
 
 
-def memory_over_time(samples: pl.DataFrame, *, capacities: Mapping[str, float]) -> Figure:
+def memory_over_time(samples: pl.DataFrame, *, capacities: Mapping[str, float], whose: str = "") -> Figure:
     """Return memory of a device over time, as steps, under its capacity.
 
     Args:
         samples: The table `Samples`, values in bytes.
         capacities: Bytes by the name of a limit.
+        whose: What the title says behind, such as `, rank 3`, in fixed words.
     """
-    look = _Look(title="Memory over time", y_title="Memory (GB)", shape="hv", form=format_bytes)
+    look = _Look(title=f"Memory over time{whose}", y_title="Memory (GB)", shape="hv", form=format_bytes)
     return _lines(samples, capacities, look)
 
 

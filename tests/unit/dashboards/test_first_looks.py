@@ -49,6 +49,31 @@ def test_a_run_on_a_cpu_has_memory_of_the_machine(open_app: Callable[..., AppTes
     assert [trace["name"] for trace in figure["data"]] == ["resident set of the process", "memory of the machine"]
 
 
+def test_the_memory_of_a_machine_is_shared_by_its_ranks(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Ranks 0, 1 and 3 hold 529 MB at most, rank 2 holds 629 MB: of 8 GB 5.784 GB are left, whichever rank is shown."""
+    for file in run_folder.glob("attempt-000/ranks/*/rank.json"):
+        tell(file.parent, file.name, device={"kind": "cpu", "memory_bytes": 8_000_000_000})
+    steps = run_folder / "attempt-000" / "ranks" / "00002" / "steps.jsonl"
+    steps.write_text(steps.read_text().replace('"resident_bytes": 529000000', '"resident_bytes": 629000000'))
+    for rank in (0, 2):
+        app = open_app("memory", run_folder, ranks=str(rank))
+        shown = {each.label: each.value for each in app.metric}
+        assert shown["Largest resident set of the process, rank 2"] == "629 MB"
+        assert shown["Memory of the machine less its ranks' largest"] == "5.784 GB"
+        (figure,) = (json.loads(each.proto.spec) for each in app.get("plotly_chart"))
+        assert figure["layout"]["title"]["text"] == f"Memory over time, rank {rank}"
+
+
+def test_the_memory_of_a_device_is_its_rank_s_alone(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Rank 0 on a device of 8 GB has 8 GB less 529 MB; with no memory known there is no headroom."""
+    place = run_folder / "attempt-000" / "ranks"
+    tell(place / "00000", "rank.json", device={"kind": "cuda", "memory_bytes": 8_000_000_000})
+    shown = {each.label: each.value for each in open_app("memory", run_folder, ranks="0").metric}
+    assert shown["Headroom, rank 0"] == "7.471 GB"
+    shown = {each.label: each.value for each in open_app("memory", run_folder, ranks="1").metric}
+    assert shown["Headroom, rank 1"] == "–"
+
+
 def test_compare_begins_with_the_two_halves_of_the_run(open_app: Callable[..., AppTest], run_folder: Path) -> None:
     """Beside another run, the 30 steps are cut at 15 until somebody asks for two runs."""
     shutil.copytree(run_folder, run_folder.parent / "another")

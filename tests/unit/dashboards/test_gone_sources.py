@@ -64,14 +64,28 @@ def test_a_link_to_a_known_source_says_nothing(open_app: Callable[..., AppTest],
 def test_a_page_that_cannot_show_a_run_says_what_it_shows(
     open_app: Callable[..., AppTest], run_folder: Path, tmp_path: Path
 ) -> None:
-    """The kernels page has no place for a run: it shows a trace and says so."""
+    """The kernels page has no place for a run: it shows a trace, and says that this may be another job."""
     trace = tmp_path / "traces"
     trace.mkdir()
     (trace / "rank0.json").write_text('{"traceEvents": []}')
     run = find_sources([str(run_folder)])[0]
     app = open_app("kernels", run_folder, trace, source=run.source_id)
     assert not app.exception
-    assert "This page cannot show a recorded run" in plain(app.caption)
+    said = plain(app.warning)
+    assert "This page cannot show a recorded run: it shows traces (profiler traces), which may be another job" in said
+
+
+def test_the_run_of_a_window_is_no_other_job(open_app: Callable[..., AppTest], tmp_path: Path) -> None:
+    """The links page shows the run that a window was captured in, and says so without a warning."""
+    from scope.testing.demo import write_demo_run
+
+    write_demo_run(tmp_path / "eight")
+    sources = find_sources([str(tmp_path / "eight")])
+    window = next(each for each in sources if each.kind == "trace")
+    app = open_app("links", tmp_path / "eight", source=window.source_id)
+    assert not app.exception
+    assert "This page cannot show profiler traces: it shows " in plain(app.caption)
+    assert "another job" not in plain(app.warning)
 
 
 def test_choosing_a_source_of_another_kind_is_no_replacement(

@@ -43,13 +43,15 @@ def test_a_row_wider_than_a_screen_is_shown_upright() -> None:
     columns = [
         ReportColumn(key="length_ns", heading="length", unit="ns", meaning="How long."),
         ReportColumn(key="share_ratio", heading="share", unit="ratio", meaning="Of all."),
+        ReportColumn(key="excess_ns", heading="excess", unit="ns", meaning="How much longer."),
         ReportColumn(key="name", heading="name", unit="text", meaning="What it is."),
     ]
-    row = (1_500_000, Absent("nobody knows"), "=1+1")
+    row = (1_500_000, Absent("nobody knows"), -4_000, "=1+1")
     table = ReportTable(name="one", title="One", columns=tuple(columns), rows=(row,), num_rows=1)
     assert upright(table).rows() == [
         ("length", "1.5 ms", "How long."),
         ("share", "–", "Of all."),
+        ("excess", "-4 us", "How much longer."),
         ("name", "'=1+1", "What it is."),
     ]
 
