@@ -50,6 +50,19 @@ def test_steps_of_all_ranks_stand_in_one_frame(run_folder: Path) -> None:
     assert steps[RankSteps.tokens].to_list() == [7, None, 7, None]
 
 
+def test_waits_by_phase_are_null_where_a_step_does_not_tell_them(run_folder: Path) -> None:
+    """A step that tells its waits, with a phase that nobody knows; one that tells no phase; and an old recording's."""
+    lines = (
+        step_line(0, communication_wait_ns=9, communication_wait_phases={"backward": 5, "custom": 3, "unheard": 1}),
+        step_line(1, communication_wait_ns=9, communication_wait_phases={}),
+        step_line(2, communication_wait_ns=9),
+    )
+    (write_rank(run_folder, 0) / "steps.jsonl").write_text("".join(lines))
+    waits = RankSteps.check(open_run(run_folder).steps())[RankSteps.communication_wait_by_phase]
+    known = [{name: wait for name, wait in (each or {}).items() if wait is not None} for each in waits]
+    assert known == [{"backward": 5, "custom": 3}, {}, {}]
+
+
 def test_a_live_run_is_read_on_from_where_it_stopped(run_folder: Path) -> None:
     """A second look gives what was appended too; a line that is still being written waits."""
     file = write_rank(run_folder, 0) / "steps.jsonl"
