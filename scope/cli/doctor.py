@@ -66,6 +66,10 @@ def doctor(
             raise UsageError(message)
         found, seen = _check_folder(target)
     print_diagnoses(found, seen, as_json=as_json)
+    if target is not None and not as_json and _is_run(target):
+        print(
+            f"Settings, clocks and how ranks ended were checked; how fast each works: scope show {_plain(str(target))}"
+        )
     if any(one.severity == "critical" for one in found):
         raise click.exceptions.Exit(1)
 
@@ -97,14 +101,18 @@ def _write_facts(folder: Path, node: NodeFacts) -> None:
 
 
 def _check_folder(target: Path) -> tuple[list[Diagnosis], str]:
-    from scope.run import paths
-
     if not target.is_dir():
         message = f"{target} is no folder; name a run directory or a folder of facts"
         raise InputError(message)
-    if (target / paths.RUN_FILE).exists():
+    if _is_run(target):
         return _check_run(target)
     return _check_facts(target)
+
+
+def _is_run(target: Path) -> bool:
+    from scope.run import paths
+
+    return (target / paths.RUN_FILE).exists()
 
 
 def _check_facts(folder: Path) -> tuple[list[Diagnosis], str]:

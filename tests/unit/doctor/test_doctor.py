@@ -396,6 +396,8 @@ def test_a_hang_on_record_is_relayed(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "CRITICAL rank 2 has not arrived  [hang]\n         where: rank 2\n         do: look\n" in done.stdout
     assert "straggler" not in done.stdout
+    assert done.stdout.endswith(f"; how fast each works: scope show {run}\n")
+    assert "scope show" not in CliRunner().invoke(app, ["doctor", str(run), "--json"]).stdout
 
 
 @pytest.mark.parametrize(
