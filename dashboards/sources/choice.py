@@ -1,4 +1,4 @@
-"""What a page shows when nobody has chosen: a run that lives, makes it steps or hangs, else the latest."""
+"""What a page shows when nobody has chosen: a run that lives, makes it steps or hangs, else the latest with ranks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.analysis.recorded import assess_run
 from scope.errors import ScopeError
+from scope.run import paths
 from scope.run.reader import RunReader, read_run_info
 
 if TYPE_CHECKING:
@@ -60,13 +61,15 @@ def _likeness(source: Source) -> tuple[bool, int | None]:
     return info.synthetic, info.world_size
 
 
-def _began(source: Source) -> tuple[bool, int]:
-    """Return when a run began; one that is made up comes after all that were recorded."""
+def _began(source: Source) -> tuple[bool, bool, int]:
+    """Return when a run began; one in which nothing was recorded comes last, before it one that is made up."""
+    run = Path(source.place)
     try:
-        info = read_run_info(Path(source.place))
+        info = read_run_info(run)
     except ScopeError:
-        return False, 0
-    return not info.synthetic, info.started_ns
+        return False, False, 0
+    has_ranks = any(paths.list_ranks(run, attempt) for attempt in paths.list_attempts(run))
+    return has_ranks, not info.synthetic, info.started_ns
 
 
 def _lives(run: Path) -> bool:

@@ -67,9 +67,8 @@ def doctor(
         found, seen = _check_folder(target)
     print_diagnoses(found, seen, as_json=as_json)
     if target is not None and not as_json and _is_run(target):
-        print(
-            f"Settings, clocks and how ranks ended were checked; how fast each works: scope show {_plain(str(target))}"
-        )
+        what = "Settings, clocks and how ranks ended were checked"
+        print(f"{what}; how fast each works: scope show {_plain(str(target))}")
     if any(one.severity == "critical" for one in found):
         raise click.exceptions.Exit(1)
 

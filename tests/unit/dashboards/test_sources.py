@@ -84,6 +84,18 @@ def test_a_run_that_lives_is_shown_first_else_the_latest(tmp_path: Path, *, live
     assert choose_source(found).label == expected
 
 
+def test_a_run_without_ranks_hides_no_other(tmp_path: Path) -> None:
+    """A mistyped command left the latest run folder: the recorded run before it is shown, even a made-up one."""
+    write_run(tmp_path / "a-made-up", started_ns=1, ended_ns=2, synthetic=True)
+    empty = {"schema": "1.0", "run_id": "z", "started_ns": time.time_ns(), "unrecorded": "the command ended"}
+    (tmp_path / "z-empty").mkdir()
+    (tmp_path / "z-empty" / "run.json").write_text(json.dumps(empty))
+    assert choose_source(find_sources([str(tmp_path)])).label == "a-made-up"
+    write_run(tmp_path / "b-recorded", started_ns=1, ended_ns=2)
+    assert choose_source(find_sources([str(tmp_path)])).label == "b-recorded"
+    assert choose_source(find_sources([str(tmp_path / "z-empty")])).label == "z-empty"
+
+
 def test_the_youngest_trace_is_shown_first(tmp_path: Path) -> None:
     """Of two traces the one that was written last, whatever its name; a server comes last."""
     for age, name in enumerate(("young", "old")):
