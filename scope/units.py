@@ -22,7 +22,7 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 BITS_PER_BYTE: Final = 8
 
-_DURATION_STEPS: Final = ((60 * NS_PER_S, "min"), (NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "us"), (1, "ns"))
+_DURATION_STEPS: Final = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "us"), (1, "ns"))
 _DECIMAL_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _DURATION_UNITS: Final = {
     "ns": 1,
@@ -49,7 +49,9 @@ _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def format_duration(duration_ns: int) -> str:
-    """Return a length of time for people, in the largest unit that keeps it at 1 or more.
+    """Return a length of time for people: in the largest unit that keeps it at 1 or more, or in minutes and seconds.
+
+    From a minute on it is rounded to seconds, from an hour on to minutes.
 
     Args:
         duration_ns: A length in nanoseconds; may be negative.
@@ -61,12 +63,26 @@ def format_duration(duration_ns: int) -> str:
         '-950 ns'
         >>> format_duration(0)
         '0 ns'
+        >>> format_duration(76_560_000_000), format_duration(5_400_000_000_000)
+        ('1 min 17 s', '1 h 30 min')
     """
     magnitude = abs(duration_ns)
+    if magnitude >= 60 * NS_PER_S:
+        return f"{'-' if duration_ns < 0 else ''}{_long_duration(magnitude)}"
     for size, unit in _DURATION_STEPS:
         if magnitude >= size:
             return f"{duration_ns} ns" if unit == "ns" else f"{duration_ns / size:.4g} {unit}"
     return "0 ns"
+
+
+def _long_duration(duration_ns: int) -> str:
+    seconds = round(duration_ns / NS_PER_S)
+    if seconds < 3_600:
+        whole, rest, names = seconds // 60, seconds % 60, ("min", "s")
+    else:
+        minutes = round(duration_ns / (60 * NS_PER_S))
+        whole, rest, names = minutes // 60, minutes % 60, ("h", "min")
+    return f"{whole} {names[0]} {rest} {names[1]}" if rest else f"{whole} {names[0]}"
 
 
 def format_bytes(size_bytes: float) -> str:

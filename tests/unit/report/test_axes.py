@@ -63,8 +63,8 @@ def test_a_single_size_has_several_ticks() -> None:
 
 
 def test_an_axis_has_the_unit_of_its_labels() -> None:
-    """A bar of 126.9 s is called 2.115 min, and its axis is in minutes."""
+    """A bar of 126.9 s is called 2 min 7 s, and its axis is in minutes."""
     figure = parts_by_time({"backward": 126_900_000_000}, title="t", whole_ns=253_800_000_000)
     assert layout_of(figure)["xaxis"]["title"]["text"] == "Time (min)"
     assert figure.to_plotly_json()["data"][0]["x"] == pytest.approx([2.115])
-    assert layout_of(figure)["yaxis"]["ticktext"] == ["backward<br>2.115 min · 50.0 %"]
+    assert layout_of(figure)["yaxis"]["ticktext"] == ["backward<br>2 min 7 s · 50.0 %"]
