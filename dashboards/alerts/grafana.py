@@ -210,7 +210,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "short",
                 (
                     (
-                        f"increase(scope_exporter_sample_errors_total{{{_NODE}}}[1h])",
+                        f"floor(increase(scope_exporter_sample_errors_total{{{_NODE}}}[1h]))",
                         "{{cluster}} {{instance}} {{collector}} {{error}}",
                     ),
                 ),
