@@ -52,18 +52,25 @@ class FlopMeter:
         self.is_counting = False
         self._open = False
         self._counted_step: int | None = None
+        self._first = session.settings.flops_step
         self.info = self._from_user()
         self._session.writer.update_info(flops=self.info)
 
     def on_step(self, num_ended: int) -> None:
         """A step begins, after so many of this attempt: start counting at the chosen one."""
         wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
-        first = self._settings.flops_step
+        first = self._first
         self.is_counting = wanted and self._counted_step is None and first <= num_ended < first + _MAX_TRIES
 
+    def skip_step(self) -> None:
+        """Count no sooner than in the next step: the one that has just begun does more than others."""
+        self._first = max(self._first, self._session.clock.num_steps + 1)
+        self.is_counting = False
+
     def begin_region(self, backward: bool) -> FlopCounter | None:
-        """Enter the counter around a forward or backward of the counted step; `None` in all others."""
-        if not self.is_counting or self._open or not self._session.clock.is_own_thread():
+        """Enter the counter around a forward or backward of the counted step; `None` elsewhere and in evaluations."""
+        clock = self._session.clock
+        if not self.is_counting or self._open or not clock.is_own_thread() or clock.is_absorbing():
             return None
         compiled = self._session.hooks.is_compiled()
         if compiled or not can_count():
@@ -111,7 +118,7 @@ class FlopMeter:
         """Whether a forward and a backward were counted; the model may be known only after its first forward."""
         if {region.backward for region in self._regions} == {True, False}:
             return True
-        last = self._session.clock.num_steps >= self._settings.flops_step + _MAX_TRIES - 1
+        last = self._session.clock.num_steps >= self._first + _MAX_TRIES - 1
         self._regions.clear()
         return last
 

@@ -206,6 +206,8 @@ class TrainingHooks:
                 self._call("device", device.end, timer)
             if opened:
                 self._call("forward", self._session.end_phase, opened)
+            else:
+                self._call("forward", self._session.clock.notice)
 
     def _begin_forward(self, module: nn.Module) -> str | None:
         """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
@@ -315,6 +317,7 @@ class TrainingHooks:
                 self._looks_left -= 1
                 self._look()
                 self._saw_optimizer = bool(self._roots)
+                self._call("pipelines", self._session.pipelines.look)
 
         return __init__
 

@@ -58,6 +58,7 @@ class PhaseClock:
         self._spent: dict[str, int] = {}
         self._cut_ns = start_ns
         self._changed_ns = start_ns
+        self._noticed_ns = 0
         self._last_length_ns = 0
 
     @property
@@ -69,6 +70,11 @@ class PhaseClock:
     def step_start_ns(self) -> int:
         """Monotonic instant at which the step in progress began."""
         return self._cut_ns
+
+    @property
+    def last_seen_ns(self) -> int:
+        """Monotonic instant at which a phase began or ended last, or was noticed inside an evaluation."""
+        return max(self._changed_ns, self._noticed_ns)
 
     def set_base(self, name: str) -> None:
         """Change the phase that owns the time in which no other is open (`startup`, `init`, then `other`)."""
@@ -88,6 +94,7 @@ class PhaseClock:
             return False
         called = self._now() if self.num_changes >= self._timed_at else 0
         if automatic and (self._stack[-1][0] == name or self.is_absorbing()):
+            self._noticed_ns = self._now()
             return False
         now = self._now()
         self._spend(now)
@@ -109,6 +116,21 @@ class PhaseClock:
                 del stack[depth:]
                 self._tell(now)
                 return
+
+    def notice(self) -> None:
+        """Note that something ended which is no phase of its own: a model's call inside an evaluation."""
+        if _thread_of_caller() == self.thread and self.is_absorbing():
+            self._noticed_ns = self._now()
+
+    def find_end(self) -> int:
+        """Return up to when phases were seen: now inside one, else where the last one ended.
+
+        `eval()` begins an evaluation that only `train()` ends: one that is left open lasts until the last batch or call
+        of a model in it.
+        """
+        if any(name != "evaluation" for name, _ in self._stack[1:]):
+            return self._now()
+        return self.last_seen_ns
 
     def is_own_thread(self) -> bool:
         """Whether the caller is the thread that is measured."""
@@ -135,9 +157,13 @@ class PhaseClock:
         # Outside of all phases, where most hooks come in, there is nothing to look for.
         return len(self._stack) > 1 and not ABSORBING.isdisjoint(name for name, _ in self._stack)
 
-    def cut(self) -> tuple[int, int, dict[str, int]]:
-        """End the step; return its start, its end and its exclusive times, which sum to the difference exactly."""
-        now = self._now()
+    def cut(self, *, end_ns: int | None = None) -> tuple[int, int, dict[str, int]]:
+        """End the step; return its start, its end and its exclusive times, which sum to the difference exactly.
+
+        Args:
+            end_ns: Where it ended, now when absent; not before `last_seen_ns`.
+        """
+        now = self._now() if end_ns is None else end_ns
         self._spend(now)
         start, spent = self._cut_ns, self._spent
         assert sum(spent.values()) == now - start

@@ -9,9 +9,7 @@ import of torch.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import operator
 import os
 import time
@@ -30,10 +28,13 @@ from scope.record.collectives.recorder import CollectiveRecorder
 from scope.record.flops import FlopMeter
 from scope.record.hooks import TrainingHooks
 from scope.record.patches import PatchTable
+from scope.record.pauses import Pauses
 from scope.record.phases import PhaseClock
+from scope.record.pipelines import PipelineHooks
 from scope.record.preflight import attach_preflight
 from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
+from scope.run.layout import GROUP
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
 
@@ -83,6 +84,7 @@ class Session:
         self.patches = PatchTable()
         self.hooks = TrainingHooks(self)
         self.checkpoints = CheckpointHooks(self)
+        self.pipelines = PipelineHooks(self)
         self.flops = FlopMeter(self)
         self.captures = Captures(self)
         self.collectives = CollectiveRecorder(
@@ -100,9 +102,7 @@ class Session:
         self._tokens: int | None = None
         self._samples: int | None = None
         self._input_bytes: int | None = None
-        self._gc_start = 0
-        self._gc_ns = 0
-        self._num_gc = 0
+        self._pauses = Pauses()
         self._meter: memory.MemoryMeter | None = None
         self._dropped = 0
         self._cost = 0
@@ -129,13 +129,14 @@ class Session:
             ("collectives", self.collectives.attach),
             ("training", self.hooks.attach),
             ("checkpoints", self.checkpoints.attach),
+            ("pipelines", self.pipelines.look),
             ("captures", self.captures.attach),
             ("memory", self._attach_memory),
             ("preflight", lambda: attach_preflight(self.patches, os.environ)),
         ):
             # A torch that is not as expected is trained unrecorded.
             self.guard.call(name, attach)
-        gc.callbacks.append(self._on_gc)
+        self.guard.call("garbage collection", self._pauses.attach)
         self.writer.calls.cost_factor = self.collectives.cost_factor
         absent = {**self.writer.info.absent}
         if self.collectives.route is None:
@@ -144,6 +145,7 @@ class Session:
         self.writer.pollers += [
             self._guarded("flight recorder", self._poll_collectives),
             self._guarded("stacks", StackDumps(self).poll),
+            self._guarded("garbage collection", lambda: self._pauses.shorten(self.clock.last_seen_ns)),
         ]
 
     def close(self, exit_reason: str) -> None:
@@ -151,13 +153,13 @@ class Session:
         global current
         if current is self:
             current = None
-        with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._on_gc)
+        self._pauses.detach()
         self._learn_model()
         for name, detach in (
             ("captures", self.captures.close),
             ("flops", self.flops.close),
             ("checkpoints", self.checkpoints.close),
+            ("pipelines", self.pipelines.close),
             ("training", self.hooks.close),
             ("collectives", self.collectives.close),
         ):
@@ -170,6 +172,11 @@ class Session:
         if self._meter is not None:
             self.guard.call("memory (detach)", self._meter.close)
         self.writer.close(exit_reason, exception=exit_reason == "exception")
+
+    def disown(self) -> None:
+        """Measure nothing any more: in a forked child."""
+        self.clock.disown()
+        self._pauses.detach()
 
     def _tell_no_boundary(self) -> None:
         """Say, once, that where steps end cannot be told: the program's optimizer is none that torch knows of."""
@@ -185,13 +192,24 @@ class Session:
 
     def _tell_ending(self, exit_reason: str) -> None:
         if self.boundary.updated:
-            self._finish_step(self.clock.step + 1)
+            # No work for a next step tells where this one ended: what the program does after its loop is in none.
+            end_ns = max(self.clock.find_end(), min(self._last_call_ns(), time.monotonic_ns()))
+            self._finish_step(self.clock.step + 1, end_ns=end_ns)
         elif self.clock.step < 0:
             self._tell_start()
         elif self.boundary.num_microbatches:
             self._tell_no_boundary()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
         self.writer.add_event("attempt_end", f"recording ended: {exit_reason}", step=self.step)
+
+    def _last_call_ns(self) -> int:
+        """Return the last instant at which a call is known to have been issued, waited for or completed; 0 without."""
+        log = self.writer.calls
+        # Many calls of a long step are written before its end; of these the groups know the last.
+        of_groups = (instant for group in log.pack_groups() for instant in GROUP.unpack(group)[3:5])
+        seen = tuple(log.in_progress.seen)
+        of_calls = (max(call.issued_ns + max(call.blocked_ns, 0), call.completed_ns) for call in seen)
+        return max((*of_groups, *of_calls), default=0)
 
     def _guarded(self, hook: str, poll: Callable[[], None]) -> Callable[[], None]:
         """Return a poller that is switched off when it raises, instead of ending the 1 Hz thread."""
@@ -339,6 +357,10 @@ class Session:
                 self._take_batch()
         return self.clock.push("forward")
 
+    def begin_schedule(self) -> None:
+        """A schedule of a pipeline begins the passes of an update, the first of which may wait for a recv."""
+        self._begin_compute()
+
     def begin_backward(self) -> bool:
         """A backward pass begins; return whether `end_backward` has to follow."""
         self._begin_compute()
@@ -401,7 +423,8 @@ class Session:
             self._cost = self.estimate_cost()
             self._tell_start()
             self.clock.set_base("other")
-            self.clock.cut()
+            _, begin, _ = self.clock.cut()
+            self._pauses.take(begin)
             self.writer.add_loose_calls(self.writer.calls.next_step(self._first_step))
             if self._meter is not None:
                 self._meter.end_step()
@@ -418,6 +441,8 @@ class Session:
         self.hooks.on_step(self.clock.step)
         self.checkpoints.on_step()
         self.flops.on_step(self.clock.num_steps)
+        if self.guard.call("pipelines", self.pipelines.look):
+            self.flops.skip_step()  # a schedule may be exchanging its shapes at this moment
         start = time.monotonic_ns()
         self._learn_world()
         self.own_ns += time.monotonic_ns() - start
@@ -438,18 +463,29 @@ class Session:
         """Return what recording took on the training thread so far, in ns."""
         return self.writer.calls.estimate_cost() + self.clock.estimate_cost() + self.own_ns
 
-    def _finish_step(self, following: int, *, searched: bool = False) -> None:
+    def _finish_step(self, following: int, *, searched: bool = False, end_ns: int | None = None) -> None:
+        """Record the step in progress.
+
+        Args:
+            following: Number of the next one.
+            searched: Models were looked for in it.
+            end_ns: Where it ended; now when absent.
+        """
         if not self._num_taken:
             # No call of a model was seen to use them.
             for _ in range(len(self._fetched)):
                 self._take_batch()
         tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
+        own_ns = self.own_ns
         self.flops.learn(tokens)
-        start, end, spent = self.clock.cut()
+        if end_ns is not None:
+            self.own_ns = own_ns  # behind the step
+        start, end, spent = self.clock.cut(end_ns=end_ns)
+        gc_ns, num_gc = self._pauses.take(end)
         calls = self.writer.calls.next_step(following)
         self.collectives.tracker.release()
         meter = self._meter
-        if self.clock.on_change is None:
+        if self.clock.on_change is None and end_ns is None:
             self._end_memory_phase("step")
         offset = self.writer.wall_offset_ns
         work = self.flops.of_step(tokens=tokens, length_ns=end - start)
@@ -461,8 +497,8 @@ class Session:
             start_ns=start + offset,
             end_ns=end + offset,
             phases=spent,
-            gc_ns=self._gc_ns,
-            num_gc=self._num_gc,
+            gc_ns=gc_ns,
+            num_gc=num_gc,
             memory=self.guard.call("memory", meter.end_step) if meter is not None else None,
             tokens=tokens,
             samples=self._samples,
@@ -502,7 +538,7 @@ class Session:
 
     def _reset_counters(self) -> None:
         self._tokens = self._samples = self._input_bytes = None
-        self._gc_ns = self._num_gc = self._num_taken = 0
+        self._num_taken = 0
 
     def _tell_start(self) -> None:
         """Tell how long start-up took: startup until torch was imported, init until the first step."""
@@ -559,15 +595,6 @@ class Session:
         # A model may be of any kind.
         self.guard.call("model", lambda: self.writer.update_info(model=facts.describe_model(self.hooks.models())))
 
-    def _on_gc(self, moment: str, info: dict[str, int]) -> None:
-        del info
-        if moment == "start":
-            self._gc_start = time.monotonic_ns()
-        elif self._gc_start:
-            self._gc_ns += time.monotonic_ns() - self._gc_start
-            self._num_gc += 1
-            self._gc_start = 0
-
     def _hook_disabled(self, hook: str, reason: str) -> None:
         self.writer.add_event(
             "hook_disabled", f"{hook} raised and was switched off: {reason}", step=self.step, hook=hook
@@ -603,7 +630,7 @@ def _after_fork() -> None:
     """Forget the session in a forked child: hooks that are still in place find none and pass through."""
     global current
     if current is not None:
-        current.clock.disown()
+        current.disown()
         current = None
 
 

@@ -607,7 +607,9 @@ def test_over_budget_gives_up_what_costs_least_to_lose(tmp_path: Path) -> None:
     costs = [10**12 * number for number in range(200, 0, -1)]
     steps = record(tmp_path, train)
     assert len(steps) == 130
-    assert steps[-1].memory is not None
+    assert steps[-2].memory is not None
+    # Its one reading would be that of the close, by when the program has done other things.
+    assert steps[-1].memory is None
     assert steps[-1].phases["backward"] > 0
     rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
     said = [event.message for event in RankReader(rank).new_events() if event.kind == "warning"]
