@@ -216,6 +216,9 @@ class Moving:
             ("calls", 60), ("bytes", 10_000), ("received_bytes", 14_000), ("seconds", 0.5), ("blocked_seconds", 0.1)
         ):  # fmt: skip
             self.rates[key(f"train_collective_{name}", **labels)] = rate
+        labels["operation"] = "all_gather"
+        for name, rate in (("calls", 20), ("bytes", 1_200), ("blocked_seconds", 0.02)):
+            self.rates[key(f"train_control_{name}", **labels)] = rate
 
     def update(self) -> None:
         """Write everything as it is now."""
@@ -242,7 +245,9 @@ def make_step(number: int, start: int, end: int) -> dict[str, object]:
         "recorder_ns": 50_000,
         "collectives": [
             {"group": 0, "operation": "all_reduce", "num_calls": 3, "in_bytes": 500, "out_bytes": 700, "num_timed": 3,
-             "duration_ns": 25_000_000, "num_blocked_known": 3, "blocked_ns": 5_000_000}
+             "duration_ns": 25_000_000, "num_blocked_known": 3, "blocked_ns": 5_000_000},
+            {"group": 0, "operation": "all_gather", "num_calls": 1, "in_bytes": 60, "out_bytes": 120,
+             "num_blocked_known": 1, "blocked_ns": 1_000_000, "control": True},
         ],
     }  # fmt: skip
 
