@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -18,6 +19,8 @@ from scope.run.reader import RankReader, read_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from scope.run.schema import StepRecord
 
 
 def steps_of(run: Path, rank: int = 0) -> list[dict[str, int]]:
@@ -101,3 +104,21 @@ def test_distributed_examples(
         assert {group.mesh_axis for group in reader.info().groups} == axes
         seen = {total.operation for step in steps for total in step.collectives}
         assert operations <= seen
+        if example == "pipeline":
+            check_pipeline(rank, steps)
+
+
+def check_pipeline(rank: int, steps: list[StepRecord]) -> None:
+    """Four micro-batches of two samples through two layers of 64 x 64; what a step receives is its own.
+
+    Each layer takes a product forward and two backward, but that nobody needs the gradient of the batch. The first step
+    finds out shapes too: that is traffic, and neither a micro-batch nor FLOPs.
+    """
+    product = 2 * 2 * 64 * 64
+    flop = 4 * product * (6 - (rank == 0))
+    assert [(step.num_microbatches, step.model_flop, step.hardware_flop) for step in steps] == [(4, flop, flop)] * 10
+    sums = [Counter[str]() for _ in steps]
+    for step, numbers in zip(steps, sums, strict=True):
+        for total in step.collectives:
+            numbers[total.operation] += total.num_calls
+    assert sums[1:] == [Counter(send=4, recv=4)] * 9
