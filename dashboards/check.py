@@ -9,14 +9,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
 from streamlit.logger import set_log_level
 from streamlit.testing.v1 import AppTest
 
 from dashboards.settings import VARIABLE, Settings, write_environment
 from dashboards.sources.catalogue import find_sources
 from dashboards.state import SOURCE
+from scope.analysis.recorded import (
+    RankExcess,
+    compute_phase_totals,
+    compute_rank_excess,
+    describe_slowest,
+    peer_sets,
+)
 from scope.frames import open_run
 from scope.frames.schema import Ranks, RankSteps
+from scope.units import format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +35,8 @@ VIEWS = Path(__file__).parent / "views"
 _TIMEOUT_S = 120.0
 _ALWAYS_DRAWN = frozenset({"overview", "steps", "ranks", "memory"})
 """Pages with a figure of any run that has made steps."""
+_NOTABLE_INPUT = 0.1
+"""Share of the host's time from which input is what a run is slow by, as the Overview has it."""
 
 
 def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
@@ -58,6 +69,28 @@ def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
             yield from _overview_problems(app, steps=steps, ranks=ranks)
 
 
+def faults_not_named(place: Path, *, straggler: int | None, slow_input: bool) -> Iterator[str]:
+    """Yield which planted faults the run does not name, one sentence each.
+
+    Args:
+        place: The run directory.
+        straggler: Rank that was slowed down; None for none.
+        slow_input: Whether the data loader was.
+    """
+    run = open_run(place)
+    steps = run.steps().lazy()
+    if straggler is not None:
+        excess = compute_rank_excess(steps, peers=peer_sets(run.rank_infos))
+        if excess.filter(pl.col(RankExcess.is_notable))[RankExcess.rank].head(1).to_list() != [straggler]:
+            found = describe_slowest(excess) or "no rank works notably longer than its peers"
+            yield f"rank {straggler} was slowed down, and {found}"
+    if slow_input:
+        phases_ns = compute_phase_totals(steps)
+        share = phases_ns.get("input", 0) / max(1, sum(phases_ns.values()))
+        if share < _NOTABLE_INPUT:
+            yield f"the data loader was slowed down, and input takes {format_ratio(share)} of all steps"
+
+
 def _overview_problems(app: AppTest, *, steps: int, ranks: int) -> Iterator[str]:
     shown = {metric.label: metric.value for metric in app.metric}
     expected = {"Ranks recorded": f"{ranks} of {ranks}", "Last step": str(steps - 1)}
@@ -72,6 +105,8 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--steps", type=int, required=True, help="optimizer updates of the run")
     parser.add_argument("--ranks", type=int, required=True, help="processes of the run")
+    parser.add_argument("--straggler", type=int, help="rank that was slowed down, which the run must name")
+    parser.add_argument("--slow-input", action="store_true", help="the data loader was, which must show")
     options = parser.parse_args()
     # Streamlit warns of every page that is drawn without a browser, which is what this is for.
     os.environ["STREAMLIT_LOGGER_LEVEL"] = "error"
@@ -79,6 +114,10 @@ def main() -> None:
     # Its loggers get their level anew when they are made; the one that misses the browser is made late.
     logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").disabled = True
     problems = list(problems_of(options.run, steps=options.steps, ranks=options.ranks))
+    unnamed = list(faults_not_named(options.run, straggler=options.straggler, slow_input=options.slow_input))
+    if unnamed:
+        unnamed.append("A machine that is busy with else hides faults: try fewer ranks and more steps.")
+    problems += unnamed
     for problem in problems:
         sys.stderr.write(f"scope: {problem}\n")
     if problems:

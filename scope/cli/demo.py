@@ -324,9 +324,9 @@ def _check(plan: Plan, children: Children, training: subprocess.Popen[bytes]) ->
         error = children.error_of("training")
         raise error
     command = [sys.executable, "-P", "-m", "dashboards.check", str(plan.run), "--steps", str(plan.steps)]
-    done = subprocess.run([*command, "--ranks", str(plan.ranks)], check=False)
+    done = subprocess.run([*command, "--ranks", str(plan.ranks), *plan.faults], check=False)
     if done.returncode != 0:
-        message = "the dashboard does not show what was recorded; see above"
+        message = "what was recorded, or a fault that was planted, is not what is shown; see above"
         raise ScopeError(message)
 
 

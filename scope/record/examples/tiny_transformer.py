@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 VOCABULARY = 512
 CHECKPOINT_EVERY = 50
+MEASURED_STEPS = range(1, 6)
+"""Steps, the first left out, whose median a planted pause is scaled with."""
+PAUSE_RATIO = 0.5
+"""A planted pause as a share of that: one of a fixed length would not show in the long steps of a busy machine."""
 
 
 class RandomTokens(IterableDataset[torch.Tensor]):
@@ -37,13 +42,13 @@ class RandomTokens(IterableDataset[torch.Tensor]):
         super().__init__()
         self._sequence_length = sequence_length
         self._seed = seed
-        self._pause_s = pause_s
+        self.pause_s = pause_s
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         """Yield int64 tensors of `sequence_length + 1` tokens."""
         generator = torch.Generator().manual_seed(self._seed)
         while True:
-            time.sleep(self._pause_s)
+            time.sleep(self.pause_s)
             yield torch.randint(VOCABULARY, (self._sequence_length + 1,), generator=generator)
 
 
@@ -77,27 +82,42 @@ class TinyTransformer(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, width)
         self.blocks = nn.ModuleList(Block(width, num_heads) for _ in range(num_layers))
         self.head = nn.Linear(width, VOCABULARY, bias=False)
-        self._straggle_s = straggle_s
+        self.straggle_s = straggle_s
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Map int64 `[batch, sequence]` to logits `[batch, sequence, vocabulary]`."""
-        time.sleep(self._straggle_s)
+        time.sleep(self.straggle_s)
         hidden = self.embedding(tokens)
         for block in self.blocks:
             hidden = block(hidden)
         return self.head(hidden)
 
 
+def scale_pause_s(lengths_s: Sequence[float], *, least_s: float) -> float:
+    """Return how long a planted pause is, in seconds, from the lengths of the first steps.
+
+    Examples:
+        >>> scale_pause_s([0.04, 0.05, 9.0], least_s=0.03)
+        0.03
+        >>> scale_pause_s([0.4, 0.5, 9.0], least_s=0.03)
+        0.25
+    """
+    return max(least_s, PAUSE_RATIO * statistics.median(lengths_s))
+
+
 def train(options: argparse.Namespace, rank: int) -> None:
     """Run the training loop of one rank."""
     torch.manual_seed(0)
-    straggle_s = options.straggle_ms / 1e3 if rank == options.straggler else 0.0
-    model = DistributedDataParallel(
-        TinyTransformer(width=options.width, num_layers=options.layers, num_heads=4, straggle_s=straggle_s),
-        bucket_cap_mb=1,
+    least_s = options.straggle_ms / 1e3
+    straggles = rank == options.straggler
+    transformer = TinyTransformer(
+        width=options.width, num_layers=options.layers, num_heads=4, straggle_s=least_s if straggles else 0.0
     )
+    model = DistributedDataParallel(transformer, bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    dataset = RandomTokens(options.sequence, seed=rank, pause_s=0.01 if options.slow_input else 0.0)
+    dataset = RandomTokens(options.sequence, seed=rank, pause_s=least_s / options.batch if options.slow_input else 0.0)
+    lengths_s: list[float] = []
+    began_s = time.monotonic()
     for step, batch in zip(range(options.steps), DataLoader(dataset, batch_size=options.batch), strict=False):
         if step == options.hang_at and rank == dist.get_world_size() - 1:
             time.sleep(options.hang_s)
@@ -108,6 +128,13 @@ def train(options: argparse.Namespace, rank: int) -> None:
         optimizer.zero_grad()
         if rank == 0 and options.checkpoint and (step + 1) % CHECKPOINT_EVERY == 0:
             torch.save(model.module.state_dict(), options.checkpoint)
+        if step in MEASURED_STEPS:
+            lengths_s.append(time.monotonic() - began_s)
+        began_s = time.monotonic()
+        if step == MEASURED_STEPS[-1]:
+            pause_s = scale_pause_s(lengths_s, least_s=least_s)
+            transformer.straggle_s = pause_s if straggles else 0.0
+            dataset.pause_s = pause_s / options.batch if options.slow_input else 0.0
         if rank == 0 and step % 20 == 0:
             print(f"step {step}  loss {loss.item():.3f}", flush=True)  # noqa: T201 - a training script reports progress
 
@@ -121,8 +148,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--sequence", type=int, default=128, help="tokens in a sequence")
     parser.add_argument("--batch", type=int, default=4, help="sequences a rank and step")
     parser.add_argument("--straggler", type=int, default=-1, help="rank whose forward pass is slowed down")
-    parser.add_argument("--straggle-ms", type=float, default=30.0, help="by how much, in each step")
-    parser.add_argument("--slow-input", action="store_true", help="make the data loader slow")
+    least = "by how much a step; half of a usual step where that is more"
+    parser.add_argument("--straggle-ms", type=float, default=30.0, help=least)
+    parser.add_argument("--slow-input", action="store_true", help="make the data loader slow, by as much")
     parser.add_argument("--hang-at", type=int, default=-1, help="step at which the last rank stops answering")
     parser.add_argument("--hang-s", type=float, default=3600.0, help="for how many seconds")
     parser.add_argument("--checkpoint", default="", help="file that rank 0 saves the model to, now and then")

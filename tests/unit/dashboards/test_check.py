@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dashboards import findings, plots, shell
-from dashboards.check import problems_of
+from dashboards.check import faults_not_named, problems_of
 from dashboards.settings import VARIABLE
 from scope.errors import RunError
 
@@ -54,3 +54,28 @@ def test_a_page_that_breaks_is_named(
     for page in ("overview", "ranks", "memory"):
         assert any(f"the page {page} {words}" in problem and "on purpose" in problem for problem in problems), problems
         assert f"the page {page} draws no figure" in problems
+
+
+def test_a_planted_straggler_is_what_the_run_names(run_folder: Path) -> None:
+    """Rank 2 of the run works 30 ms longer in forward: a planted rank 1 is missed, and so is slow input of 5 ms."""
+    assert list(faults_not_named(run_folder, straggler=2, slow_input=False)) == []
+    assert list(faults_not_named(run_folder, straggler=None, slow_input=False)) == []
+    straggler, slow_input = faults_not_named(run_folder, straggler=1, slow_input=True)
+    assert straggler.startswith("rank 1 was slowed down, and rank 2 works 30 ms (")
+    assert slow_input == "the data loader was slowed down, and input takes 5.0 % of all steps"
+
+
+def test_slow_input_is_seen(run_folder: Path) -> None:
+    """25 of 100 ms in input on every rank."""
+    for file in run_folder.rglob("steps.jsonl"):
+        text = file.read_text().replace('"input": 5000000', '"input": 25000000')
+        file.write_text(text.replace('"backward": 60000000', '"backward": 40000000'))
+    assert list(faults_not_named(run_folder, straggler=None, slow_input=True)) == []
+
+
+def test_a_rank_that_nothing_shows_of_is_said(run_folder: Path) -> None:
+    """Where all ranks work alike, the sentence says so."""
+    for file in run_folder.rglob("steps.jsonl"):
+        file.write_text((run_folder / "attempt-000/ranks/00000/steps.jsonl").read_text())
+    (said,) = faults_not_named(run_folder, straggler=2, slow_input=False)
+    assert said == "rank 2 was slowed down, and no rank works notably longer than its peers"
