@@ -1,8 +1,9 @@
 """Where a step ends: one step is one optimizer update, whatever the loop around it looks like.
 
 A step that has had its update ends when the work for the next one begins: at the next batch asked of a loader where
-the loop has one, else at the next forward or backward once every optimizer of the loop has stepped, or at a phase of
-the user's own that leads every step.
+the loop has one, else at the next forward, backward or call of a pipeline's schedule once every optimizer of the loop
+has stepped, or at a phase of the user's own that leads every step. Where no work follows, it ends with the last that
+was seen of training (`Session`).
 """
 
 from __future__ import annotations
