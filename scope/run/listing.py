@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,11 +11,12 @@ import msgspec
 
 from scope.errors import RunError, UsageError
 from scope.run import paths
-from scope.run.alive import has_ended
+from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.files import open_regular, replace_document
 from scope.run.reader import RankReader, RunReader, read_run_info
 from scope.run.removal import remove_run_files
 from scope.run.schema import StepLine, StepSummary
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RunInfo
 
+_GONE_NS: Final = 5 * NS_PER_S
+"""Silence after which the word of the table of processes is taken, which knows no process of another container."""
 _TAIL_BYTES: Final = 1 << 20
 """What is read of a file of steps to find the last one."""
 
@@ -115,14 +119,15 @@ def delete_run(run: Path, *, force: bool = False) -> tuple[int, list[str]]:
 
     Raises:
         RunError: It is no run directory, is a link, or cannot be deleted.
-        UsageError: A rank of it has not ended, and `force` was not given.
+        UsageError: A rank of it has not ended, nor is its process known to be gone, and `force` was not given.
     """
     if run.is_symlink():
         message = f"{run}: is a link; name the run directory itself"
         raise RunError(message)
     entry = _describe(run)
-    if entry.ranks and not entry.ended and not force:
-        message = f"{run}: has ranks that have not ended (or were killed); stop the run, or delete it with --force"
+    why = None if force or entry.ended else _why_open(run)
+    if why is not None:
+        message = f"{run}: {why}; stop the run, or delete it with --force"
         raise UsageError(message)
     try:
         left = remove_run_files(run)
@@ -130,6 +135,29 @@ def delete_run(run: Path, *, force: bool = False) -> tuple[int, list[str]]:
         message = f"{run}: cannot be deleted ({error.strerror})"
         raise RunError(message) from error
     return entry.num_bytes - (_size(run) if left else 0), left
+
+
+def _why_open(run: Path) -> str | None:
+    """Return why ranks of the last attempt may still write; None where all have ended or their processes are gone."""
+    unknown: list[str] = []
+    for rank in RunReader(run).ranks():
+        try:
+            info = rank.info()
+        except RunError:
+            unknown.append(f"how {rank.folder.name} stands cannot be read")
+            continue
+        box = _state(rank)
+        if has_ended(info, box):
+            continue
+        fate = find_fate(info)
+        is_silent = time.time_ns() - max(find_signs(info, box)) > _GONE_NS
+        if fate is False and is_silent:
+            continue
+        if fate is None:
+            unknown.append(f"rank {info.rank} has not ended on record, and only its host {info.host} knows if it lives")
+        else:
+            return f"rank {info.rank} has not ended" + ("" if fate else ": its last sign of life is a few seconds old")
+    return unknown[0] if unknown else None
 
 
 def _describe(path: Path) -> RunEntry:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from scope.run import paths
+from scope.run.alive import read_start_ticks
 from scope.run.clock import read_anchor
 from scope.run.endings import forget_nothing, record_nothing
 from scope.run.identity import write_run_info
@@ -22,7 +25,6 @@ from scope.run.writer import RankWriter, StepDraft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from conftest import Done
 
@@ -139,6 +141,32 @@ def test_runs_are_listed_labelled_and_deleted(tmp_path: Path, scope: Callable[..
     assert scope("runs", "delete", run).code == 0
     assert scope("runs", "delete", alive, "--force").code == 0
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_run_that_was_killed_on_this_host_is_deleted(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """Without --force where its processes are gone and silent; else the words say why, of which rank."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    own: dict[str, object] = {"pid": os.getpid(), "process_start_ticks": read_start_ticks(os.getpid())}
+    cases: dict[str, tuple[dict[str, object], str | None]] = {
+        "gone": ({"pid": ended.pid, "boot_id": here}, None),
+        "lives": (own | {"boot_id": here}, "rank 0 has not ended; stop the run"),
+        "elsewhere": ({"boot_id": "another"}, "rank 0 has not ended on record, and only its host h knows if it lives"),
+        "silent for a second": (
+            {"pid": ended.pid, "boot_id": here, "started_ns": time.time_ns()},
+            "rank 0 has not ended: its last sign of life is a few seconds old",
+        ),
+    }
+    for name, (changes, why) in cases.items():
+        run = write_run(tmp_path / name, closed=False)
+        folder = paths.rank_folder(run, 0, 0)
+        (folder / paths.BLACK_BOX_FILE).unlink(missing_ok=True)
+        info = msgspec.json.decode((folder / paths.RANK_FILE).read_bytes())
+        (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(info | {"started_ns": 10**18} | changes))
+        done = scope("runs", "delete", run)
+        assert (done.code, run.exists()) == ((0, False) if why is None else (2, True)), (name, done.err)
+        assert why is None or why in done.err, (name, done.err)
 
 
 def test_a_link_is_not_deleted(tmp_path: Path, scope: Callable[..., Done]) -> None:
