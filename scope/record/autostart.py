@@ -23,10 +23,13 @@ SPAWN_ATTEMPT = "SCOPE_SPAWN_ATTEMPT"
 
 
 class _Ending:
-    """Learns how the program ends, and keeps Scope out of what it prints: the excepthook is called before atexit."""
+    """Learns how the program ends, and keeps Scope out of what it prints: the excepthook is called before atexit.
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    What is printed is seen to from the start, for Ctrl-C may come while the session is being opened.
+    """
+
+    def __init__(self) -> None:
+        self._session: Any = None
         self._pid = os.getpid()
         self._reason = "finished"
         self._hook = sys.excepthook
@@ -34,6 +37,10 @@ class _Ending:
         self._thread_hook = threading.excepthook
         threading.excepthook = self.on_exception_of_thread
         hide_in_text()
+
+    def follow(self, session: Any) -> None:
+        """Tell a session how the program ends, from now on."""
+        self._session = session
         atexit.register(self.on_exit)
 
     def on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -61,6 +68,8 @@ class _Ending:
         self._session.close(self._reason)
 
     def _note(self, kind: type[BaseException], error: BaseException) -> None:
+        if self._session is None:
+            return
         self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
         self._session.guard.call("exception", self._session.note_exception, error)
 
@@ -90,13 +99,14 @@ def _open(environment: Mapping[str, str] | None) -> None:
 
     if session.current is not None:
         return
+    ending = _Ending()
     environment = os.environ if environment is None else environment
     folder, info = start.prepare(environment)
     opened = session.open_session(read_settings(environment, folder), info)
     os.environ[RECORDING_PID] = str(os.getpid())
     if "RANK" not in environment:
         os.environ[SPAWN_ATTEMPT] = str(info.attempt + 1)
-    _Ending(opened)
+    ending.follow(opened)
 
 
 def start_with_group(*, importing: contextlib.AbstractContextManager[None] | None = None) -> None:

@@ -109,7 +109,14 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _start(self._start)
+        if _start(self._start):
+            raise KeyboardInterrupt
+
+    # Python leaves the frames of its own import system out of a traceback, up to one of this name; one of another file
+    # among them would stop it, and the traceback of an import of torch that fails would show all of them.
+    exec_module.__code__ = exec_module.__code__.replace(
+        co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed"
+    )
 
 
 class OwnImports:
@@ -206,7 +213,8 @@ def _load_scope() -> None:
     spec.loader.exec_module(module)
 
 
-def _start(name: str) -> None:
+def _start(name: str) -> bool:
+    """Begin; return whether Ctrl-C came meanwhile, which is raised where no frame of this is in its traceback."""
     try:
         own = OwnImports(_PATH)
         with own:
@@ -214,11 +222,12 @@ def _start(name: str) -> None:
 
         getattr(autostart, name)(importing=own)
     except KeyboardInterrupt:
-        raise
+        return True
     except BaseException as error:  # noqa: BLE001 - training must start whatever happens here
         if sys.stderr is not None:
             problem = f"{type(error).__name__}: {error}"
             sys.stderr.write(f"scope: {sys.executable} cannot load scope, the run goes on unrecorded: {problem}\n")
+    return False
 
 
 _run_users_own()
