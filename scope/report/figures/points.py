@@ -150,7 +150,7 @@ def _log_axis(values: Sequence[float]) -> dict[str, Any]:
     """Return a logarithmic axis of a decade at least, labelled at each, and at 2 and 5 where it spans only a few."""
     exponents = [math.log10(value) for value in values if value > 0]
     low, high = min(exponents), max(exponents)
-    pad = max(0.15, 0.06 * (high - low), (1 - (high - low)) / 2)
+    pad = max(0.15, 0.12 * (high - low), (1 - (high - low)) / 2)
     ticks = _ticks_at(low - pad, high + pad, factors=(1, 2, 5) if high - low < _FEW_DECADES else (1,))
     return {
         "type": "log",

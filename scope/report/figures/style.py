@@ -102,7 +102,6 @@ _GRID: Final = "rgba(128,128,128,0.25)"
 _HEIGHT: Final = 420
 _MARGIN: Final = 50
 _LINE_HEIGHT: Final = 20
-_LEGEND_DISTANCE: Final = 58
 _TITLE_LENGTH: Final = 46
 """What a phone shows of a title in one line."""
 _LEGEND: Final = {"orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom"}
@@ -159,16 +158,16 @@ def build(
         title: What the figure answers; fixed words and numbers.
         x_title: Title of the x axis, with its unit.
         y_title: Title of the y axis, with its unit.
-        layout: Further layout; `xaxis` and `yaxis` are merged into the axes made here.
+        layout: Further layout; `title`, `xaxis` and `yaxis` are merged into those made here.
     """
     broken = _broken(title)
     axis = {"gridcolor": _GRID, "zeroline": False, "automargin": True}
-    rest = {key: value for key, value in layout.items() if key not in {"xaxis", "yaxis"}}
+    rest = {key: value for key, value in layout.items() if key not in {"title", "xaxis", "yaxis"}}
     return Figure(
         {
             "data": [dict(trace) for trace in traces],
             "layout": {
-                "title": {"text": broken, "x": 0, "xanchor": "left", "font": {"size": 15}},
+                "title": {"text": broken, "x": 0, "xanchor": "left", "font": {"size": 15}, **layout.get("title", {})},
                 "height": _HEIGHT,
                 "margin": margin(title=broken),
                 "paper_bgcolor": "rgba(0,0,0,0)",
@@ -192,15 +191,6 @@ def margin(*, left: int = 60, title: str = "") -> dict[str, int]:
         title: Its lines as plotly breaks them.
     """
     return {"l": left, "r": 20, "t": _MARGIN + _LINE_HEIGHT * title.count("<br>"), "b": _MARGIN}
-
-
-def legend_below(height: int) -> dict[str, object]:
-    """Return the place of a legend at a fixed distance from a plot whose margins plotly does not find by itself.
-
-    Args:
-        height: Of the whole figure, in pixels. A share of it alone would be a gap or an overlap.
-    """
-    return {"orientation": "h", "x": 0, "y": -_LEGEND_DISTANCE / max(1, height - 2 * _MARGIN), "yanchor": "top"}
 
 
 def _broken(title: str) -> str:

@@ -28,6 +28,10 @@ _FEWEST_BINS: Final = 250
 _TITLE: Final = "Timeline"
 _LANE_LENGTH: Final = 32
 _NAMES_MARGIN: Final = 16
+_ABOVE: Final = 95
+"""Pixels for the title, and title and numbers of the axis."""
+_BELOW: Final = 40
+"""Pixels for a line of the legend; plotly makes room for more."""
 _CHARACTER_WIDTH: Final = 6.5
 _FIXED: Final = {"automargin": False, "ticklabeloverflow": "allow"}
 """Margins that plotly finds by itself, and names that it tries for room, would each cost it another drawing: together
@@ -246,20 +250,24 @@ def _cells(
 
 def _drawn(traces: Sequence[dict[str, Any]], frame: _Frame, *, title: str) -> Figure:
     names = [style.label(lane, length=_LANE_LENGTH) for lane in frame.lanes]
-    height = 160 + 26 * len(frame.lanes)
+    height = _ABOVE + _BELOW + 26 * len(frame.lanes)
     left = _NAMES_MARGIN + round(_CHARACTER_WIDTH * max(len(lane[:_LANE_LENGTH]) for lane in frame.lanes))
     return style.build(
         traces,
         title=title,
-        x_title=f"Time since the start of the window ({frame.scale.unit})",
+        x_title=f"Time ({frame.scale.unit})",
         y_title="",
         layout={
             "barmode": "overlay",
             "bargap": 0.15,
             "height": height,
-            "margin": style.margin(left=left),
-            "legend": style.legend_below(height),
-            "xaxis": {"range": [0, frame.scale.of(frame.end_ns - frame.start_ns)], **_FIXED},
+            # At the very top: the title of the axis stands below it.
+            "title": {"y": 1, "yanchor": "top", "pad": {"t": 14}},
+            "margin": {**style.margin(left=left), "t": _ABOVE, "b": _BELOW},
+            # Directly below the last lane, so that it grows over nothing, however many lines a narrow screen breaks it
+            # into; numbers and title of the axis stand above the first lane.
+            "legend": {"orientation": "h", "x": 0, "y": 0, "yanchor": "top"},
+            "xaxis": {"side": "top", "range": [0, frame.scale.of(frame.end_ns - frame.start_ns)], **_FIXED},
             "yaxis": {
                 **_FIXED,
                 # The first lane on top, and no room beside the first and the last.
