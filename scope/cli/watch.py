@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from scope.frames import Run
     from scope.report.watching import Change
     from scope.run.schema import Verdict
 
 _LINGER_NS: Final = 120 * 10**9
 """How long after the end of an attempt the next one is waited for."""
+_MAX_PROBLEMS: Final = 5
 
 
 @click.command()
@@ -44,10 +46,12 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     opened = open_run(run)
     watcher = Watcher(opened)
     told = False
+    num_problems = 0
     holding: list[Verdict] | None = None
     try:
         while True:
             change = watcher.look()
+            num_problems = _print_problems(opened, num_problems)
             if holding is None:
                 holding = find_findings(opened, change.watched)
                 _print_held(holding, change, as_json=json)
@@ -72,6 +76,17 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
             click.echo(standing_words(change.watched.state, now_ns=change.watched.now_ns))
         if any(verdict.severity == "critical" for verdict in holding):
             raise click.exceptions.Exit(1)
+
+
+def _print_problems(run: Run, num_told: int) -> int:
+    """Print what could not be read and was not told yet, as many as `scope show` does; return how many there are."""
+    from scope.report.inert import visible
+
+    for problem in run.problems[num_told:_MAX_PROBLEMS]:
+        click.echo(f"scope: {visible(problem)}", err=True)
+    if num_told <= _MAX_PROBLEMS < len(run.problems):
+        click.echo("scope: and more problems; scope doctor tells all", err=True)
+    return len(run.problems)
 
 
 def _is_over(change: Change) -> bool:

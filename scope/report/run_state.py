@@ -60,7 +60,13 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
     watched = look_at_run(run, now_ns=now)
     state = watched.state
     # The time of a run that fell silent ends there, as that of one that finished ends with it.
-    summary = summarize_run(ranks, steps, now_ns=now if state.is_live else state.last_sign_ns, began_ns=info.started_ns)
+    summary = summarize_run(
+        ranks,
+        steps,
+        now_ns=now if state.is_live else state.last_sign_ns,
+        began_ns=info.started_ns,
+        boxes=_boxes_of_all_attempts(run),
+    )
     # As the dashboard does: each rank beside those that do the same work, in the last attempt.
     peers = peer_sets(each for each in run.rank_infos if each.attempt == summary.attempt)
     excess = compute_rank_excess(steps.filter(pl.col(RankSteps.attempt) == summary.attempt), peers=peers)
@@ -86,6 +92,11 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
     }
+
+
+def _boxes_of_all_attempts(run: Run) -> dict[tuple[int, int], BlackBoxState]:
+    attempts = {info.attempt for info in run.rank_infos}
+    return {(attempt, rank): box for attempt in attempts for rank, box in run.black_boxes(attempt=attempt).items()}
 
 
 def _broken_off(run: Run) -> dict[int, int]:
@@ -153,6 +164,9 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["failure_in_words"]:
         yield f"  {visible(state['failure_in_words'])}"
     yield f"  {_progress(summary)}"
+    # Where recording goes on, steps of the last second are yet to be written.
+    if summary["num_unwritten_steps"] and not (summary["num_steps"] and state["state"]["standing"] == "running"):
+        yield f"  {_unwritten(summary)}"
     yield f"  {_speed(summary['speed'])}"
     if state["steps_absent"]:
         yield f"  no steps: {visible(state['steps_absent'])}"
@@ -191,6 +205,14 @@ def _progress(summary: Mapping[str, Any]) -> str:
     kept = f"goodput {format_ratio(goodput)}" if goodput is not None else "no goodput yet"
     steps = count(summary["num_steps"], "step")
     return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
+
+
+def _unwritten(summary: Mapping[str, Any]) -> str:
+    ranks = tuple(summary["unwritten_ranks"])
+    more = summary["num_unwritten_steps"]
+    whose = f"black box of rank {ranks[0]}" if len(ranks) == 1 else f"black boxes of ranks {format_ranks(ranks)}"
+    whose = whose if ranks else "black boxes of earlier attempts"
+    return f"{count(more, 'step')} more by the {whose}, of which no record can be read"
 
 
 def _lost(summary: Mapping[str, Any]) -> str:

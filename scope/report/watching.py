@@ -49,6 +49,9 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
         .collect()
         .row(0)
     )
+    # Black boxes know of steps that are yet to be written, or never will be, on a full disk.
+    ends = (box.step_start_ns for box in boxes.values() if box.num_steps and box.step_start_ns)
+    last_ns = max((end for end in (last_ns, *ends) if end is not None and end <= now), default=last_ns)
     state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
     state = replace(state, earlier_step_ns=earlier.collect().item() if attempt else None)
     failures = find_failures(run.events(), attempt=attempt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from scope.run.blackbox import BlackBoxState
     from scope.trace.columns import Column
 
 RECENT_STEPS: Final = 50
@@ -73,11 +74,20 @@ class RunSummary(Result, frozen=True, kw_only=True):
     recorder_ns: int
     """What recording itself took on the training threads of all ranks."""
     num_dropped: int
-    """Records that were dropped."""
+    """Records that were dropped: of each rank as its black box counted them, where that is more than its steps tell."""
+    num_unwritten_steps: int = 0
+    """Steps that black boxes counted and no record tells of; in a run that is recorded now those of the last second."""
+    unwritten_ranks: tuple[int, ...] = ()
+    """Ranks of the last attempt that have such steps."""
 
 
 def summarize_run(
-    ranks: pl.DataFrame, steps: pl.LazyFrame, *, now_ns: int | None = None, began_ns: int | None = None
+    ranks: pl.DataFrame,
+    steps: pl.LazyFrame,
+    *,
+    now_ns: int | None = None,
+    began_ns: int | None = None,
+    boxes: Mapping[tuple[int, int], BlackBoxState] | None = None,
 ) -> RunSummary:
     """Return the run at a glance.
 
@@ -87,6 +97,7 @@ def summarize_run(
         now_ns: Instant to which the wall time of a rank that has not ended is counted; None for the end of the last
             step.
         began_ns: When the run began, as `run.json` says; None for the start of its first rank.
+        boxes: Black boxes by attempt and rank, which know of steps and records that could not be written.
     """
     by_step = summarize_steps(steps)
     attempt = _integer(ranks[Ranks.attempt].max())
@@ -97,6 +108,7 @@ def summarize_run(
     goodput = compute_goodput(compute_kept(steps), ranks, now_ns=ended_ns or 0, began_ns=began_ns)
     latest = by_step.filter(pl.col(StepSummary.attempt) == pl.col(StepSummary.attempt).max())
     no_step = "no step has ended yet"
+    unwritten = _find_unwritten(steps, boxes or {})
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
@@ -124,8 +136,33 @@ def summarize_run(
         communication_wait_ns=overlays[RankSteps.communication_wait_ns],
         gc_ns=overlays[RankSteps.gc_ns] or 0,
         recorder_ns=overlays[RankSteps.recorder_ns] or 0,
-        num_dropped=overlays[RankSteps.num_dropped] or 0,
+        num_dropped=(overlays[RankSteps.num_dropped] or 0) + sum(each.num_dropped for each in unwritten.values()),
+        num_unwritten_steps=sum(each.num_steps for each in unwritten.values()),
+        unwritten_ranks=tuple(
+            sorted(rank for (of, rank), each in unwritten.items() if of == attempt and each.num_steps)
+        ),
     )
+
+
+class _Unwritten(NamedTuple):
+    """What the black box of a rank counted beyond the records of its steps."""
+
+    num_steps: int
+    num_dropped: int
+
+
+def _find_unwritten(
+    steps: pl.LazyFrame, boxes: Mapping[tuple[int, int], BlackBoxState]
+) -> dict[tuple[int, int], _Unwritten]:
+    """Return, by attempt and rank, what its black box counted and its steps do not tell of."""
+    columns = (RankSteps.num_steps, RankSteps.num_dropped)
+    told = steps.group_by(RankSteps.attempt, RankSteps.rank).agg(pl.col(column).sum() for column in columns)
+    written = {(attempt, rank): counts for attempt, rank, *counts in told.collect().iter_rows()} if boxes else {}
+    found: dict[tuple[int, int], _Unwritten] = {}
+    for key, box in boxes.items():
+        num_steps, num_dropped = written.get(key, (0, 0))
+        found[key] = _Unwritten(max(0, box.num_steps - num_steps), max(0, box.num_dropped - num_dropped))
+    return found
 
 
 def _find_missing(world_size: int, present: set[int]) -> tuple[int, tuple[int, ...]]:

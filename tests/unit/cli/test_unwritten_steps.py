@@ -1,0 +1,105 @@
+"""Steps and records that never reached the disk: the black box knows of them, and `scope show` and `watch` say so."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from scope.run import layout, paths
+from scope.run.blackbox import BlackBox, BlackBoxIdentity
+from scope.run.schema import SCHEMA_VERSION, RankInfo, RunInfo, StepRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Done
+
+S = 1_000_000_000
+BEGAN = 1_700_000_000 * S
+
+
+def write_run(folder: Path, *, num_written: int, num_steps: int, num_dropped: int, reason: str | None) -> Path:
+    """Write one rank with steps of 1 s: the black box counts more than stand in the file; each of those lost one."""
+    own = paths.rank_folder(folder, 0, 0)
+    own.mkdir(parents=True)
+    info = RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN, world_size=1)
+    (folder / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
+    end_ns = BEGAN + num_steps * S
+    rank = RankInfo(
+        schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=0, started_ns=BEGAN, host="elsewhere", pid=1, world_size=1,
+        ended_ns=end_ns if reason else None, exit_reason=reason,
+    )  # fmt: skip
+    (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(rank))
+    steps = (
+        StepRecord(
+            step=step, start_ns=BEGAN + step * S, end_ns=BEGAN + (step + 1) * S, phases={"other": S}, num_dropped=1
+        )
+        for step in range(num_written)
+    )
+    (own / paths.STEPS_FILE).write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
+    identity = BlackBoxIdentity(rank=0, attempt=0, world_size=1, pid=1, process_start_ticks=None, wall_offset_ns=0)
+    box = BlackBox(own / paths.BLACK_BOX_FILE, identity)
+    box.write_state(layout.STATE.pack(num_steps, num_steps, end_ns, end_ns, end_ns, S, 0, b"forward"))
+    box.write_pulse(layout.PULSE.pack(end_ns, 1, num_dropped, layout.PULSE_CLOSED if reason else 0, 0, -1))
+    box.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("num_written", "reason", "progress", "unwritten"),
+    [
+        pytest.param(0, None, "no step yet, 0 steps", "9 steps more by the black box of rank 0", id="killed-at-once"),
+        pytest.param(3, "finished", "last step 2, 3 steps", "6 steps more by the black box of rank 0", id="full-disk"),
+        pytest.param(8, "finished", "last step 7, 8 steps", "1 step more by the black box of rank 0", id="one"),
+    ],
+)
+def test_steps_without_a_record_are_counted(
+    tmp_path: Path, scope: Callable[..., Done], num_written: int, reason: str | None, progress: str, unwritten: str
+) -> None:
+    """Of nine steps those without a record are told beside those with one; dropped are 20, whatever the records say."""
+    run = write_run(tmp_path / "r", num_written=num_written, num_steps=9, num_dropped=20, reason=reason)
+    done = scope("show", run)
+    assert progress in done.out
+    assert f"{unwritten}, of which no record can be read" in done.out
+    assert "20 records dropped" in done.out
+    summary = json.loads(scope("show", run, "--json").out)["summary"]
+    assert (summary["num_unwritten_steps"], summary["unwritten_ranks"]) == (9 - num_written, [0])
+    assert summary["num_dropped"] == 20
+
+
+def test_nothing_is_said_where_all_is_written(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """The last step ends where the recording does, and the black box may count one fewer than was written."""
+    run = write_run(tmp_path / "r", num_written=9, num_steps=8, num_dropped=9, reason="finished")
+    done = scope("show", run)
+    assert "black box" not in done.out
+    assert "9 records dropped" in done.out
+
+
+def test_the_age_of_the_last_step_is_known_without_its_record(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """`scope watch` and `scope show` take the end of the last step from the black box where no record tells."""
+    run = write_run(tmp_path / "r", num_written=0, num_steps=9, num_dropped=0, reason="finished")
+    for command in (("watch", run, "--once"), ("show", run)):
+        out = scope(*command).out
+        assert "the last step ended" in out
+        assert "no step has ended yet" not in out
+
+
+@pytest.mark.parametrize("num_foreign", [2, 9])
+def test_watch_tells_what_cannot_be_read(tmp_path: Path, scope: Callable[..., Done], num_foreign: int) -> None:
+    """Lines that are no records are told on standard error, as by `scope show`, with `--json` as well."""
+    run = write_run(tmp_path / "r", num_written=3, num_steps=3, num_dropped=0, reason="finished")
+    file = paths.rank_folder(run, 0, 0) / paths.STEPS_FILE
+    sound = scope("watch", run, "--once")
+    assert sound.err == ""
+    with file.open("ab") as stream:
+        stream.write(b"".join(b'{"foreign": %d}\n' % number for number in range(num_foreign)))
+    shown = scope("show", run).err
+    assert str(file) in shown
+    for options in ((), ("--json",)):
+        done = scope("watch", run, "--once", *options)
+        assert done.err.splitlines()[:5] == shown.splitlines()[:5]
+        assert done.code == 0
