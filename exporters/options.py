@@ -26,7 +26,7 @@ first event, and 3 a MIG instance; gpm 8 a GPU or MIG instance; nvlink 7 a link,
 for its place behind switches, and one a kind of error that a link ever had; NVLink 5 adds 1 a link and 21 a GPU, and
 one a bin of error correction that a link ever used (at most 15); 6 a link between GPU and CPU (Grace); rdma 4 a port
 and one a counter file (at most 128); affinity one a pair of GPU and NIC; net 11 an interface and at most 43 of its
-driver; nfs 8 a mount and 7 an operation; host at most 32; training about 30 a rank and at most 5 a pair of operation
+driver; nfs 8 a mount and 7 an operation; host at most 32; training about 30 a rank and at most 8 a pair of operation
 and axis. Nothing that grows without end (process, kernel, step, name of a run) is a label, and every list has a cap.
 
 --compat dcgm gives what dcgm-exporter counts by default, but not the vGPU licence, and PCIE_*_THROUGHPUT and
