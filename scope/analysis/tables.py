@@ -148,5 +148,5 @@ def check_step(job: Job, number: int) -> None:
     """Raise `UsageError`, which says what steps there are, when no rank has a step."""
     known = sorted({each for trace in job.ranks for each in trace.steps[Steps.number].to_list()})
     if number not in known:
-        message = f"no rank has a step {number}; the traces hold {known or 'no profiler steps'}"
+        message = f"no rank has a step {number}; the traces hold {', '.join(map(str, known)) or 'no profiler steps'}"
         raise UsageError(message)

@@ -95,7 +95,7 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
         )
     if results.job.missing_ranks:
         yield (
-            f"ranks {format_ranks(results.job.missing_ranks)}",
+            f"rank{'s' * (len(results.job.missing_ranks) > 1)} {format_ranks(results.job.missing_ranks)}",
             "Give the traces of all ranks: waits and stragglers need every rank of a group.",
         )
 

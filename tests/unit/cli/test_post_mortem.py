@@ -331,4 +331,4 @@ def test_the_critical_path_of_a_step_that_is_named(scope: Callable[..., Any], tr
     assert "Critical path of step 3" in scope("critical-path", path, "--step", "3").out
     missing = scope("critical-path", path, "--step", "8")
     assert missing.code == 2
-    assert "no rank has a step 8; the traces hold [3]" in missing.err
+    assert "no rank has a step 8; the traces hold 3" in missing.err
