@@ -29,21 +29,26 @@ _T = TypeVar("_T")
 
 _UUID: Final = r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _DOMAINS: Final = "com|net|org|edu|gov|io|ai|dev|cloud|internal|intra|local|lan|cluster|corp|home|arpa|de|uk|fr|jp|cn"
-_PART: Final = r"[^\s/\\:\"'<>|,;(){}\[\]=]+"
+_APART: Final = r"\s/\\:\"'<>|,;(){}\[\]="
+_PART: Final = rf"[^{_APART}]+"
+_HOME: Final = rf"~(?:(?<![^{_APART}]~){_PART}+|[^{_APART}]{{1,256}}+)"
 _EXTENSIONS: Final = "py|pyc|cu|cuh|cpp|cc|so|json|gz|zst|txt|toml|parquet"
-_EXTENSION: Final = re.compile(rf"((?:\.pt|\.trace)*\.(?:{_EXTENSIONS})(?:\.\w{{2,3}})?)$")
+_EXTENSION: Final = re.compile(rf"((?:\.pt|\.trace){{0,4}}\.(?:{_EXTENSIONS})(?:\.\w{{2,3}})?)$")
 
-# Tried in this order at each position; what a former one takes, a later one never sees.
+# Tried in this order at each position; what a former one takes, a later one never sees. A repeat that may begin at
+# every character of a name is bounded, and not bounded where it can begin but once: the time grows with the length of a
+# name, not with its square.
 _PATTERNS: Final[tuple[tuple[str, str], ...]] = (
     ("url", r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,15}://[^\s\"'<>]+"),
-    ("user", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+    ("user", r"(?:(?<![\w.+-])[\w.+-]++|[\w.+-]{1,256}+)@[\w-]+(?:\.[\w-]+)+"),
     ("path", rf"(?<![\w.~\\])(?:[A-Za-z]:\\|\\\\)(?:{_PART}\\)*{_PART}"),
-    ("path", rf"(?<![\w.)\]>*/])(?:~{_PART}?|\.\.?)?/(?:{_PART}/)*{_PART}/?"),
-    ("path", rf"(?<![\w./])(?:[\w.@+-]+/)+[\w.@+-]+\.(?:{_EXTENSIONS})\b"),
+    ("path", rf"(?<![\w.)\]>*/])(?:{_HOME}|\.\.?)?/(?:{_PART}/)*{_PART}/?"),
+    ("path", rf"(?<![\w.@+/-])(?:[\w.@+-]++/)+[\w.@+-]+\.(?:{_EXTENSIONS})\b"),
+    ("path", rf"(?<=[@+-])(?:[\w.@+-]{{1,128}}+/){{1,16}}[\w.@+-]{{1,128}}\.(?:{_EXTENSIONS})\b"),
     ("id", rf"(?<![\w-]){_UUID}(?![\w-])"),
     ("address", r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?(?![\w.])"),
     ("address", r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])"),
-    ("address", r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F]{1,4})+(?![\w:])"),
+    ("address", r"(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}(?::?[0-9a-fA-F])++(?![\w:])"),
     ("host", rf"(?<![\w.-])(?:[A-Za-z0-9][A-Za-z0-9-]*\.)+(?:{_DOMAINS})(?![\w.-])"),
     ("id", r"(?<![\w])(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}(?![\w])"),
     ("id", r"(?<=\bpid )\d+|(?<=\btid )\d+|(?<=\bthread )\d+|(?<=\bjob )\d+|(?<=\brun )\d{4,}"),

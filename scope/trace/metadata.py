@@ -25,8 +25,7 @@ def base_nanoseconds(metadata: dict[str, Any]) -> int:
 
 def world_size(info: dict[str, Any]) -> int | None:
     """Return the number of ranks; nonsense, of which lists of ranks would fill the memory, is none."""
-    size = _integer(info.get("world_size"))
-    return size if size is not None and 0 < size <= MOST_RANKS else None
+    return _num_ranks(info.get("world_size"))
 
 
 def process_groups(metadata: dict[str, Any]) -> dict[str, ProcessGroup]:
@@ -40,7 +39,7 @@ def process_groups(metadata: dict[str, Any]) -> dict[str, ProcessGroup]:
             continue
         listed = as_list(fields.get("ranks"))
         ranks: list[int] = [rank for rank in listed if type(rank) is int and 0 <= rank < _RANKS_END]
-        size = _integer(fields.get("pg_size"))
+        size = _num_ranks(fields.get("pg_size"))
         name = str(fields["pg_name"])
         groups[name] = ProcessGroup(
             name=name,
@@ -74,6 +73,11 @@ def device_properties(metadata: dict[str, Any]) -> tuple[DeviceProperties, ...]:
 def optional_text(value: Any) -> str | None:
     """Return a text, None for anything else."""
     return value if isinstance(value, str) else None
+
+
+def _num_ranks(value: Any) -> int | None:
+    size = _integer(value)
+    return size if size is not None and 0 < size <= MOST_RANKS else None
 
 
 def _integer(value: Any) -> int | None:

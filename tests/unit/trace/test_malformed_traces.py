@@ -13,7 +13,7 @@ import zstandard
 
 from scope.errors import LimitError, ScopeError, TraceError, UsageError
 from scope.trace import Limits, ReadOptions, load, load_rank
-from scope.trace.schema import DeviceEvents, Launches, Ops
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches, Ops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -527,3 +527,15 @@ def test_hostile_numbers_anywhere(read: Any, number: str) -> None:
     for place in places:
         trace = read(text[:place] + number + text[place + 1 :])
         assert trace.quality.events_read + trace.quality.events_lost == len(records)
+
+
+@pytest.mark.parametrize("size", [2**31, 2**62, 0, -1, "9" * 12])
+def test_a_group_of_more_ranks_than_can_be_has_no_size(tmp_path: Path, size: object) -> None:
+    """A host timeline whose only process group tells nonsense of its size is read, the size of its calls unknown."""
+    host = {"ph": "X", "pid": 1, "tid": 1, "ts": 1, "dur": 5, "args": {"Input Dims": [[8]], "Input type": ["float"]}}
+    records = [{**host, "cat": "user_annotation", "name": "gloo:all_gather"}]
+    path = tmp_path / "trace.json"
+    path.write_text(document(records, distributedInfo={"rank": 0, "pg_config": [{"pg_name": "0", "pg_size": size}]}))
+    trace = load_rank(path)
+    assert trace.collective_calls[CollectiveCalls.group_size].to_list() == [None]
+    assert trace.collective_calls[CollectiveCalls.in_elements].to_list() == [8]
