@@ -21,6 +21,7 @@ from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.calls import CallRecord, read_segment
 from scope.run.files import check_no_link, read_document
 from scope.run.lines import LinePlace, LineTail
+from scope.run.names import find_unknown_name, with_known_names
 from scope.run.schema import (
     SCHEMA_MAJOR,
     SCHEMA_MINOR,
@@ -142,6 +143,8 @@ class RankReader:
         self._steps = LineTail(self.folder / paths.STEPS_FILE, _steps_decoder, find_fault=_find_fault)
         self._events = LineTail(self.folder / paths.EVENTS_FILE, _events_decoder)
         self._segments_read: set[str] = set()
+        self._has_unknown_names = False
+        self._name_problems: list[str] = []
         self._call_problems: list[str] = []
         self._trace_problems: list[str] = []
 
@@ -180,8 +183,8 @@ class RankReader:
 
     def take_problems(self) -> list[str]:
         """Return what was wrong with steps, events, segments of calls and captured windows since the last call."""
-        others = [*self._call_problems, *self._trace_problems]
-        self._call_problems, self._trace_problems = [], []
+        others = [*self._name_problems, *self._call_problems, *self._trace_problems]
+        self._name_problems, self._call_problems, self._trace_problems = [], [], []
         return [*self._steps.take_problems(), *self._events.take_problems(), *others]
 
     def take_num_unnamed(self) -> int:
@@ -191,10 +194,25 @@ class RankReader:
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
         """Return the steps and summaries written since the last call, oldest first.
 
+        An operation or variant that this version does not know becomes "unknown" or "plain"; the first is named by
+        `take_problems`.
+
         Raises:
             RunError: As `LineTail.read`.
         """
-        return self._steps.read(max_bytes=max_bytes)
+        lines = self._steps.read(max_bytes=max_bytes)
+        for place, line in enumerate(lines):
+            unknown = find_unknown_name(line)
+            if unknown is None:
+                continue
+            lines[place] = with_known_names(line)
+            if not self._has_unknown_names:
+                self._has_unknown_names = True
+                self._name_problems.append(
+                    f"{self._steps.path}: names collectives that this version does not know, the first of them "
+                    f"{unknown}: they are counted as unknown operations or plain calls"
+                )
+        return lines
 
     @property
     def steps_place(self) -> LinePlace:

@@ -149,3 +149,27 @@ def test_no_run_directory_is_a_clear_error(tmp_path: Path) -> None:
         open_run(tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"run\.json"):
         open_run(tmp_path)
+
+
+def test_collectives_of_unknown_names_are_counted_as_unknown(run_folder: Path) -> None:
+    """Two operations and a variant of a newer version: all their calls and bytes stand in the frame, and it is said."""
+    names = (("all_reduce", "plain"), ("quick_reduce", "plain"), ("", "plain"), ("all_gather", "tiled"))
+    totals = [
+        {"group": 0, "operation": operation, "variant": variant, "num_calls": 10**place, "in_bytes": 1, "out_bytes": 2}
+        for place, (operation, variant) in enumerate(names)
+    ]
+    (write_rank(run_folder, 0) / "steps.jsonl").write_text(step_line(0) + step_line(1, collectives=totals))
+    run = open_run(run_folder)
+    assert run.steps()[RankSteps.step].to_list() == [0, 1]
+    told = (CollectiveTotals.operation, CollectiveTotals.variant, CollectiveTotals.num_calls)
+    assert run.collective_totals().select(told).rows() == [
+        ("all_reduce", "plain", 1),
+        ("unknown", "plain", 10),
+        ("unknown", "plain", 100),
+        ("all_gather", "plain", 1000),
+    ]
+    sums = dict(run.collective_sums().select(told[0], told[2]).rows())
+    assert sums == {"all_reduce": 1, "unknown": 110, "all_gather": 1000}
+    (problem,) = run.problems
+    assert "steps.jsonl: names collectives that this version does not know" in problem
+    assert "'quick_reduce'" in problem
