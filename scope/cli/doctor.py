@@ -12,11 +12,13 @@ from scope.cli.options import FILE
 from scope.errors import InputError, RunError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scope.analysis.doctor.diagnosis import Diagnosis
     from scope.probe.facts import NodeFacts
-    from scope.run.schema import RankInfo, StepRecord
+    from scope.run.reader import RankReader
+    from scope.run.schema import RankInfo, StepLine, StepRecord
 
 _MARKS: Final = {"critical": "CRITICAL", "warning": "warning ", "info": "info    "}
 _FACTS_SUFFIX: Final = ".facts.json"
@@ -150,12 +152,15 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     problems: list[tuple[str, str]] = []
     steps: dict[int, list[StepRecord]] = {}
     hosts: dict[int, str] = {}
+    found: list[Diagnosis] = []
     for rank in reader.ranks():
         try:
             own = rank.info()
             infos.append(own)
             hosts[own.rank] = own.host
-            steps[own.rank] = [step for step in rank.new_steps() if isinstance(step, StepRecord)]
+            lines = rank.new_steps()
+            steps[own.rank] = [step for step in lines if isinstance(step, StepRecord)]
+            found += _check_losses(rank, lines)
         except RunError as error:
             problems.append((str(error), rank.folder.name))
         problems += [(problem, rank.folder.name) for problem in rank.take_problems()]
@@ -166,7 +171,7 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
         )
         for what, where in problems
     ]  # fmt: skip
-    found = [
+    found += [
         *compare_ranks(infos, world_size=info.world_size),
         *compare_clocks(steps, hosts),
         *unreadable,
@@ -174,6 +179,23 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     ]
     where = f"{count(len(infos), 'rank')} on {count(len(set(hosts.values())), 'host')}"
     return sort_diagnoses(found), f"run {info.run_id}: {where}"
+
+
+def _check_losses(rank: RankReader, lines: Sequence[StepLine]) -> list[Diagnosis]:
+    """Return that records of a rank were dropped, as its black box knows or, where that is more, its steps do."""
+    from scope.analysis.doctor.diagnosis import Diagnosis
+    from scope.report.standing import count
+
+    box = rank.state()
+    dropped = max(box.num_dropped if box is not None else 0, sum(line.num_dropped for line in lines))
+    if not dropped:
+        return []
+    return [
+        Diagnosis(
+            check="record", severity="warning", what=f"{count(dropped, 'record')} dropped (full disk or queue)",
+            where=rank.folder.name, action="make room for the spool; all figures are of the rest",
+        )
+    ]  # fmt: skip
 
 
 def _judge(run: Path) -> list[Diagnosis]:

@@ -71,6 +71,15 @@ def test_steps_without_a_record_are_counted(
     assert summary["num_dropped"] == 20
 
 
+def test_doctor_warns_of_dropped_records(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """The larger count holds, of the black box or of the steps; a rank that dropped nothing is no finding."""
+    for name, counted, expected in (("box", 20, "20 records dropped"), ("steps", 0, "3 records dropped")):
+        run = write_run(tmp_path / name, num_written=3, num_steps=3, num_dropped=counted, reason="finished")
+        assert expected in scope("doctor", run).out
+    none = write_run(tmp_path / "none", num_written=0, num_steps=0, num_dropped=0, reason="finished")
+    assert " dropped" not in scope("doctor", none).out
+
+
 def test_nothing_is_said_where_all_is_written(tmp_path: Path, scope: Callable[..., Done]) -> None:
     """The last step ends where the recording does, and the black box may count one fewer than was written."""
     run = write_run(tmp_path / "r", num_written=9, num_steps=8, num_dropped=9, reason="finished")
