@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from scope.run.files import FOLDER_MODE, replace_document
 from scope.run.schema import SCHEMA_VERSION, RunInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 RUN_ID: Final = "SCOPE_RUN_ID"
 RUN_DIR: Final = "SCOPE_RUN_DIR"
@@ -25,6 +26,8 @@ PARENT_PID: Final = "SCOPE_PARENT_PID"
 TAGS: Final = "SCOPE_TAGS"
 MAX_RUN_BYTES: Final = "SCOPE_MAX_RUN_BYTES"
 _MAX_CLAIMS: Final = 1000
+_PEER_VARIABLES: Final = ("SLURM_STEP_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "NODE_RANK")
+_PEER_OPTIONS: Final = ("--nnodes", "--node-rank", "--node_rank", "--num_machines", "--machine_rank")
 
 
 def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> tuple[str, str]:
@@ -43,8 +46,7 @@ def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> 
         # torchrun without --rdzv-id calls every run "none".
         if value and value != "none":
             return paths.check_run_id(value) if name == RUN_ID else paths.make_run_id(value), source
-    host = socket.gethostname().partition(".")[0] or "host"
-    return f"{host}-{time.strftime('%Y%m%d-%H%M%S')}", "host"
+    return f"{_find_host()}-{time.strftime('%Y%m%d-%H%M%S')}", "host"
 
 
 def write_run_info(
@@ -111,6 +113,46 @@ def claim_folder(run: Path, *, attempt: int, rank: int) -> tuple[int, Path]:
         return number, folder
     message = f"{run}: has {_MAX_CLAIMS} attempts of rank {rank}; name another run id"
     raise RunError(message)
+
+
+def may_have_peers(environment: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Return whether several `scope run` may belong to one launch, one a node or task, and share its attempt."""
+    return any(environment.get(name) for name in _PEER_VARIABLES) or any(
+        word.partition("=")[0] in _PEER_OPTIONS for word in command
+    )
+
+
+def reserve_attempt(run: Path) -> int:
+    """Take the next attempt of a run directory for one launch on this host, and return its number.
+
+    Two launches of one run directory that begin at the same time take two attempts, though neither has ranks yet. A
+    folder that cannot be written has nothing to reserve: its attempts are counted by what it holds.
+    """
+    attempts = paths.list_attempts(run)
+    first = attempts[-1] + 1 if attempts else 0
+    with contextlib.suppress(OSError):
+        run.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        for attempt in range(first, first + _MAX_CLAIMS):
+            with contextlib.suppress(FileExistsError):
+                _reservation(run, attempt).mkdir(mode=FOLDER_MODE)
+                if not paths.attempt_folder(run, attempt).exists():
+                    return attempt
+                release_attempt(run, attempt)  # another launch has ended since we looked
+    return first
+
+
+def release_attempt(run: Path, attempt: int) -> None:
+    """Give back what `reserve_attempt` took: the ranks of the launch stand in the run directory, or never were."""
+    with contextlib.suppress(OSError):
+        _reservation(run, attempt).rmdir()
+
+
+def _reservation(run: Path, attempt: int) -> Path:
+    return run / f"{paths.RESERVATION}{attempt:03d}-{paths.make_run_id(_find_host())}"
+
+
+def _find_host() -> str:
+    return socket.gethostname().partition(".")[0] or "host"
 
 
 def read_tags(text: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,7 +22,7 @@ from scope.run.alive import read_start_ticks
 from scope.run.windows import read_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
 _PASSED_ON: Final = (
     signal.SIGINT,
@@ -97,15 +98,39 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     if not plan.command:
         message = "there is no command; write it after two dashes: scope run -- torchrun train.py"
         raise UsageError(message)
+    with _waiting_for_children() as children_ignored:
+        return _launch(plan, environment, children_ignored=children_ignored)
+
+
+@contextlib.contextmanager
+def _waiting_for_children() -> Generator[bool]:
+    """Take the ends of our children, and give whether whoever started us ignores them, as his command then shall.
+
+    Where SIGCHLD is ignored the kernel drops how a child ended, and every child seems to have ended well.
+    """
+    is_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    if not is_ignored or threading.current_thread() is not threading.main_thread():
+        yield is_ignored
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield True
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignored: bool) -> LaunchResult:
     read_capture({**environment, **plan.variables})
     run_id, source = identity.choose_run_id(environment, plan.run_id)
+    if source == "host":
+        run_id = f"{run_id}-{os.getpid()}"  # two runs may begin in one second
     run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
     try:
         spool = _make_spool(plan, environment, run_id=run_id, source=source, run_dir=run_dir)
     except RunError as error:
         if plan.spool is not None:
             raise  # a mistake of whoever named it, who is told before the job begins
-        ending = _run_command(plan.command, environment)
+        ending = _run_command(plan.command, environment, children_ignored=children_ignored)
         return LaunchResult(
             returncode=ending.returncode, run_dir=run_dir, num_ranks=0, unpublished=None, unrecorded=str(error)
         )
@@ -118,15 +143,23 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
             launcher_start_ticks=read_start_ticks(os.getpid()),
         )
     )
+    reserved = None
+    if not paths.is_network_path(run_dir) and not identity.may_have_peers(environment, plan.command):
+        reserved = identity.reserve_attempt(run_dir)
     with _Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
         child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
+        if reserved is not None:
+            child_environment[identity.FIRST_ATTEMPT] = str(reserved)
         try:
-            ending = _run_command(plan.command, child_environment)
+            ending = _run_command(plan.command, child_environment, children_ignored=children_ignored)
         except RunError as error:
-            publisher.finish(_Ending(error.exit_code, None))
+            if publisher.finish(_Ending(error.exit_code, None)) and reserved is not None:
+                identity.release_attempt(run_dir, reserved)
             raise
         num_ranks = max((len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool)), default=0)
         published = publisher.finish(ending)
+    if published and reserved is not None:
+        identity.release_attempt(run_dir, reserved)  # what was recorded stands there now
     return LaunchResult(
         returncode=ending.returncode,
         run_dir=run_dir,
@@ -138,12 +171,13 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
 
 def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path) -> Path:
     """Make the folder that ranks write to; on disk where memory has no room."""
+    name = run_id if source == "host" else f"{run_id}-{os.getpid()}"
     chosen = plan.spool or paths.default_spool(dict(environment))
     problems: list[str] = []
     for choose in (lambda: chosen, paths.disk_spool)[: 1 if plan.spool is not None else 2]:
         spool = chosen
         try:
-            spool = choose().absolute() / f"{run_id}-{os.getpid()}"
+            spool = choose().absolute() / name
             identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags, run_dir=run_dir)
         except OSError as error:
             problems.append(f"{spool}: cannot be written ({error.strerror})")
@@ -180,16 +214,19 @@ class _Ending(NamedTuple):
     signal: int | None
 
 
-def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> _Ending:
+def _run_command(command: Sequence[str], environment: Mapping[str, str], *, children_ignored: bool) -> _Ending:
     ended_by: int | None = None
     watched = {*_PASSED_ON, signal.SIGCHLD}
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+
+    def give_back_signals() -> None:
+        if children_ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
     try:
-        child = subprocess.Popen(
-            list(command),
-            env=dict(environment),
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, old_mask),
-        )
+        # What the caller opened for the command is its own, as `<(...)` of a shell; ours are all closed on exec.
+        child = subprocess.Popen(list(command), env=dict(environment), preexec_fn=give_back_signals, close_fds=False)
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         message = f"{command[0]}: cannot be started ({error.strerror})"
@@ -225,7 +262,7 @@ class _Publisher:
             "--run-dir",
             str(run_dir),
         ]
-        self._command += ["--max-run-bytes", str(max_run_bytes)]
+        self._command += ["--max-run-bytes", str(max_run_bytes), "--launched"]
         self.problems: list[str] = []
         self._process = self._start()
 
@@ -233,7 +270,7 @@ class _Publisher:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process.stdin is not None:
+        if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     def finish(self, ending: _Ending) -> bool:
@@ -242,28 +279,38 @@ class _Publisher:
         Args:
             ending: How the command ended, which ranks that a signal ended, or that never were, could not tell.
         """
-        if self._process.poll() is not None:
-            # Somebody killed it; what it left is published now.
+        if self._process is None or self._process.poll() is not None:
+            # Somebody killed it, or there was no room for it; what is left is published now.
             self._process = self._start()
-        if self._process.stdin is not None:
+        process = self._process
+        if process is None:
+            return False
+        if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 told = b"" if ending.signal is None else b"%d" % ending.signal
-                self._process.stdin.write(b"%s\n%d\n" % (told, ending.returncode))
-                self._process.stdin.flush()
-            self._process.stdin.close()
+                process.stdin.write(b"%s\n%d\n" % (told, ending.returncode))
+                process.stdin.flush()
+            process.stdin.close()
         try:
-            ended = self._process.wait(timeout=_PUBLISH_END_S) == 0
+            ended = process.wait(timeout=_PUBLISH_END_S) == 0
         except subprocess.TimeoutExpired:
             return False
-        if self._process.stderr is not None:
-            self.problems = self._process.stderr.read().decode(errors="replace").splitlines()[:_MAX_PROBLEMS]
+        if process.stderr is not None:
+            with process.stderr:
+                said = process.stderr.read()
+            self.problems = said.decode(errors="replace").splitlines()[:_MAX_PROBLEMS]
         return ended
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,  # not ours: one that hangs would hold the other end of the caller's pipe
-            start_new_session=True,
-        )
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        """Start the process; the command runs all the same where it cannot be, and is told of at its end."""
+        try:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,  # not ours: one that hangs would hold the other end of the caller's pipe
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.problems = [f"{self._command[0]}: cannot be started to publish the run ({error.strerror})"]
+            return None

@@ -26,6 +26,8 @@ REQUEST_FILE: Final = "capture.request"
 """Made in a rank's folder, or in the run directory, it asks for a profiler window."""
 STACKS_REQUEST_FILE: Final = "stacks.request"
 """Made in the same places, it asks for the stacks of all threads: an event `stack_dump` of each rank."""
+RESERVATION: Final = ".attempt-"
+"""Begins the name of an empty folder in a run directory: a launch on some host has taken that attempt."""
 SEGMENT_SUFFIX: Final = ".bin"
 OPEN_SEGMENT_SUFFIX: Final = ".part"
 

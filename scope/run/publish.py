@@ -28,6 +28,7 @@ from scope.run import paths
 from scope.run.alive import has_living_rank
 from scope.run.endings import forget_nothing, record_endings, record_nothing
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
+from scope.run.identity import SPOOL_RUN
 from scope.run.removal import LOCK_FILE, remove_run_files
 from scope.run.requests import Requests
 from scope.run.summaries import Summaries
@@ -201,6 +202,35 @@ def _append(source: int, target: Path, offset: int) -> int:
     return offset
 
 
+class OrphanedCommand:
+    """The processes of a command whose launcher was killed, by the spool that their environment names.
+
+    Ranks of it may be yet to begin, or to begin anew.
+
+    Args:
+        spool: The spool of the command.
+        proc: The table of processes.
+    """
+
+    def __init__(self, spool: Path, *, proc: Path = Path("/proc")) -> None:
+        self._variable = f"{SPOOL_RUN}={spool}".encode("utf-8", "surrogateescape")
+        self._proc = proc
+        self._known: Path | None = None
+
+    def is_living(self) -> bool:
+        """Return whether one of them lives, of those that this user may look at."""
+        if self._known is None or not self._belongs(self._known):
+            others = (path for path in self._proc.iterdir() if path.name.isdigit())
+            self._known = next(filter(self._belongs, others), None)
+        return self._known is not None
+
+    def _belongs(self, process: Path) -> bool:
+        try:
+            return self._variable in (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+
 @contextlib.contextmanager
 def _own(spool: Path) -> Generator[bool]:
     """Take the spool for this process and give whether nobody else has it.
@@ -227,19 +257,21 @@ def main(arguments: list[str] | None = None) -> int:
 
     The launcher's end is that of standard input; before it stand two lines: the number of the signal that the job was
     ended by, if there was one, and how the command ended. A launcher that was killed leaves them out. Ranks may outlive
-    it (it was killed, or the command left them in the background): their spool is not taken away under them.
+    it (it was killed, or the command left them in the background): their spool is not taken away under them, nor under
+    a command whose ranks are yet to begin.
     """
     parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
     parser.add_argument("--spool", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
+    parser.add_argument("--launched", action="store_true", help="started by scope run, which tells how it ended")
     options = parser.parse_args(arguments)
     if not options.spool.is_absolute() or _is_same(options.spool, options.run_dir):
         # Never a folder that depends on where this process runs, and never the run directory itself: it is emptied.
         parser.error("--spool: name it by its absolute path; it is emptied into another folder, the run directory")
     with _own(options.spool) as is_ours:
         if is_ours:
-            return _publish_all(options.spool, options.run_dir, options.max_run_bytes)
+            return _publish_all(options.spool, options.run_dir, options.max_run_bytes, is_launched=options.launched)
     sys.stderr.write(f"{options.spool}: another process publishes it\n")
     return EXIT_BUSY
 
@@ -251,7 +283,7 @@ def _is_same(spool: Path, run_dir: Path) -> bool:
         return False
 
 
-def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
+def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int, *, is_launched: bool) -> int:
     summaries = Summaries()
     publisher = Publisher(spool, run_dir, max_run_bytes, captured=summaries.add)
     forget_nothing(run_dir)
@@ -260,7 +292,8 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int) -> int:
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
     told, returncode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
-    while has_living_rank(spool):
+    orphans = OrphanedCommand(spool) if is_launched and not returncode else None
+    while has_living_rank(spool) or (orphans is not None and orphans.is_living()):
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
         time.sleep(_PERIOD_S)

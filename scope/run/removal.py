@@ -46,6 +46,9 @@ def remove_run_files(run: Path) -> list[str]:
     for name in _FILES:
         with contextlib.suppress(IsADirectoryError):
             (run / name).unlink(missing_ok=True)
+    for reservation in run.glob(f"{paths.RESERVATION}*"):
+        with contextlib.suppress(OSError):
+            reservation.rmdir()  # only an empty folder goes
     left = sorted(path.name for path in run.iterdir())
     if not left:
         run.rmdir()

@@ -1,16 +1,24 @@
-"""`launch` where ranks have no place to write to."""
+"""`launch`: where ranks have no place to write to, what the command inherits, and launches at the same time."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scope.errors import RunError
+from scope.run import identity, paths
 from scope.run.launch import LaunchPlan, launch
+
+SCOPE_RUN = (sys.executable, "-P", "-m", "scope", "run")
+TELL_ATTEMPT = "printenv SCOPE_FIRST_ATTEMPT"
 
 NOWHERE = Path("/proc/nowhere")
 """Nobody can make a folder there, whatever rights he has."""
@@ -41,3 +49,91 @@ def test_a_spool_that_was_asked_for_must_be_there(no_disk: dict[str, str], tmp_p
     with pytest.raises(RunError, match="name another folder with --spool"):
         launch(plan, no_disk)
     assert not started.exists()
+
+
+def start(folder: Path, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command under `scope run`, its run directory `folder/run`."""
+    own = {"SCOPE_SPOOL": str(folder / "spool"), "SCOPE_REGISTRY": str(folder / "registry")}
+    return subprocess.run(
+        [*SCOPE_RUN, "--run-dir", str(folder / "run"), "--", *command],
+        env={**outside(), **own},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def outside() -> dict[str, str]:
+    """The environment without what would make this process part of a launch."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SCOPE_", "SLURM_"))}
+
+
+def test_the_command_has_what_its_caller_opened_for_it(tmp_path: Path) -> None:
+    """A descriptor that the caller passes on is read by the command, and none of ours is open in it."""
+    reading, writing = os.pipe()
+    os.write(writing, b"given by the caller\n")
+    os.close(writing)
+    shell = f"cat /dev/fd/{reading}; ls /proc/self/fd"
+    done = start(tmp_path, "sh", "-c", shell, pass_fds=(reading,))
+    os.close(reading)
+    assert done.returncode == 0, done.stderr
+    given, *numbers = done.stdout.splitlines()
+    assert given == "given by the caller"
+    # One more is that of the folder which `ls` lists.
+    assert set(map(int, numbers)) == {0, 1, 2, reading, min({3, 4} - {reading})}
+
+
+def test_a_caller_that_ignores_the_ends_of_children(tmp_path: Path) -> None:
+    """The exit code is the command's own, and the command ignores SIGCHLD as its caller does."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    assert start(tmp_path, "sh", "-c", "exit 7", preexec_fn=ignore).returncode == 7
+    for before, is_ignored in ((ignore, True), (None, False)):
+        done = start(tmp_path, "grep", "SigIgn", "/proc/self/status", preexec_fn=before)
+        assert bool(int(done.stdout.split()[1], 16) & 1 << (signal.SIGCHLD - 1)) == is_ignored
+
+
+def test_a_command_runs_where_nobody_can_publish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a publisher the command runs and ends as it ends; what it left, and why it is there, is told."""
+    monkeypatch.setattr(sys, "executable", "/etc/passwd")
+    monkeypatch.setenv("SCOPE_REGISTRY", str(tmp_path / "registry"))
+    shell = 'mkdir -p "$SCOPE_SPOOL_RUN/attempt-000/ranks/00000"; exit 3'
+    plan = LaunchPlan(command=["sh", "-c", shell], run_dir=tmp_path / "run", spool=tmp_path / "spool")
+    result = launch(plan, outside())
+    assert (result.returncode, result.num_ranks) == (3, 1)
+    assert result.unpublished is not None
+    assert paths.list_ranks(result.unpublished, 0) == [0]
+    (problem,) = result.problems
+    assert problem.startswith("/etc/passwd: cannot be started to publish the run")
+
+
+def test_two_launches_of_one_run_directory_at_once(tmp_path: Path) -> None:
+    """Each has an attempt of its own, though the other has published nothing yet; nothing is left of that after."""
+    inner = f'{shlex.join([*SCOPE_RUN, "--run-dir", str(tmp_path / "run")])} -- sh -c "{TELL_ATTEMPT}"'
+    done = start(tmp_path, "sh", "-c", f"{TELL_ATTEMPT}; {inner}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "1"]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+def test_launchers_of_one_launch_share_an_attempt(tmp_path: Path) -> None:
+    """One `scope run` a node or task takes no attempt for itself."""
+    inner = f'{shlex.join([*SCOPE_RUN, "--run-dir", str(tmp_path / "run")])} -- sh -c "{TELL_ATTEMPT}" sh --nnodes=2'
+    done = start(tmp_path, "sh", "-c", f"{TELL_ATTEMPT}; {inner}", "sh", "--nnodes=2")
+    assert done.stdout.split() == ["0", "0"], done.stderr
+    assert identity.may_have_peers({"SLURM_STEP_ID": "0"}, ["python", "train.py"])
+    assert not identity.may_have_peers({"SLURM_JOB_ID": "7"}, ["torchrun", "--nproc-per-node=2", "train.py"])
+
+
+def test_a_run_without_a_name_carries_its_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two runs that begin in the same second on one host have two names, and so two run directories."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCOPE_REGISTRY", str(tmp_path / "registry"))
+    environment = {name: value for name, value in outside().items() if name != "TORCHELASTIC_RUN_ID"}
+    result = launch(LaunchPlan(command=["true"], spool=tmp_path / "spool"), environment)
+    assert result.run_dir.name.endswith(f"-{os.getpid()}")
+    assert result.run_dir.parent == tmp_path / "runs"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,13 +13,12 @@ import pytest
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.listing import delete_run, list_runs, tag_run
-from scope.run.publish import Publisher, main
+from scope.run.publish import OrphanedCommand, Publisher, main
+from scope.run.reader import read_steps
+from scope.run.removal import remove_run_files
 from scope.run.requests import Requests
 from scope.run.schema import RankInfo, RunInfo, StepRecord
 from scope.run.writer import RankWriter, StepDraft
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def make_rank(run: Path, *, rank: int = 0, world_size: int | None = None) -> RankWriter:
@@ -255,6 +256,42 @@ def test_a_spool_that_depends_on_where_we_stand_is_refused(
         main(["--spool", str(tmp_path), "--run-dir", str(tmp_path)])
 
 
+def test_a_command_outlives_its_launcher(tmp_path: Path) -> None:
+    """A launcher that is killed says nothing: a rank that begins only then is published, and then the spool goes."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    identity.write_run_info(spool, run_id="r", source="option", run_dir=run)
+    command = ["sh", "-c", "read line"]
+    environment = {**os.environ, identity.SPOOL_RUN: str(spool)}
+    publish = [sys.executable, "-P", "-m", "scope.run.publish", "--launched"]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as orphan:
+        publisher = subprocess.Popen([*publish, "--spool", str(spool), "--run-dir", str(run)], stdin=subprocess.DEVNULL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            publisher.wait(timeout=2)
+        writer = make_rank(spool)
+        add_steps(writer, 0, 3)
+        writer.close("finished")
+        orphan.communicate(b"\n")
+    assert publisher.wait(timeout=60) == 0
+    assert len(read_steps(paths.rank_folder(run, 0, 0))) == 3
+    assert not spool.exists()
+
+
+def test_the_processes_of_an_orphaned_command(tmp_path: Path) -> None:
+    """Only a process whose environment names this very spool is of the command; each may take over from another."""
+    proc = tmp_path / "proc"
+    for pid, named in (("1", "/spool/a-10"), ("2", "/spool/a-1"), ("self", "/spool/a")):
+        (proc / pid).mkdir(parents=True)
+        (proc / pid / "environ").write_bytes(f"HOME=/\0SCOPE_SPOOL_RUN={named}\0".encode())
+    (proc / "3").mkdir()
+    orphans = OrphanedCommand(Path("/spool/a-1"), proc=proc)
+    assert orphans.is_living()
+    (proc / "2" / "environ").write_bytes(b"")
+    assert not orphans.is_living()
+    (proc / "1" / "environ").write_bytes(b"SCOPE_SPOOL_RUN=/spool/a-1\0")
+    assert orphans.is_living()
+    assert not OrphanedCommand(Path("/spool/a"), proc=proc).is_living()
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -274,6 +311,19 @@ def test_a_rank_that_starts_again_takes_the_next_attempt(tmp_path: Path) -> None
     taken = [identity.claim_folder(tmp_path, attempt=0, rank=0)[0] for _ in range(3)]
     assert taken == [0, 1, 2]
     assert identity.read_attempt({"SCOPE_FIRST_ATTEMPT": "4", "TORCHELASTIC_RESTART_COUNT": "2"}) == 6
+
+
+def test_a_reserved_attempt(tmp_path: Path) -> None:
+    """Launches take attempts one after the other, published ones left out; what is given back is taken again."""
+    run = tmp_path / "run"
+    assert [identity.reserve_attempt(run) for _ in range(3)] == [0, 1, 2]
+    identity.release_attempt(run, 1)
+    assert identity.reserve_attempt(run) == 1
+    paths.attempt_folder(run, 3).mkdir()
+    assert identity.reserve_attempt(run) == 4
+    assert paths.list_attempts(run) == [3]
+    assert remove_run_files(run) == []
+    assert identity.reserve_attempt(Path("/proc/nowhere")) == 0
 
 
 def test_tags_without_a_value_sign_are_refused() -> None:
