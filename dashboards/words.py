@@ -64,8 +64,9 @@ def say_dead_exporters(server: Prometheus) -> None:
 
 def say_problems(run: LiveRun) -> None:
     """Say which files could not be read and which ranks are missing."""
-    summary = run.summary()
-    missing, num_missing = summary.missing_ranks, summary.num_missing_ranks
+    # The summary is of ranks that have begun; where no rank.json can be read, what is wrong with each stands below.
+    summary = None if run.ranks.is_empty() else run.summary()
+    missing, num_missing = ((), 0) if summary is None else (summary.missing_ranks, summary.num_missing_ranks)
     if missing:
         first = ", ".join(map(str, missing[:20])) + (", …" if num_missing > 20 else "")
         have = "has" if num_missing == 1 else "have"

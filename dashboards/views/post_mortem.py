@@ -119,7 +119,10 @@ def draw(run: LiveRun) -> None:
     boxes = run.black_boxes()
     if not boxes:
         say.info("No rank has a black box: the run was synthetic, or its memory was not to be had.")
+        say_problems(run)
         return
+    if run.ranks.is_empty():
+        say.info("No rank has a rank.json that can be read: what stands here is of the black boxes alone.")
     say.subheader("What each rank did last")
     show_table(last_states(boxes), key="last states")
     say.caption(

@@ -217,6 +217,25 @@ def test_only_a_run_that_stands_still_accuses(
         assert 100 * 3 / (3 + most_s) - 1 < float(goodput.removesuffix(" %")) < 100 * 3 / (3 + since_s) + 1
 
 
+@pytest.mark.parametrize("has_boxes", [True, False])
+def test_a_run_whose_ranks_cannot_be_read_says_why(
+    open_app: Callable[..., AppTest], run_folder: Path, monkeypatch: pytest.MonkeyPatch, *, has_boxes: bool
+) -> None:
+    """Each rank.json is torn: Post-mortem names them, and shows what the black boxes know, where there are any."""
+    files = list(run_folder.rglob("rank.json"))
+    for file in files:
+        file.write_text("{torn")
+    monkeypatch.setattr(Run, "black_boxes", lambda _: {0: black_box(0, 5)} if has_boxes else {})
+    app = open_app("post_mortem", run_folder)
+    assert not app.exception
+    told = [each.value.replace("\\", "") for each in app.error]
+    assert len(told) == len(files)
+    assert all("rank.json: is torn or foreign" in each for each in told)
+    why = [each.value.replace("\\", "") for each in app.info]
+    expected = "No rank has a rank.json that can be read" if has_boxes else "No rank has a black box"
+    assert [each for each in why if each.startswith(expected)]
+
+
 def black_box(rank: int, enqueued: int) -> BlackBoxState:
     """Return a black box whose rank has issued so many calls of its one group, and gave a sign of life just now."""
     group = GroupState(
