@@ -42,13 +42,17 @@ def _raise_inside_collection() -> None:
 
 @pytest.fixture
 def pauses() -> Iterator[Pauses]:
-    """Pauses that are attached, with no collection but those of the test."""
+    """Pauses that are attached, with no collection but those of the test, and no callbacks of other libraries."""
     gc.collect()
     gc.disable()
+    # Other tests' libraries leave callbacks with Python code in them, which lose signals by themselves.
+    others = gc.callbacks.copy()
+    gc.callbacks.clear()
     attached = Pauses()
     attached.attach()
     yield attached
     attached.detach()
+    gc.callbacks[:] = others
     gc.enable()
 
 
