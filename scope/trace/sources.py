@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import queue
 import stat
-import threading
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -16,7 +14,7 @@ from scope.errors import LimitError, TraceError
 from scope.units import format_bytes, parse_size
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
 BLOCK_BYTES: Final = 512 << 10
@@ -28,7 +26,6 @@ MOST_BLANK_BYTES: Final = 1 << 20
 """What may stand before the first byte of JSON: a file of blanks or zeros alone is refused at once, however long."""
 _GZIP_WINDOW: Final = 31
 _RATIO_FREE_BYTES: Final = 32 << 20
-_QUEUED_BLOCKS: Final = 2
 _COMPRESSED_READ_BYTES: Final = 128 << 10
 _MAX_BYTES_VARIABLE: Final = "SCOPE_MAX_TRACE_BYTES"
 _MAX_RATIO_VARIABLE: Final = "SCOPE_MAX_TRACE_RATIO"
@@ -119,9 +116,9 @@ class Source:
 
     def _decompressed(self, file: BinaryIO, magic: bytes) -> Generator[bytes]:
         if magic.startswith(_GZIP_MAGIC):
-            return prefetch(self._gunzip(file))
+            return self._gunzip(file)
         if magic == _ZSTD_MAGIC:
-            return prefetch(self._unzstd(file))
+            return self._unzstd(file)
         return self._plain(file)
 
     def _plain(self, file: BinaryIO) -> Generator[bytes]:
@@ -180,39 +177,3 @@ class Source:
                 f"does; if the file can be trusted, raise the cap: {_MAX_RATIO_VARIABLE}=100000"
             )
             raise LimitError(message)
-
-
-def prefetch(blocks: Iterator[bytes]) -> Generator[bytes]:
-    """Run an iterator of blocks in a thread, a few blocks ahead; decompression releases the interpreter's lock."""
-    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=_QUEUED_BLOCKS)
-    stop = threading.Event()
-
-    def put(item: bytes | BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
-
-    def produce() -> None:
-        try:
-            for block in blocks:
-                put(block)
-                if stop.is_set():
-                    return
-        except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
-            put(error)
-            return
-        put(None)
-
-    thread = threading.Thread(target=produce, name="scope-decompress", daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stop.set()
-        thread.join()
