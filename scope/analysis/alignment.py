@@ -10,7 +10,7 @@ from __future__ import annotations
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.result import Record
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from scope.analysis.clock_estimates import (
     with_estimates,
 )
 from scope.analysis.collective_tables import MatchedCalls
-from scope.analysis.result import Record
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

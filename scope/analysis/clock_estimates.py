@@ -9,7 +9,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import GroupRows, MatchedCalls
 from scope.analysis.matching import IS_SYMMETRIC, PAIRS
-from scope.analysis.result import Record
+from scope.structs import Record
 from scope.trace.schema import CollectiveCalls
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import polars as pl
 
 from scope.analysis.collective_tables import ROOFLINE_KEYS, CollectiveRooflineRows, CollectiveRows, GroupRows
 from scope.analysis.medians import lower_median
-from scope.analysis.result import Record, Result
+from scope.analysis.result import Result
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from scope.analysis.collectives import Collectives

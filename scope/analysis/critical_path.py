@@ -27,9 +27,9 @@ host time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import polars as pl
 
 from scope.analysis.path_device import DeviceSide, build_device_side
@@ -37,6 +37,7 @@ from scope.analysis.path_host import BlockingCall, HostPieces, HostSide, build_h
 from scope.analysis.result import Result
 from scope.analysis.spans import Spans, intersect, subtract
 from scope.errors import UsageError
+from scope.structs import Record
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches, Ops
 
@@ -101,18 +102,17 @@ _Piece = tuple[str, int, int, int | None, int | None, int | None]
 """Kind, start, end, thread, event of the device side, launch."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Walk:
+class _Walk(Record, frozen=True, kw_only=True):
     """The way back from the end of a step; pieces are collected last first."""
 
     device: DeviceSide
     host: HostSide
     by_launch: dict[int, int]
     """By launch: its event with the largest end."""
-    pieces: list[_Piece] = field(default_factory=list[_Piece])
-    stretches: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
+    pieces: list[_Piece] = msgspec.field(default_factory=list[_Piece])
+    stretches: dict[int, list[tuple[int, int]]] = msgspec.field(default_factory=dict[int, list[tuple[int, int]]])
     """By thread: the stretches of host time on the path."""
-    inferred: list[int] = field(default_factory=list[int])
+    inferred: list[int] = msgspec.field(default_factory=list[int])
 
     def add_event(self, kind: str, start_ns: int, end_ns: int, event: int) -> None:
         """Note a piece on the device, unless it is empty."""

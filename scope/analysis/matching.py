@@ -14,7 +14,7 @@ import polars as pl
 
 from scope.analysis.alignment import CallSeries, align
 from scope.analysis.collective_tables import MATCH_STATES, GroupRows, MatchedCalls
-from scope.analysis.result import Record
+from scope.structs import Record
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops, Steps
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from scope.analysis.result import Record
+from scope.structs import Record
 from scope.trace.schema import DeviceEvents, Launches, Syncs
 
 if TYPE_CHECKING:

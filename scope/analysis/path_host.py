@@ -9,7 +9,7 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host_activity import HostSpans
-from scope.analysis.result import Record
+from scope.structs import Record
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Launches, Ops, Steps, Syncs
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
+from msgspec.structs import replace
 
 from scope.analysis import spans
 from scope.analysis.breakdown import (
@@ -18,9 +18,9 @@ from scope.analysis.breakdown import (
 from scope.analysis.idle import IdleCauses, compute_part_idle_causes, sum_idle_causes
 from scope.analysis.job import DeviceAnalysis, PartAnalysis, RankAnalysis
 from scope.analysis.launches import QueueDepth, compute_part_queues, sum_queues
-from scope.analysis.result import Record
 from scope.analysis.tables import Tables
 from scope.analysis.windows import Parts
+from scope.structs import Record
 from scope.trace.schema import DeviceEvents
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.lineage import inherit
-from scope.analysis.result import Record, Result
+from scope.analysis.result import Result
 from scope.analysis.step_time import compute_step_time, starts_within
+from scope.structs import Record
 from scope.trace.schema import DeviceEvents, Ops
 
 if TYPE_CHECKING:

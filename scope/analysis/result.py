@@ -6,24 +6,18 @@ keeps this form: `{"overlap_ratio": null, "absent": {"overlap_ratio": "no commun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, TypeGuard, cast
 
 import msgspec
 
+from scope.structs import Record
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import polars as pl
-
-
-class Record(msgspec.Struct, frozen=True):
-    """Base of the immutable records of analyses and reports; `msgspec.structs.replace` makes a changed copy.
-
-    A struct and no dataclass, because to define one takes a fortieth of the time, and a command defines dozens.
-    """
 
 
 class Result(Record, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ import polars as pl
 from scope.analysis import spans
 from scope.analysis.host import HOST, host_events
 from scope.analysis.host_activity import HostActivity
-from scope.analysis.result import Record, Result
+from scope.analysis.result import Result
+from scope.structs import Record
 from scope.trace.columns import Column, Table
 from scope.trace.schema import DeviceEvents, Launches, Steps
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import polars as pl
+from msgspec.structs import replace
 
 from scope.analysis.exposure import EXPOSED_KEYS, ExposedCollectives, compute_exposed_collectives
 from scope.analysis.options import Options
-from scope.analysis.result import Record
 from scope.analysis.roofline import chosen_devices, compute_roofline, match_devices
 from scope.analysis.step_time import compute_step_time
 from scope.analysis.summary import analyze
 from scope.hardware import intra_node_ceiling
 from scope.report.results import ALL_PARTS, Results
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -72,7 +72,7 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     if "collectives" in parts or "stragglers" in parts:
         collectives, stragglers, links, absent = _across_ranks(job, chosen, devices, alone="collectives" in parts)
     wants_path = chosen.options.critical_path and "critical_path" in parts
-    options = msgspec.structs.replace(chosen.options, critical_path=wants_path)
+    options = replace(chosen.options, critical_path=wants_path)
     analysis = analyze(job, options=options, by_launch="launched" in parts, path_step=chosen.path_step)
     step_times = _step_times(analysis)
     rooflines = _rooflines(job, devices, step_times) if "rooflines" in parts else {}
@@ -92,14 +92,15 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
 def _with_coverage(analysis: Analysis, rooflines: Mapping[str, Roofline]) -> Analysis:
     """Return the analysis with the share of each rank's compute time that the roofline places."""
     ranks = tuple(
-        msgspec.structs.replace(
-            rank, quality=replace(rank.quality, roofline_coverage_ratio=rooflines[rank.label].coverage_ratio)
+        replace(
+            rank,
+            quality=replace(rank.quality, roofline_coverage_ratio=rooflines[rank.label].coverage_ratio),
         )
         if rank.label in rooflines
         else rank
         for rank in analysis.ranks
     )
-    return msgspec.structs.replace(analysis, ranks=ranks)
+    return replace(analysis, ranks=ranks)
 
 
 def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:
@@ -107,12 +108,12 @@ def _with_clocks(analysis: Analysis, clock: ClockAlignment) -> Analysis:
     joined = {rank for component in clock.components if len(component) > 1 for rank in component}
     intervals = {offset.rank: offset.interval_ns for offset in clock.offsets if offset.rank in joined}
     ranks = tuple(
-        msgspec.structs.replace(rank, quality=replace(rank.quality, clock_interval_ns=intervals[rank.rank]))
+        replace(rank, quality=replace(rank.quality, clock_interval_ns=intervals[rank.rank]))
         if rank.rank in intervals
         else rank
         for rank in analysis.ranks
     )
-    return msgspec.structs.replace(analysis, ranks=ranks)
+    return replace(analysis, ranks=ranks)
 
 
 def _across_ranks(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -156,9 +155,6 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
     if isinstance(value, msgspec.Struct):
         redacted = {name: _redacted(getattr(value, name), redactor) for name in value.__struct_fields__}
         return msgspec.structs.replace(value, **redacted)
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {each.name: _redacted(getattr(value, each.name), redactor) for each in fields(value) if each.init}
-        return replace(cast("Any", value), **changed)
     return value
 
 

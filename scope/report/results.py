@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 import msgspec
 
-from scope.analysis.result import Record
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from scope.analysis.result import Record
+from scope.structs import Record
 from scope.units import (
     format_bandwidth,
     format_bytes,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from scope.structs import Record
 from scope.trace.calldescriptions import CallSources
 from scope.trace.collectives import collective_calls
 from scope.trace.deviceevents import HostSide, device_events
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from scope.trace.reader import ReadTrace
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class Identity(Record, frozen=True, kw_only=True):
     """Which rank a file is of."""
 
     label: str

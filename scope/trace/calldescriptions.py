@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from scope.structs import Record
 from scope.trace import calls
 from scope.trace.schema import CollectiveCalls
 
@@ -28,8 +28,7 @@ Fields = dict[str, Any]
 _EMPTY_ROW: Final[Fields] = dict.fromkeys(CollectiveCalls.columns())
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallSources:
+class CallSources(Record, frozen=True, kw_only=True):
     """What the calls of one rank are found in."""
 
     devices: Devices

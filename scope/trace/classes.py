@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.errors import ConfigError
+from scope.structs import Record
 from scope.trace.schema import KERNEL_CLASSES
 from scope.trace.untyped import as_list, as_mapping
 
@@ -259,8 +259,7 @@ _COPY_DIRECTIONS: Final = _rules(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Record, frozen=True):
     """A pattern of the user: kernels whose names it finds are of this class."""
 
     expression: re.Pattern[str]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from scope.trace import rows
 from scope.trace.arguments import ARGS_OF_KIND, args_of, collective_args_of

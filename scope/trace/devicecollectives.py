@@ -7,11 +7,12 @@ that say the same, and all else is taken column by column.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import polars as pl
 
+from scope.structs import Record
 from scope.trace.calldescriptions import (
     C10D,
     ROLE_PLACES,
@@ -33,8 +34,7 @@ _FEW: Final = 1024
 _RANGE: Final = r"^(?:nccl|rccl|hccl|xccl):\w+"
 
 
-@dataclass(frozen=True)
-class DeviceCalls:
+class DeviceCalls(Record, frozen=True):
     """The calls in the order of their starts, column by column.
 
     Attributes:
@@ -47,13 +47,13 @@ class DeviceCalls:
         call_ids: Call of each of these events.
     """
 
-    descriptions: list[Fields] = field(default_factory=list[Fields])
-    codes: list[int] = field(default_factory=list[int])
-    sequences: list[int | None] = field(default_factory=list["int | None"])
-    first_events: list[int] = field(default_factory=list[int])
-    ends: list[int] = field(default_factory=list[int])
-    events: list[int] = field(default_factory=list[int])
-    call_ids: list[int] = field(default_factory=list[int])
+    descriptions: list[Fields] = msgspec.field(default_factory=list[Fields])
+    codes: list[int] = msgspec.field(default_factory=list[int])
+    sequences: list[int | None] = msgspec.field(default_factory=list["int | None"])
+    first_events: list[int] = msgspec.field(default_factory=list[int])
+    ends: list[int] = msgspec.field(default_factory=list[int])
+    events: list[int] = msgspec.field(default_factory=list[int])
+    call_ids: list[int] = msgspec.field(default_factory=list[int])
 
 
 class _Around(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from scope.structs import Record
 from scope.trace import classes
 from scope.trace.eager import is_true, not_negative, taken
 from scope.trace.hostcalls import rows_by_external_id, usable_external_ids
@@ -43,8 +43,7 @@ class OperatorsNeededError(Exception):
     """The operators were not read, but the category of a device event hangs on the operator that launched it."""
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(Record, frozen=True):
     """The table without its calls, and what the calls need beside it."""
 
     frame: pl.DataFrame
@@ -53,8 +52,7 @@ class Devices:
     negative_length: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostSide:
+class HostSide(Record, frozen=True, kw_only=True):
     """What device events are linked to."""
 
     launches: pl.DataFrame

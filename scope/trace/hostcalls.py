@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.structs import Record
 from scope.trace.eager import at_most
 from scope.trace.launches import launch_kind
 from scope.trace.nesting import innermost, nest
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 _DEEPEST: Final = 65535
 
 
-@dataclass(frozen=True)
-class LinkedOps:
+class LinkedOps(Record, frozen=True):
     """The table of operators, and what else is known of them."""
 
     table: pl.DataFrame

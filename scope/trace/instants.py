@@ -6,12 +6,13 @@ only below 2**43 us, where half its spacing is under half a nanosecond and round
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+from msgspec.structs import replace
 
+from scope.structs import Record
 from scope.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def ns_from_text(text: bytes) -> int | None:
     return ns if abs(ns) < LARGEST_NS else None
 
 
-@dataclass(frozen=True, slots=True)
-class Microseconds:
+class Microseconds(Record, frozen=True):
     """Numbers as they stand in a trace, each of them exact: to make nanoseconds of those of a file at once is quicker.
 
     Attributes:
@@ -127,8 +127,7 @@ def instants_of(values: Sequence[Any], *, exact: bool) -> pl.Series:
     return Microseconds.of(values).nanoseconds()
 
 
-@dataclass(frozen=True, slots=True)
-class Instants:
+class Instants(Record, frozen=True):
     """Starts and lengths of some records."""
 
     starts: pl.Series

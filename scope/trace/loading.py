@@ -7,11 +7,13 @@ import glob
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from scope.errors import ScopeError, TraceError, UsageError
+from scope.structs import Record
 from scope.trace.assemble import Identity, assemble
 from scope.trace.cache import Cache
 from scope.trace.deviceevents import OperatorsNeededError
@@ -37,8 +39,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the number of files done, the number of files, and the path of the one just done."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadOptions:
+class ReadOptions(Record, frozen=True, kw_only=True):
     """How files are read."""
 
     python_calls: bool = False
@@ -229,8 +230,7 @@ def _chosen_ranks(files: list[Path], ranks: Mapping[str, int]) -> dict[str, int]
     return chosen
 
 
-@dataclass(frozen=True)
-class _Crew:
+class _Crew(Record, frozen=True):
     """Who reads, and who is told."""
 
     processes: int | None
@@ -336,7 +336,10 @@ def _job(traces: list[RankTrace], warnings: list[str]) -> Job:
             f"no rank is known of {', '.join(unknown)}: left out of what compares ranks; say it with --rank FILE=N"
         )
     with_missing = [
-        replace(trace, quality=replace(trace.quality, missing_ranks=missing if trace.rank is not None else ()))
+        replace(
+            trace,
+            quality=replace(trace.quality, missing_ranks=missing if trace.rank is not None else ()),
+        )
         for trace in traces
     ]
     warnings += [

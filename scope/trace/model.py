@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from scope.structs import Record
 
 if TYPE_CHECKING:
     import polars as pl
@@ -12,8 +15,7 @@ _MOST_NAMED: Final = 4
 """Ranks whose label stands in a `repr`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TraceQuality:
+class TraceQuality(Record, frozen=True, kw_only=True):
     """How far one rank's figures can be trusted; travels with every result.
 
     A field is None when nothing can be said, for example a coverage before it was computed.
@@ -53,8 +55,7 @@ class TraceQuality:
     """Share of compute time that the roofline places."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessGroup:
+class ProcessGroup(Record, frozen=True, kw_only=True):
     """A process group as the trace describes it."""
 
     name: str
@@ -65,8 +66,7 @@ class ProcessGroup:
     size: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceProperties:
+class DeviceProperties(Record, frozen=True, kw_only=True):
     """One entry of the trace's `deviceProperties`; names may be empty or wrong, see `scope.hardware`."""
 
     index: int
@@ -76,8 +76,7 @@ class DeviceProperties:
     compute_capability: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankTrace:
+class RankTrace(Record, frozen=True, kw_only=True):
     """Everything that was read from one rank's file.
 
     The tables are those of `scope.trace.schema`; `python_calls` is empty unless it was asked for. Where only some
@@ -109,7 +108,7 @@ class RankTrace:
     """Names of the tables above that were not asked for."""
     process_groups: tuple[ProcessGroup, ...] = ()
     devices: tuple[DeviceProperties, ...] = ()
-    threads: dict[int, str] = field(default_factory=dict[int, str])
+    threads: dict[int, str] = msgspec.field(default_factory=dict[int, str])
     """Names of the threads by their id."""
     quality: TraceQuality
 
@@ -118,8 +117,7 @@ class RankTrace:
         return f"RankTrace({self.label!r}, {self.quality.events_read:,} records, path={self.path!r})"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Job(Record, frozen=True, kw_only=True):
     """The ranks of one job, sorted by rank, those without a rank last; what `scope.load` returns."""
 
     ranks: tuple[RankTrace, ...]

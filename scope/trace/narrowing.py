@@ -6,8 +6,9 @@ told by a `UsageError`. Columns that only another table can fill are left out of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from scope.errors import UsageError
 from scope.trace import schema

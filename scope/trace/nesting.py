@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from scope.structs import Record
 from scope.trace.eager import is_true, taken
 
 _THREAD: Final = "thread"
@@ -17,8 +17,7 @@ _END: Final = "end"
 _MOST_TURNS: Final = 64
 
 
-@dataclass(frozen=True)
-class Nesting:
+class Nesting(Record, frozen=True):
     """Rows of containing operators, null where there is none, and what follows from them."""
 
     parents: pl.Series

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import polars as pl
 
+from scope.structs import Record
 from scope.trace.instants import Microseconds
 from scope.trace.raw import RawSpans
 
@@ -29,8 +29,7 @@ _NUMBER_IN_TEXT: Final = re.compile(r"-?\d+")
 _INT64: Final = range(-(2**63), 2**63)
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Record, frozen=True):
     """A column of a chunk that holds the same value in every row: most fields stand in few records."""
 
     value: int | bool | None

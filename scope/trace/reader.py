@@ -6,13 +6,13 @@ import json
 import re
 from collections import deque
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from scope.errors import LimitError, TraceError
+from scope.structs import Record
 from scope.trace.arguments import DECODE_ERRORS
 from scope.trace.categories import BACKWARD_ARROWS
 from scope.trace.collect import Collector
@@ -58,8 +58,7 @@ class NotATraceError(TraceError):
     """The file holds something else than a profiler trace, or nothing; a folder may hold such files."""
 
 
-@dataclass(kw_only=True)
-class ReadTrace:
+class ReadTrace(Record, frozen=True, kw_only=True):
     """What one file holds, before linking."""
 
     collected: Collected

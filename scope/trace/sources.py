@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from isal import isal_zlib
 
 from scope.errors import LimitError, TraceError
+from scope.structs import Record
 from scope.units import format_bytes, parse_size
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _DEFAULT_MAX_BYTES: Final = 32 * 10**9
 _DEFAULT_MAX_RATIO: Final = 600
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(Record, frozen=True, kw_only=True):
     """Caps that protect this machine from a file that unpacks without end."""
 
     max_bytes: int = _DEFAULT_MAX_BYTES

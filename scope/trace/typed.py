@@ -6,12 +6,12 @@ without one, an argument of another type) makes the chunk be decoded again by th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 import msgspec
 
+from scope.structs import Record
 from scope.trace.arguments import ARGS_OF_KIND
 from scope.trace.categories import ANNOTATION, BACKWARD_ARROWS, CATEGORY_KINDS, NAMED_RANGES, PYTHON
 from scope.trace.events import CollectiveArgs, DeviceArgs, MemoryArgs, OpArgs, Text, list_of
@@ -43,8 +43,7 @@ _WITH_COLLECTIVES: Final[dict[type[Any], type[Any]]] = {
 }
 
 
-@dataclass(frozen=True)
-class TypedRecords:
+class TypedRecords(Record, frozen=True):
     """How to decode a chunk the quick way.
 
     Attributes:

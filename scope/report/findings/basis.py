@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from scope.analysis.idle import IDLE_CAUSES
-from scope.analysis.result import Record
 from scope.analysis.step_time import judged_steps
+from scope.structs import Record
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:

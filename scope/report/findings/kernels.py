@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 import polars as pl
 
-from scope.analysis.result import Record
 from scope.analysis.roofline import RooflinePoints
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.inert import kernel_title, shortened
 from scope.report.sections.base import column
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from scope.analysis.result import Record
 from scope.report.inert import kernel_title, shortened
 from scope.report.rows import record
 from scope.report.sections.quality import format_ranks
 from scope.report.table import format_cell
+from scope.structs import Record
 
 if TYPE_CHECKING:
     from scope.report.table import Cell, ReportColumn

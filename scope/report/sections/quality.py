@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from scope.report.sections.base import column, whole_table
@@ -50,7 +49,7 @@ QUALITY_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         column(name, *_MEANINGS[name], unit="flag" if name == "truncated" else None)
         if name.endswith(("_ns", "_ratio")) or name == "truncated"
         else column(name, *_MEANINGS[name], unit="text" if name == "missing_ranks" else "count")
-        for name in (each.name for each in fields(TraceQuality))
+        for name in TraceQuality.__struct_fields__
     ),
 )
 
@@ -63,7 +62,7 @@ def quality_table(analysis: Analysis) -> ReportTable:
 
 def quality_record(rank: RankAnalysis) -> dict[str, Any]:
     """Return the quality of one rank for JSON, with every key of `TraceQuality` and the reasons of its nulls."""
-    values: dict[str, Any] = {each.name: getattr(rank.quality, each.name) for each in fields(TraceQuality)}
+    values: dict[str, Any] = {name: getattr(rank.quality, name) for name in TraceQuality.__struct_fields__}
     values["missing_ranks"] = format_ranks(rank.quality.missing_ranks)
     absent = {name: _NOT_KNOWN[name] for name, value in values.items() if value is None}
     return {**values, "absent": absent}
@@ -86,7 +85,7 @@ def format_ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _cells(quality: TraceQuality) -> tuple[Cell, ...]:
-    return tuple(_cell(each.name, getattr(quality, each.name)) for each in fields(TraceQuality))
+    return tuple(_cell(name, getattr(quality, name)) for name in TraceQuality.__struct_fields__)
 
 
 def _cell(name: str, value: Any) -> Cell:

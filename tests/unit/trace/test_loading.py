@@ -164,12 +164,12 @@ def test_different_world_sizes_are_said(tmp_path: Path) -> None:
 
 def same(left: RankTrace, right: RankTrace) -> bool:
     """Compare two traces, tables and all."""
-    names = [name for name in RankTrace.__dataclass_fields__ if isinstance(getattr(left, name), pl.DataFrame)]
+    names = [name for name in RankTrace.__struct_fields__ if isinstance(getattr(left, name), pl.DataFrame)]
     assert len(names) == len(TABLES)
     for name in names:
         assert_frame_equal(getattr(left, name), getattr(right, name))
     return all(
-        getattr(left, name) == getattr(right, name) for name in RankTrace.__dataclass_fields__ if name not in names
+        getattr(left, name) == getattr(right, name) for name in RankTrace.__struct_fields__ if name not in names
     )
 
 
