@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import polars as pl
@@ -18,6 +19,8 @@ from scope.trace.raw import RawSpans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from polars._typing import PolarsDataType
 
     from scope.trace.columns import Column
 
@@ -116,10 +119,16 @@ def _same_value(piece: Values, added: Repeated) -> TypeGuard[Repeated]:
 
 def _as_series(column: Column, piece: Values) -> pl.Series:
     if isinstance(piece, Repeated):
-        return pl.Series(column, [piece.value], dtype=column.dtype).new_from_index(0, piece.rows)
+        return _single(column.dtype, piece.value).new_from_index(0, piece.rows)
     if isinstance(piece, Microseconds):
         return piece.nanoseconds()
     return _series(column, piece) if isinstance(piece, list) else piece
+
+
+@lru_cache(maxsize=64)
+def _single(dtype: PolarsDataType, value: int | bool | None) -> pl.Series:
+    """Return a series of one value; hundreds of pieces of a file repeat the same few."""
+    return pl.Series([value], dtype=dtype)
 
 
 def _series(column: Column, values: list[Any]) -> pl.Series:
