@@ -42,6 +42,8 @@ def bound_offsets(usable: pl.DataFrame, estimates: Mapping[int, ClockEstimate], 
     Each sweep carries bounds from ranks to collectives and back; it ends when nothing changes. A reference rank whose
     own offset would have to lie off 0 shows that no offsets satisfy all calls.
     """
+    if usable.is_empty():  # as with the trace of one rank
+        return ClockBounds(low_ns={}, high_ns={}, contradicted=frozenset())
     running = drifted(pl.col(TIME) - pl.col(OFFSET), middle_ns)
     # A drift is known only as well as the ends agree.
     slack = pl.when(pl.col(DRIFT) == 0.0).then(0).otherwise(2 * pl.col(RESIDUAL).fill_null(0) + 2)

@@ -105,11 +105,14 @@ def estimate_clocks(usable: pl.DataFrame, ranks: Sequence[int], middle_ns: int) 
         estimates[rank] = ClockEstimate(
             reference_rank=rank, offset_ns=0, drift=0.0, residual_ns=None, num_collectives=0
         )
-        while found := (
-            _neighbours(symmetric, estimates, rank, middle_ns)
-            or _neighbours(pairs, estimates, rank, middle_ns)
-            or _joined(usable, estimates, rank)
-        ):
+        while len(estimates) < len(ranks):
+            found = (
+                _neighbours(symmetric, estimates, rank, middle_ns)
+                or _neighbours(pairs, estimates, rank, middle_ns)
+                or _joined(usable, estimates, rank)
+            )
+            if not found:
+                break
             estimates |= found
     return estimates
 
