@@ -7,12 +7,13 @@ without a goodbye: it was killed, or crashed beyond any handler.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 from scope.run import paths
-from scope.run.reader import read_rank_info
+from scope.run.reader import RankReader, read_rank_info
 
 if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
@@ -56,6 +57,18 @@ def has_living_rank(spool: Path, *, proc: Path = Path("/proc")) -> bool:
         for attempt in paths.list_attempts(spool)[-1:]
         for rank in paths.list_ranks(spool, attempt)
     )
+
+
+def find_last_sign(spool: Path) -> int | None:
+    """Return the last instant at which a rank of the last attempt in a spool lived; None where none can be read."""
+    signs: list[int] = []
+    for attempt in paths.list_attempts(spool)[-1:]:
+        for rank in paths.list_ranks(spool, attempt):
+            reader = RankReader(paths.rank_folder(spool, attempt, rank))
+            with contextlib.suppress(RunError):
+                signs += find_signs(reader.info(), None)
+                signs += find_signs(reader.info(), reader.state(with_ring=False))
+    return max(signs, default=None)
 
 
 def _lives(folder: Path, proc: Path) -> bool:

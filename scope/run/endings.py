@@ -40,6 +40,29 @@ def record_endings(spool: Path, signal_number: int) -> int:
     return num_noted
 
 
+def record_left_alone(spool: Path, *, silence_s: float) -> None:
+    """Note in the events of each living rank of the last attempt that nobody publishes what it writes from now on.
+
+    Args:
+        spool: Folder with the layout of a run directory, on this node.
+        silence_s: How long none of them has given a sign of life, in seconds.
+    """
+    message = (
+        f"publishing ended: the launcher is gone and no rank gave a sign of life for {silence_s:g} s; what this one "
+        f"writes from now on stays in {spool}"
+    )
+    event = EventRecord(time_ns=time.time_ns(), kind="warning", message=message)
+    for attempt in paths.list_attempts(spool)[-1:]:
+        for rank in paths.list_ranks(spool, attempt):
+            folder = paths.rank_folder(spool, attempt, rank)
+            try:
+                is_open = read_rank_info(folder).ended_ns is None
+            except RunError:
+                continue
+            if is_open:
+                _add_event(folder, event)
+
+
 def record_nothing(run: Path, returncode: int, *, host: str) -> bool:
     """Note in a run directory without ranks that a command has ended; return whether it was so.
 
@@ -86,8 +109,11 @@ def _record_ending(folder: Path, reason: str) -> bool:
         replace_document(folder / paths.RANK_FILE, msgspec.json.encode(ended))
     except (RunError, OSError):
         return False
-    event = EventRecord(time_ns=now_ns, kind="attempt_end", message=f"recording ended: {reason}")
+    _add_event(folder, EventRecord(time_ns=now_ns, kind="attempt_end", message=f"recording ended: {reason}"))
+    return True
+
+
+def _add_event(folder: Path, event: EventRecord) -> None:
     events = AppendFile(folder / paths.EVENTS_FILE)
     events.append(msgspec.json.encode(event) + b"\n")
     events.close()
-    return True

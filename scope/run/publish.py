@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 from scope.run import paths
-from scope.run.alive import has_living_rank
-from scope.run.endings import forget_nothing, record_endings, record_nothing
+from scope.run.alive import find_last_sign, has_living_rank
+from scope.run.endings import forget_nothing, record_endings, record_left_alone, record_nothing
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.identity import SPOOL_RUN
 from scope.run.removal import LOCK_FILE, remove_run_files
@@ -42,6 +42,7 @@ _MAX_WHOLE_BYTES: Final = 64 * 2**20
 _COPY_BYTES: Final = 2**20
 _PERIOD_S: Final = 1.0
 _LAST_SUMMARIES_S: Final = 15.0
+_MAX_SILENCE_S: Final = 600.0
 EXIT_BUSY: Final = 75
 """Exit status of a process that found another one publishing the spool."""
 
@@ -231,6 +232,30 @@ class OrphanedCommand:
             return False
 
 
+class Silence:
+    """How long the ranks of a spool have given no sign of life, by what changes and not by what clocks say.
+
+    Args:
+        spool: The spool.
+        max_s: How long is too long.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, spool: Path, *, max_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spool = spool
+        self._max_s = max_s
+        self._clock = clock
+        self._last_sign: object = None
+        self._since = clock()
+
+    def is_too_long(self) -> bool:
+        """Return whether no rank began, beat or ended for too long; before the first look it has not."""
+        sign = find_last_sign(self._spool)
+        if sign != self._last_sign:
+            self._last_sign, self._since = sign, self._clock()
+        return self._clock() - self._since > self._max_s
+
+
 @contextlib.contextmanager
 def _own(spool: Path) -> Generator[bool]:
     """Take the spool for this process and give whether nobody else has it.
@@ -258,20 +283,27 @@ def main(arguments: list[str] | None = None) -> int:
     The launcher's end is that of standard input; before it stand two lines: the number of the signal that the job was
     ended by, if there was one, and how the command ended. A launcher that was killed leaves them out. Ranks may outlive
     it (it was killed, or the command left them in the background): their spool is not taken away under them, nor under
-    a command whose ranks are yet to begin.
+    a command whose ranks are yet to begin. Where none of them gives a sign of life for long, this process ends all the
+    same: it notes that in the events of each rank that lives, and leaves the spool to whoever publishes it next.
     """
     parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
     parser.add_argument("--spool", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
     parser.add_argument("--launched", action="store_true", help="started by scope run, which tells how it ended")
+    parser.add_argument(
+        "--max-silence-s",
+        type=float,
+        default=_MAX_SILENCE_S,
+        help="seconds without a sign of life after which processes that outlive the launcher are waited for no more",
+    )
     options = parser.parse_args(arguments)
     if not options.spool.is_absolute() or _is_same(options.spool, options.run_dir):
         # Never a folder that depends on where this process runs, and never the run directory itself: it is emptied.
         parser.error("--spool: name it by its absolute path; it is emptied into another folder, the run directory")
     with _own(options.spool) as is_ours:
         if is_ours:
-            return _publish_all(options.spool, options.run_dir, options.max_run_bytes, is_launched=options.launched)
+            return _publish_all(options)
     sys.stderr.write(f"{options.spool}: another process publishes it\n")
     return EXIT_BUSY
 
@@ -283,17 +315,24 @@ def _is_same(spool: Path, run_dir: Path) -> bool:
         return False
 
 
-def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int, *, is_launched: bool) -> int:
+def _publish_all(options: argparse.Namespace) -> int:
+    spool, run_dir = options.spool, options.run_dir
     summaries = Summaries()
-    publisher = Publisher(spool, run_dir, max_run_bytes, captured=summaries.add)
+    publisher = Publisher(spool, run_dir, options.max_run_bytes, captured=summaries.add)
     forget_nothing(run_dir)
     was_whole = True
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
     told, returncode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
-    orphans = OrphanedCommand(spool) if is_launched and not returncode else None
+    orphans = OrphanedCommand(spool) if options.launched and not returncode else None
+    silence = Silence(spool, max_s=options.max_silence_s)
+    is_left = False
     while has_living_rank(spool) or (orphans is not None and orphans.is_living()):
+        if silence.is_too_long():
+            is_left = True
+            record_left_alone(spool, silence_s=options.max_silence_s)
+            break
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
         time.sleep(_PERIOD_S)
@@ -305,10 +344,12 @@ def _publish_all(spool: Path, run_dir: Path, max_run_bytes: int, *, is_launched:
     publisher.requests.close()
     summaries.close(wait_s=_LAST_SUMMARIES_S)
     if complete:
-        publisher.remove_spool()
+        if not is_left:
+            publisher.remove_spool()
         return 0
-    for path, problem in list(publisher.problems.items())[:5]:
-        sys.stderr.write(f"not published: {path}: {problem}\n")
+    with contextlib.suppress(OSError):  # of a launcher that was killed nobody reads it
+        for path, problem in list(publisher.problems.items())[:5]:
+            sys.stderr.write(f"not published: {path}: {problem}\n")
     return 1
 
 
