@@ -59,16 +59,24 @@ def has_living_rank(spool: Path, *, proc: Path = Path("/proc")) -> bool:
     )
 
 
-def find_last_sign(spool: Path) -> int | None:
-    """Return the last instant at which a rank of the last attempt in a spool lived; None where none can be read."""
+def read_signs(spool: Path) -> list[int]:
+    """Return the instants of all signs of life of the last attempt in a spool: while they change, a rank lives on.
+
+    Beside those of `find_signs` they are the last writes of steps and events, which a rank without a black box gives.
+    """
     signs: list[int] = []
     for attempt in paths.list_attempts(spool)[-1:]:
         for rank in paths.list_ranks(spool, attempt):
-            reader = RankReader(paths.rank_folder(spool, attempt, rank))
+            folder = paths.rank_folder(spool, attempt, rank)
             with contextlib.suppress(RunError):
-                signs += find_signs(reader.info(), None)
-                signs += find_signs(reader.info(), reader.state(with_ring=False))
-    return max(signs, default=None)
+                signs += find_signs(read_rank_info(folder), None)
+            with contextlib.suppress(RunError):
+                box = RankReader(folder).state(with_ring=False)
+                signs += [] if box is None else [box.beat_ns or 0, box.pulse_ns or 0]
+            for name in (paths.STEPS_FILE, paths.EVENTS_FILE):
+                with contextlib.suppress(OSError):
+                    signs.append((folder / name).lstat().st_mtime_ns)
+    return signs
 
 
 def _lives(folder: Path, proc: Path) -> bool:

@@ -6,6 +6,7 @@ a run without ranks it writes down that its command ended before any began to re
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -40,27 +41,28 @@ def record_endings(spool: Path, signal_number: int) -> int:
     return num_noted
 
 
-def record_left_alone(spool: Path, *, silence_s: float) -> None:
-    """Note in the events of each living rank of the last attempt that nobody publishes what it writes from now on.
+def record_left_alone(spool: Path, run: Path, *, silence_s: float) -> None:
+    """Note that processes which outlive their launcher are waited for no more, and where they write from now on.
+
+    It stands in the events of each rank of the last attempt that has not ended, and in a run directory without ranks.
 
     Args:
         spool: Folder with the layout of a run directory, on this node.
+        run: The run directory.
         silence_s: How long none of them has given a sign of life, in seconds.
     """
-    message = (
-        f"publishing ended: the launcher is gone and no rank gave a sign of life for {silence_s:g} s; what this one "
-        f"writes from now on stays in {spool}"
-    )
+    place = str(spool).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    silence = f"the launcher is gone, and no rank gave a sign of life for {silence_s:g} s"
+    message = f"publishing ended: {silence}; what this one writes from now on stays in {place}"
     event = EventRecord(time_ns=time.time_ns(), kind="warning", message=message)
     for attempt in paths.list_attempts(spool)[-1:]:
         for rank in paths.list_ranks(spool, attempt):
             folder = paths.rank_folder(spool, attempt, rank)
-            try:
-                is_open = read_rank_info(folder).ended_ns is None
-            except RunError:
-                continue
-            if is_open:
-                _add_event(folder, event)
+            with contextlib.suppress(RunError):
+                if read_rank_info(folder).ended_ns is None:
+                    _add_event(folder, event)
+    if not _has_ranks(spool) and not _has_ranks(run):
+        _note_unrecorded(run, f"{silence}; ranks that begin from now on are recorded in {place}")
 
 
 def record_nothing(run: Path, returncode: int, *, host: str) -> bool:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
 from scope.run import paths
-from scope.run.alive import find_last_sign, has_living_rank
+from scope.run.alive import has_living_rank, read_signs
 from scope.run.endings import forget_nothing, record_endings, record_left_alone, record_nothing
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.identity import SPOOL_RUN
@@ -245,14 +245,14 @@ class Silence:
         self._spool = spool
         self._max_s = max_s
         self._clock = clock
-        self._last_sign: object = None
+        self._signs = read_signs(spool)
         self._since = clock()
 
     def is_too_long(self) -> bool:
-        """Return whether no rank began, beat or ended for too long; before the first look it has not."""
-        sign = find_last_sign(self._spool)
-        if sign != self._last_sign:
-            self._last_sign, self._since = sign, self._clock()
+        """Return whether no rank has begun, beaten, written or ended for too long."""
+        signs = read_signs(self._spool)
+        if signs != self._signs:
+            self._signs, self._since = signs, self._clock()
         return self._clock() - self._since > self._max_s
 
 
@@ -331,7 +331,7 @@ def _publish_all(options: argparse.Namespace) -> int:
     while has_living_rank(spool) or (orphans is not None and orphans.is_living()):
         if silence.is_too_long():
             is_left = True
-            record_left_alone(spool, silence_s=options.max_silence_s)
+            record_left_alone(spool, run_dir, silence_s=options.max_silence_s)
             break
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,28 @@ from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.listing import delete_run, list_runs, tag_run
 from scope.run.publish import OrphanedCommand, Publisher, main
-from scope.run.reader import read_steps
+from scope.run.reader import RankReader, read_run_info, read_steps
 from scope.run.removal import remove_run_files
 from scope.run.requests import Requests
 from scope.run.schema import RankInfo, RunInfo, StepRecord
 from scope.run.writer import RankWriter, StepDraft
+
+BEATING = """
+import os, sys, time
+from pathlib import Path
+from scope.run.alive import read_start_ticks
+from scope.run.schema import RankInfo
+from scope.run.writer import RankWriter
+facts = {"pid": os.getpid(), "process_start_ticks": read_start_ticks(os.getpid())}
+info = RankInfo(schema="1.0", run_id="r", attempt=0, rank=0, started_ns=1, host="h", **facts)
+writer = RankWriter(Path(sys.argv[1]), info)
+writer.start()
+writer.add_event("warning", "begun")
+writer.flush()
+print("begun", flush=True)
+time.sleep(600)
+"""
+"""A rank without torch, which beats and makes no steps."""
 
 
 def make_rank(run: Path, *, rank: int = 0, world_size: int | None = None) -> RankWriter:
@@ -274,6 +292,55 @@ def test_a_command_outlives_its_launcher(tmp_path: Path) -> None:
     assert publisher.wait(timeout=60) == 0
     assert len(read_steps(paths.rank_folder(run, 0, 0))) == 3
     assert not spool.exists()
+
+
+def test_silent_processes_that_outlive_their_launcher_are_not_waited_for_without_end(tmp_path: Path) -> None:
+    """A rank that is stopped beats no more: its publisher ends after the limit, all published, and says why."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    identity.write_run_info(spool, run_id="r", source="option", run_dir=run)
+    folder = paths.rank_folder(spool, 0, 0)
+    publish = [sys.executable, "-P", "-m", "scope.run.publish", "--launched", "--max-silence-s", "3"]
+    with subprocess.Popen([sys.executable, "-c", BEATING, folder], stdout=subprocess.PIPE, text=True) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == "begun\n"
+            publisher = subprocess.Popen(
+                [*publish, "--spool", str(spool), "--run-dir", str(run)], stdin=subprocess.DEVNULL
+            )
+            with pytest.raises(subprocess.TimeoutExpired):
+                publisher.wait(timeout=6)  # it beats
+            rank.send_signal(signal.SIGSTOP)
+            assert publisher.wait(timeout=60) == 0
+        finally:
+            rank.kill()
+    published = paths.rank_folder(run, 0, 0)
+    for name in (paths.RANK_FILE, paths.EVENTS_FILE, paths.BLACK_BOX_FILE):
+        assert (published / name).read_bytes() == (folder / name).read_bytes()
+    told = RankReader(published).new_events()
+    assert [event.message for event in told] == [
+        "begun",
+        "publishing ended: the launcher is gone, and no rank gave a sign of life for 3 s; what this one writes from "
+        f"now on stays in {spool}",
+    ]
+
+
+def test_a_command_without_ranks_that_outlives_its_launcher_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    """It may yet start ranks, so its spool stays; `run.json` says that nobody publishes them."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    identity.write_run_info(spool, run_id="r", source="option", run_dir=run)
+    publish = [sys.executable, "-P", "-m", "scope.run.publish", "--launched", "--max-silence-s", "0.5"]
+    environment = {**os.environ, identity.SPOOL_RUN: str(spool)}
+    with subprocess.Popen(["sh", "-c", "read line"], env=environment, stdin=subprocess.PIPE) as orphan:
+        done = subprocess.run(
+            [*publish, "--spool", str(spool), "--run-dir", str(run)], stdin=subprocess.DEVNULL, timeout=60, check=False
+        )
+        orphan.communicate(b"\n")
+    assert done.returncode == 0
+    assert spool.exists()
+    assert read_run_info(run).unrecorded == (
+        "the launcher is gone, and no rank gave a sign of life for 0.5 s; ranks that begin from now on are recorded in "
+        f"{spool}"
+    )
 
 
 def test_the_processes_of_an_orphaned_command(tmp_path: Path) -> None:
