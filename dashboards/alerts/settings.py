@@ -50,6 +50,7 @@ SETTINGS: Final = (
     Setting("regression", 1.2, "ratio", "Step time over that of the run's fastest hour.", (1, 100)),
     Setting("regression_window", 86_400, "seconds", "Within how long a time the fastest hour is looked for."),
     Setting("straggler", 1.15, "ratio", "A rank's own time over the median of its peers.", (1, 100)),
+    Setting("still_seconds", 60, "seconds", "The least time without a step in which nobody is called a straggler."),
     Setting("imposed_wait", 0.05, "ratio", "Share of the step that one rank makes all others wait."),
     Setting("wait_power", 0.4, "ratio", "Power over its limit below which a busy GPU only waits."),
     Setting("idle_sm", 0.05, "ratio", "Multiprocessor activity below which an allocated GPU is idle."),

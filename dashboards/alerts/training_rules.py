@@ -142,13 +142,20 @@ TRAINING_ALERTS: Final = (
         "ScopeStragglerRank",
         "scope-training",
         "scope:train_own_time:ratio > on (cluster, run, peers) group_left () "
-        "$straggler * quantile by (cluster, run, peers) (0.5, scope:train_own_time:ratio)",
+        "$straggler * quantile by (cluster, run, peers) (0.5, scope:train_own_time:ratio) "
+        # In a hang the steps before it, which the ratio goes on to show for minutes, blame nobody. By the sample's own
+        # time, however rarely the exporter is asked.
+        "unless on (cluster, run) (timestamp(scope_train_last_step_timestamp_seconds) "
+        "- scope_train_last_step_timestamp_seconds "
+        "> clamp_min($stall_factor * scope_train_step_median_seconds, $still_seconds) and scope_train_active == 1)",
         "10m",
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} works longer than the others",
         "It is busy {{ $value | humanizePercentage }} of the time without waiting, well above the median of its peers.",
         "All ranks share the step's length, so the slow one is the one that waits least for the others. Its peers are "
-        "the ranks at the same place of every axis but data parallel (label peers); pipeline stages are not compared.",
+        "the ranks at the same place of every axis but data parallel (label peers); pipeline stages are not compared. "
+        "While a rank of the run makes no step for setting still_seconds (a minute) and ten usual steps, nobody is "
+        "named: that is a hang, which ScopeStepStalled and ScopeVerdict tell of.",
         "Compare its phases with a peer's on the Ranks page: forward and backward mean the GPU, input means data.",
     ),
     Alert(

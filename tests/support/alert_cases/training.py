@@ -52,6 +52,21 @@ def first_step(age: str, *, steps: str = "", active: int = 1) -> Series:
     }
 
 
+_HANG = 66
+"""Samples before a hang."""
+
+
+def until_a_hang(per_second: float) -> str:
+    """What grows until no step ends any more."""
+    return f"0+{per_second * STEP_S:g}x{_HANG} {per_second * STEP_S * _HANG:g}x{LENGTH}"
+
+
+def around_a_hang(per_second: float, *, jump: float) -> str:
+    """What grows, stands for three minutes, jumps by what the step of the hang brings, and grows on."""
+    before = per_second * STEP_S * (_HANG - 12)
+    return f"0+{per_second * STEP_S:g}x{_HANG - 12} {before:g}x11 {before + jump:g}+{per_second * STEP_S:g}x{LENGTH}"
+
+
 TRAINING = [
     Case(
         "ScopeStepStalled",
@@ -196,6 +211,31 @@ TRAINING = [
                 **ranks("scope_train_step_seconds_total", grow(1), grow(1), grow(1)),
                 **ranks("scope_train_communication_wait_seconds_total", grow(0.5), grow(0.5), grow(0.1)),
                 **peers("pp0", "pp0", "pp1"),
+            },
+            # Rank 2 was slow until the run hung, three and a half minutes before it is looked at.
+            {
+                **ranks("scope_train_step_seconds_total", *[until_a_hang(1)] * 3),
+                **ranks(
+                    "scope_train_communication_wait_seconds_total",
+                    until_a_hang(0.5),
+                    until_a_hang(0.5),
+                    until_a_hang(0.1),
+                ),
+                **ranks("scope_train_last_step_timestamp_seconds", *[until_a_hang(1)] * 3),
+                **ranks("scope_train_step_median_seconds", *[hold(2)] * 3),
+                **ranks("scope_train_active", *[hold(1)] * 3),
+                **peers("", "", ""),
+            },
+            # A hang of three minutes has ended: one step holds it, in which rank 2 alone did not wait.
+            {
+                **ranks("scope_train_step_seconds_total", *[around_a_hang(1, jump=180)] * 3),
+                **ranks(
+                    "scope_train_communication_wait_seconds_total",
+                    around_a_hang(0.5, jump=180),
+                    around_a_hang(0.5, jump=180),
+                    around_a_hang(0.5, jump=0),
+                ),
+                **peers("", "", ""),
             },
         ],
         {
