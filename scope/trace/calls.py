@@ -52,10 +52,10 @@ ELEMENT_BYTES: Final = {
 }
 _FLOAT8: Final = re.compile(r"(?:c10::)?float8_\w+|fp8\w*|float4\w*|float8\w*")
 _OPERATION_NAMES: Final = (
-    ("all_reduce", re.compile(r"allreduce|crossdevicereduce")),
+    ("all_reduce", re.compile(r"allreduce|crossdevicereduce|localdeviceload|rdxnonstream")),
     ("reduce_scatter", re.compile(r"reducescatter")),
-    ("all_gather", re.compile(r"allgather|gatherintotensor|gathersingle")),
-    ("all_to_all", re.compile(r"alltoall|sendrecv|dispatch|combine")),
+    ("all_gather", re.compile(r"allgather|gatherintotensor|gathersingle|fcollect")),
+    ("all_to_all", re.compile(r"alltoall|sendrecv|dispatch|combine|cachednotify|moecomm")),
     ("broadcast", re.compile(r"broadcast|bcast")),
     ("barrier", re.compile(r"barrier")),
     ("gather", re.compile(r"gather")),

@@ -26,7 +26,7 @@ _MOST_NAMES: Final = 16384
 _HEAD, _TAIL = 1024, 256
 """Characters of a name that are searched: what tells a kernel stands first or last, and searching is quadratic."""
 
-RULES_VERSION: Final = 5
+RULES_VERSION: Final = 6
 """Part of the key of the cache: raise it with every change of the rules."""
 
 
@@ -53,15 +53,20 @@ _compiled: Final = cache(re.compile)
 
 
 COMMUNICATION_LIBRARIES: Final = _rules(
-    ("uccl", r"\buccl(?:::|_)", "uccl"),
-    ("nixl", r"\bnixl", "nixl"),
-    ("mori", r"\bmori::|\bEp(?:Dispatch|Combine)\w*Kernel", "mori epdispatch epcombine"),
+    # Names that nobody demangled, as ROCm's often are, hold the length of a word before it: `_ZN4mori3moe`.
+    ("uccl", r"(?<![a-z])uccl(?:::|_|\d)", "uccl"),
+    ("nixl", r"(?<![a-z])nixl", "nixl"),
+    ("mori", r"(?<![a-z])mori(?:::|\d)|(?<![a-z])Ep(?:Dispatch|Combine)\w*Kernel", "mori epdispatch epcombine"),
     (
         "deep_ep",
-        r"deep_?ep|hybrid_ep::|\b(?:inter|intra)node(?:_ll)?::",
+        r"deep_?ep|hybrid_ep::|(?<![a-z])(?:inter|intra)node(?:_ll)?(?:::|\d)",
         "deepep deep_ep hybrid_ep internode intranode",
     ),
-    ("nvshmem", r"nvshmem", "nvshmem"),
+    (
+        "nvshmem",
+        r"nvshmem|(?:barrier|sync|quiet|signal|wait|rdxn|alltoall|fcollect|bcast|reducescatter)\w*_on_stream_kernel",
+        "nvshmem _on_stream_kernel",
+    ),
     (
         "symmetric_memory",
         r"symm_mem|symmetric_memory|multimem|(?:one|two)_shot_all_?reduce|ncclSym",
@@ -71,12 +76,14 @@ COMMUNICATION_LIBRARIES: Final = _rules(
     (
         "custom",
         r"cross_device_reduce|(?:one|two)_?shot|all_?reduce_fusion|quick_?reduce|custom_all_?reduce|mscclpp|lamport"
-        r"|local_device_load_rmsnorm|reduce_scatter_cross_device|moeA2A|moe_?comm|\bpplx::|\ba2a_(?:dispatch|combine)",
+        r"|local_device_load_rmsnorm|reduce_scatter_cross_device|moeA2A|moe_?comm(?!on)|moe_?distribute_?(?:dispatch|combine)"
+        r"|\bpplx::|\ba2a_(?:dispatch|combine)",
         "cross_device one_shot oneshot two_shot twoshot reduce_fusion quick_reduce quickreduce custom_all mscclpp"
-        " lamport local_device_load moea2a moe_comm moecomm pplx:: a2a_",
+        " lamport local_device_load moea2a moe_comm moecomm moe_distribute moedistribute pplx:: a2a_",
     ),
     ("rccl", r"rccl|msccl", "rccl msccl"),
-    ("nccl", r"nccl", "nccl"),
+    # NCCL's kernel for groups of one rank does not bear its name.
+    ("nccl", r"nccl|(?<![a-z])oneRankReduce", "nccl onerankreduce"),
     ("hccl", r"hccl|\bhcom_", "hccl hcom_"),
     ("oneccl", r"oneccl|\bxccl", "oneccl xccl"),
     ("gloo", r"gloo", "gloo"),
@@ -112,7 +119,7 @@ _COPIES_AND_SETS: Final = (
 
 _COMPILED_KERNELS: Final = _rules(
     ("fused", r"^triton_(?:poi|red|per|for|unk|spl|mix)_"),
-    ("gemm", r"^triton_tem_.*(?:mm|linear)"),
+    ("gemm", r"^triton_(?:tem_.*(?:mm|linear)|(?:(?:scaled|grouped)_)?b?mm(?:_\d+)?$)"),
     ("attention", r"^triton_tem_.*(?:attention|flex)"),
     ("convolution", r"^triton_tem_.*conv"),
 )
@@ -126,7 +133,11 @@ _GENERIC_KERNELS: Final = _rules(
         r"(?m)^(?>.*?at::native::).*(?:layer_norm|LayerNorm|batch_norm|group_norm|GroupNorm|RowwiseMoments|rms_norm)",
         "norm rowwisemoments",
     ),
-    ("embedding", r"(?m)^(?>.*?at::native::).*(?:embedding|EmbeddingBag|indexSelect)", "embedding indexselect"),
+    (
+        "embedding",
+        r"(?m)^(?>.*?at::native::).*(?:embedding|EmbeddingBag|indexSelect|krn_partial|compute_grad_weight|sum_and_scatter)",
+        "embedding indexselect krn_partial compute_grad_weight sum_and_scatter",
+    ),
     (
         "reduction",
         r"(?m)^(?>.*?at::native::).*(?:reduce_kernel|softmax|SoftMax|cunn_|nll_loss|ReduceOp)",
@@ -199,54 +210,62 @@ _KERNELS: Final = _rules(
     ),
     ("reduction", r"(?m)^(?>.*?multi_tensor_apply).*Norm", "multi_tensor_apply"),
     ("elementwise", r"(?m)^(?>.*?multi_tensor_apply).*Functor", "multi_tensor_apply"),
-    # Norms that quantise their result too.
-    ("normalisation", r"(?i)(?:layer|rms)_?norm", "layernorm layer_norm rmsnorm rms_norm"),
+    # Norms that quantise or rotate their result too.
+    ("normalisation", r"(?i)(?:layer|rms|qk)_?norm", "layernorm layer_norm rmsnorm rms_norm qknorm qk_norm"),
     (
         "elementwise",
-        r"(?i)reshape_and_cache|\bcast_|rotary|\brope_|_rope_|_quant(?:ize)?_|moe_permute|transpose_kernel",
-        "reshape_and_cache cast_ rotary rope_ _quant moe_permute transpose_kernel",
+        # DeepGEMM's namespace holds what prepares its scales too.
+        r"(?i)_and_cache_|\bcast_|rotary|\brope_|_rope_|_quant(?:ize)?_|moe_permute|transpose_kernel"
+        r"|deep_gemm::(?:transpose|pack)_",
+        "_and_cache_ cast_ rotary rope_ _quant moe_permute transpose_kernel deep_gemm::",
     ),
     (
         "attention",
         # FlashInfer is a library of attention, norms, sampling and more.
         r"(?i)(?<!transformer_engine::)(?:flash(?!_?infer)|fmha|attention|attn|\bmha_|_mha_|\bmla_|_mla_"
-        r"|(?:prefill|decode)\w*kv_?cache|flashinfer::\w*merge_?states?)"
-        r"|^_(?:fwd|bwd)_(?:grouped_)?kernel(?:_stage\d|_dk_?dv|_dq|_one_col_block)?$",
-        "flash fmha attention attn mha_ mla_ kvcache kv_cache _fwd_ _bwd_",
+        r"|(?:prefill|decode)\w*kv_?cache|flashinfer::\w*merge_?states?|(?<![a-z])pa_(?:bf16|fp16|fp8|fwd|decode|prefill)"
+        r"|compute_dot_do_o|convert_dq)"
+        r"|^_(?:fwd|bwd)_(?:grouped_)?kernel(?:_stage\d|_dk_?dv|_dq|_one_col_block)?$"
+        r"|^_?bwd_(?:preprocess|kernel_(?:fuse|d[kqv]|causal|noncausal))",
+        "flash fmha attention attn mha_ mla_ kvcache kv_cache pa_ compute_dot_do_o convert_dq _fwd_ _bwd_"
+        " bwd_preprocess bwd_kernel_",
     ),
     (
         "convolution",
-        r"(?i)conv(?!ert)|winograd|wgrad|dgrad|fprop|implicit_gemm|im2col|nchwToNhwc|nhwcToNchw|miopenSp3|igemm|SubTensor"
+        r"(?i)conv(?!ert)|winograd|wgrad|dgrad|fprop|implicit_gemm|im2d?2?col|vol2col|nchwToNhwc|nhwcToNchw|miopenSp3|igemm|SubTensor"
         r"|MIOpenGemm|[sh]\d*cudnn|fft2d_[cr]2[cr]",
-        "conv winograd wgrad dgrad fprop implicit_gemm im2col nchwtonhwc nhwctonchw miopensp3 igemm subtensor"
-        " miopengemm cudnn fft2d_",
+        "conv winograd wgrad dgrad fprop implicit_gemm im2col im2d vol2col nchwtonhwc nhwctonchw miopensp3 igemm"
+        " subtensor miopengemm cudnn fft2d_",
     ),
     (
         "normalisation",
-        r"(?i)(?:batch|layer|group|rms|instance)_?norm|\bbn_(?:fw|bw)|\bln_(?:fwd|bwd|parallel)|MIOpenBatchNorm|_norm_kernel"
+        r"(?i)(?:batch|layer|group|rms|instance)_?norm|\bbn_(?:fw|bw)|\bln_(?:fwd|bwd|parallel)|MIOpenBatchNorm|_norm_kernel|l2norm_(?:fwd|bwd)"
         r"|GammaBeta|cuComputeGradInput",
         "norm bn_fw bn_bw ln_fwd ln_bwd ln_parallel gammabeta cucomputegradinput",
     ),
     (
         "gemm",
-        r"(?i)(?<!fb)gemm|gemv|fused_moe_kernel|\bmarlin|machete|\bbmm_|Cijk_|nvjet|cutlass(?!_kernels)|cublas|splitK|matmul|tensile|_mm_kernel|wgmma|s\d+816|::dot_kernel|\bdot_kernel",
-        "gemm gemv fused_moe_kernel marlin machete bmm_ cijk_ nvjet cutlass cublas splitk matmul tensile _mm_kernel"
-        " wgmma 816 dot_kernel",
+        # What CuTe's compiler makes bears the name of CUTLASS, whatever it computes.
+        r"(?i)(?<!fb)gemm|gemv|fused_moe_kernel|(?<![a-z])fmoe|\bmarlin|machete|(?:\b|_)bmm_|Cijk_|nvjet|(?<!\bkernel_)cutlass"
+        r"(?!_kernels)|cublas|splitK|matmul|tensile|_mm_kernel|scaled_mm|wgmma|s\d+816|::dot_kernel|\bdot_kernel",
+        "gemm gemv fused_moe_kernel fmoe marlin machete bmm_ cijk_ nvjet cutlass cublas splitk matmul tensile"
+        " _mm_kernel scaled_mm wgmma 816 dot_kernel",
     ),
     ("embedding", r"(?i)embedding|indexSelect", "embedding indexselect"),
-    ("optimizer", r"(?i)adam|sgd|lamb(?!da)", "adam sgd lamb"),
+    ("optimizer", r"(?i)(?<!h)adam|sgd|lamb(?!da)|\bk(?:Precondition)?Optimizer", "adam sgd lamb optimizer"),
     ("fused", r"^triton_|(?i:nvfuser)|fused_", "triton_ nvfuser fused_"),
     (
         "reduction",
-        r"(?i)reduce|softmax|cross_entropy|argmax|topk|sort|scan|cub::|rocprim::|pool",
-        "reduce softmax cross_entropy argmax topk sort scan cub:: rocprim:: pool",
+        r"(?i)reduce|softmax|cross_entropy|argmax|amax_kernel|topk|sort|scan|cub::|rocprim::|pool",
+        "reduce softmax cross_entropy argmax amax_kernel topk sort scan cub:: rocprim:: pool",
     ),
     (
         "elementwise",
         r"(?i)elementwise|vectorized|unrolled|copy|fill|CatArray|index|indices|gather|scatter|dropout|where|arange|transpose|pointwise"
-        r"|act_and_mul|swiglu|silu|gelu|quant|\bcast|_cast|rotary|rope|tensor_kernel|op_tensor|distribution",
+        r"|act_and_mul|element_mul|swiglu|geglu|silu|gelu|quant|cvt_fp|\bcast|_cast|rotary|rope|tensor_kernel|op_tensor|distribution",
         "elementwise vectorized unrolled copy fill catarray index indices gather scatter dropout where arange"
-        " transpose pointwise act_and_mul swiglu silu gelu quant cast rotary rope tensor_kernel op_tensor distribution",
+        " transpose pointwise act_and_mul element_mul swiglu geglu silu gelu quant cvt_fp"
+        " cast rotary rope tensor_kernel op_tensor distribution",
     ),
 )
 
