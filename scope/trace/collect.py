@@ -29,6 +29,8 @@ from scope.trace.events import (
     AnnotationArgs,
     ArrowEnd,
     ArrowStart,
+    Begin,
+    End,
     ExactInstant,
     ExactSpan,
     FullArrowEnd,
@@ -39,7 +41,8 @@ from scope.trace.events import (
     MetadataArgs,
     Span,
 )
-from scope.trace.instants import Instants, Microseconds, instants_of
+from scope.trace.instants import InexactError, Instants, Microseconds, instants_of
+from scope.trace.pairs import Halves
 from scope.trace.pending import Repeated, Values, int_series, thread_number
 from scope.trace.raw import (
     RawAnnotations,
@@ -109,6 +112,7 @@ class Collector:
         self.collected = Collected()
         self._python_calls = PythonCalls in loaded
         self._arrows = arrows
+        self._halves = Halves()
         self._collectives = CollectiveCalls in loaded
         self._tables = {raw for raw, table in _TABLE_OF_RAW.items() if table in loaded}
         self._bare_ops = DeviceEvents in loaded and Ops not in loaded
@@ -167,13 +171,31 @@ class Collector:
                 by_category[event.cat].append(event)
             else:
                 by_type[event.__class__].append(event)
+        num_lost = 0
+        if by_type[Begin] or by_type[End]:
+            if not exact:
+                # The length of a record is the difference of two instants, which floats would blur.
+                raise InexactError
+            halves = [event for event in events if isinstance(event, Begin | End)]
+            joined, num_lost = self._halves.join(halves)
+            for event in joined:
+                by_category[event.cat].append(event)
         memory = by_type[ExactInstant if exact else Instant] if RawMemory in self._tables else []
         self._take(len(events), by_category, memory, exact=exact)
+        self._lose(num_lost)
         if by_type[Metadata]:
             self._metadata(by_type[Metadata])
         for kind, members in by_type.items():
             if issubclass(kind, _ARROWS):
                 self._flows(members, is_start=issubclass(kind, _ARROW_STARTS))
+
+    def finish(self) -> None:
+        """Count the records as lost that began, and whose end the file does not hold."""
+        self._lose(self._halves.num_open)
+
+    def _lose(self, number: int) -> None:
+        self.collected.events_lost += number
+        self.collected.events_read -= number
 
     def _take(self, size: int, by_category: dict[str, list[Any]], instants: list[Any], *, exact: bool) -> None:
         """Take the spans of a chunk of `size` records, and the allocations among its instants."""

@@ -107,6 +107,25 @@ class FullArrowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
     ts: msgspec.Raw = NO_TEXT
 
 
+class Begin(msgspec.Struct, gc=False, tag_field="ph", tag="B"):
+    """Where a record begins whose end stands for itself."""
+
+    cat: str = ""
+    name: str = ""
+    pid: Text = 0
+    tid: Text = 0
+    ts: msgspec.Raw = NO_TEXT
+    args: msgspec.Raw = NO_TEXT
+
+
+class End(msgspec.Struct, gc=False, tag_field="ph", tag="E"):
+    """Where the last record that began on its thread, and is still open, ends."""
+
+    pid: Text = 0
+    tid: Text = 0
+    ts: msgspec.Raw = NO_TEXT
+
+
 class LooseEvent(msgspec.Struct, gc=False):
     """One record of which any field may have any type."""
 
@@ -121,7 +140,7 @@ class LooseEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = NO_TEXT
 
 
-OTHER_PHASES: Final = (*"BEIbenSTptFNODPCVvRc()",)
+OTHER_PHASES: Final = (*"IbenSTptFNODPCVvRc()",)
 """Phases of the format that Kineto does not use; they are read and stand in no table."""
 
 OTHERS: Final[dict[str, type[msgspec.Struct]]] = {
@@ -243,7 +262,7 @@ class MetadataArgs(msgspec.Struct, gc=False):
 
 def _union(*members: type[msgspec.Struct]) -> Any:
     union: Any = members[0]
-    for member in (*members[1:], Metadata, *OTHERS.values()):
+    for member in (*members[1:], Metadata, Begin, End, *OTHERS.values()):
         union = union | member
     return union
 

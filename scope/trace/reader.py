@@ -108,6 +108,7 @@ class _Reader:
         self._refuse_second_list(tail)
         metadata = _metadata(head or b"", bytes(tail))
         is_truncated = is_truncated or self.source.is_cut
+        self.collector.finish()
         collected = self.collector.collected
         return ReadTrace(collected=collected, metadata=metadata, is_truncated=is_truncated)
 

@@ -13,6 +13,8 @@ from scope.trace.arguments import DECODE_ERRORS
 from scope.trace.events import (
     EXACT_EVENT,
     OTHERS,
+    Begin,
+    End,
     ExactInstant,
     ExactSpan,
     FullArrowEnd,
@@ -347,6 +349,10 @@ def tightened(event: LooseEvent) -> Any:
     if phase in ("s", "f"):
         arrow = FullArrowStart if phase == "s" else FullArrowEnd
         return arrow(cat=_text(event.cat), id=_number_or_text(event.id), pid=pid, tid=tid, ts=event.ts)
+    if phase == "B":
+        return Begin(cat=_text(event.cat), name=name, pid=pid, tid=tid, ts=event.ts, args=event.args)
+    if phase == "E":
+        return End(pid=pid, tid=tid, ts=event.ts)
     other = OTHERS.get(phase)
     return other() if other is not None else None
 
