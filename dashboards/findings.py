@@ -13,8 +13,7 @@ from dashboards.sources.alerts import AlertWatch, alerts_of_run
 from scope.analysis.recorded import (
     RankExcess,
     compute_group_progress,
-    describe_failures,
-    find_failures,
+    describe_ends,
     find_missed_calls,
     is_nobody_compared,
     say_where,
@@ -55,25 +54,35 @@ def _draw_finding(finding: Finding, *, is_open: bool) -> None:
         say.markdown(say.words("**What to do:** {}", finding.action))
 
 
-def draw_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Draw what diagnosis found and still holds."""
+def draw_verdicts(verdicts: Sequence[Verdict], *, said: Sequence[str] = ()) -> None:
+    """Draw what diagnosis found and still holds.
+
+    Args:
+        verdicts: What it found.
+        said: Sentences that stand on the page already.
+    """
     for verdict in verdicts:
-        if verdict.resolved_ns is None:
+        if verdict.resolved_ns is None and verdict.summary not in said:
             show = say.error if verdict.severity == "critical" else say.warning
             action = f" {verdict.action}" if verdict.action else ""
             show(f"{verdict.kind}: {verdict.summary.rstrip('.')}.{action}", icon=":material/gavel:")
 
 
-def draw_failure(run: LiveRun) -> bool:
-    """Say which rank raised first, and what, in a run that has ended by an exception or lost a rank to one.
+def draw_ends(run: LiveRun) -> list[str]:
+    """Say which ranks ended without a goodbye, then which raised first and what, in the order of `scope show`.
+
+    A run that fell silent as a whole, and of which no rank raised, is told calmly, at the head of the page.
 
     Returns:
-        Whether there was one.
+        The sentences, without their full stops.
     """
-    words = describe_failures(find_failures(run.events(), attempt=run.attempt))
-    if words is not None:
+    watched = run.watched()
+    ends = describe_ends(watched)
+    fell_silent = not watched.state.is_live and len(watched.state.open_ranks) == len(watched.infos)
+    said = [words for words in ends if words is not None and not (fell_silent and ends.failure is None)]
+    for words in said:
         say.error(f"{words}.", icon=":material/error:")
-    return words is not None
+    return said
 
 
 def draw_missed_at_end(run: LiveRun) -> bool:

@@ -19,11 +19,13 @@ from scope.analysis.recorded import (
     RunState,
     RunSummary,
     StepSummary,
+    Watched,
     assess_run,
     bin_rank_steps,
     compute_goodput,
     compute_kept,
     compute_rank_excess,
+    find_failures,
     peer_sets,
     summarize_collectives,
     summarize_run,
@@ -34,6 +36,7 @@ from scope.errors import RunError, ScopeError
 from scope.frames import Run, open_run
 from scope.frames.kept import entry_of, read_kept, write_kept
 from scope.frames.schema import Ranks, RankSteps
+from scope.report.watching import add_earlier_boxes
 from scope.run.reader import read_run_info
 from scope.run.verdicts import find_holding
 from scope.units import NS_PER_S
@@ -200,6 +203,18 @@ class LiveRun:
         earlier = self.kept("end before", lambda: self._last_end(pl.col(RankSteps.attempt) < self.attempt))
         return dataclasses.replace(state, earlier_step_ns=earlier)
 
+    def watched(self) -> Watched:
+        """Return the last attempt as it is now, as findings are made of it."""
+        with self._lock:
+            return Watched(
+                state=self.state(),
+                infos=[info for info in self.run.rank_infos if info.attempt == self.attempt],
+                boxes=self.black_boxes(),
+                steps=self.of_attempt,
+                now_ns=time.time_ns(),
+                failures=find_failures(self.events(), attempt=self.attempt),
+            )
+
     def _last_end(self, which: pl.Expr) -> int | None:
         """Return the end of the last of some steps of any rank."""
         last = self.steps.lazy().filter(which).select(pl.col(RankSteps.end_ns).max()).collect().item()
@@ -239,13 +254,17 @@ class LiveRun:
 
     def summary(self) -> RunSummary:
         """Return the run at a glance, its goodput until now or its end; at least one rank must have begun."""
-        summary = self.kept("summary", lambda: summarize_run(self.ranks, self.steps.lazy()))
+        summary = self.kept("summary", self._summarize, always=True)
         kept_ns = self.kept("kept steps", lambda: compute_kept(self.steps.lazy()))
         state = self.state()
         # A run that hangs makes no step and loses goodput all the same; one that fell silent has ended then.
         now_ns = time.time_ns() if state.is_live or state.last_sign_ns is None else state.last_sign_ns
         goodput = compute_goodput(kept_ns, self.ranks, now_ns=now_ns, began_ns=self.info.started_ns)
         return replace(summary, goodput_ratio=goodput)
+
+    def _summarize(self) -> RunSummary:
+        boxes = add_earlier_boxes(self.run, self.black_boxes(), attempt=self.attempt)
+        return summarize_run(self.ranks, self.steps.lazy(), boxes=boxes)
 
     def by_step(self) -> pl.DataFrame:
         """Return the table `StepSummary` of all attempts."""

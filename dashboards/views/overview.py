@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dashboards import say
 from dashboards.findings import (
     draw_alerts,
-    draw_failure,
+    draw_ends,
     draw_findings,
     draw_missed_at_end,
     draw_slow_ranks,
@@ -205,8 +205,7 @@ def draw_input(run: LiveRun) -> None:
 def draw_blame(run: LiveRun) -> None:
     """Say who holds the run up: a rank that does not arrive, else those slower than their peers, and in which phase."""
     say.subheader("Who is to blame")
-    draw_failure(run)
-    draw_verdicts(run.verdicts())
+    draw_verdicts(run.verdicts(), said=draw_ends(run))
     stands_still = run.state().standing == "no step"
     if stands_still:
         # The red sentence stands on top of the page.

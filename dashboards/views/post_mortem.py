@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from dashboards import say
-from dashboards.findings import draw_failure, draw_verdicts
+from dashboards.findings import draw_ends, draw_verdicts
 from dashboards.shell import load_run, on_each_refresh, open_page, say_age
 from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import say_problems
@@ -114,8 +114,7 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
 def draw(run: LiveRun) -> None:
     """Draw verdicts, last states and the last calls."""
     say_age(run)
-    draw_failure(run)
-    draw_verdicts(run.verdicts())
+    draw_verdicts(run.verdicts(), said=draw_ends(run))
     boxes = run.black_boxes()
     if not boxes:
         say.info("No rank has a black box: the run was synthetic, or its memory was not to be had.")

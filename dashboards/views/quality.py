@@ -14,17 +14,19 @@ from dashboards.tables import show_report_table, show_table
 from dashboards.words import say_problems
 from scope.errors import ScopeError
 from scope.frames.schema import Events, Ranks, RankSteps
+from scope.report.run_state import unwritten_words
 from scope.report.sections.collectives import clock_table
 from scope.report.sections.quality import quality_table
 from scope.report.standing import count
 from scope.units import format_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dashboards.sources.catalogue import Source
     from dashboards.sources.runs import LiveRun
     from scope.analysis.job import Analysis
+    from scope.run.blackbox import BlackBoxState
 
 QUESTIONS: Final = {
     "Exporters that answer (1) or not (0)": "up",
@@ -73,7 +75,7 @@ def lacks_of(table: pl.DataFrame) -> Iterator[str]:
     """
     dropped = int(table[RankSteps.num_dropped].sum())
     if dropped:
-        yield f"The recorder dropped {count(dropped, 'record')}: its queue was full. Sums over calls are too small."
+        yield f"The recorder dropped {count(dropped, 'record')} (full disk or queue): figures are of the rest."
     silent = table.filter(pl.col("steps").is_null())[RankSteps.rank].to_list()
     if silent:
         yield f"No step yet of {count(len(silent), 'rank')}: {', '.join(map(str, silent[:20]))}."
@@ -86,6 +88,21 @@ def lacks_of(table: pl.DataFrame) -> Iterator[str]:
             f"In some step the wait of only {format_ratio(least)} of the communication calls was seen; in the "
             "others the rank worked or waited."
         )
+
+
+def add_counted_drops(table: pl.DataFrame, boxes: Mapping[int, BlackBoxState]) -> pl.DataFrame:
+    """Return the table with what each rank's black box counted as dropped, where that is more than its steps tell.
+
+    On a full disk the steps that would tell of it are dropped as well.
+
+    Args:
+        table: The row of each rank.
+        boxes: Their black boxes, by rank.
+    """
+    schema = {RankSteps.rank: pl.Int32, "counted": pl.Int64}
+    counted = pl.DataFrame([(rank, box.num_dropped) for rank, box in boxes.items()], schema=schema, orient="row")
+    more = pl.max_horizontal(RankSteps.num_dropped, "counted").alias(RankSteps.num_dropped)
+    return table.join(counted, on=RankSteps.rank, how="left", maintain_order="left").with_columns(more).drop("counted")
 
 
 def say_trust(analysis: Analysis) -> None:
@@ -123,10 +140,17 @@ def draw_run(run: LiveRun) -> None:
     )
     routes = run.ranks.filter(pl.col(Ranks.attempt) == run.attempt).select(Ranks.rank, Ranks.collectives_route)
     table = by_rank.collect().join(routes, on=RankSteps.rank, how="full", coalesce=True).sort("rank")
-    lacks = list(lacks_of(table))
+    table = add_counted_drops(table, run.black_boxes())
+    summary = run.summary()
+    unwritten = unwritten_words(
+        summary.num_unwritten_steps,
+        ranks=summary.unwritten_ranks,
+        is_recording=bool(summary.num_steps) and run.state().standing == "running",
+    )
+    lacks = [*lacks_of(table), *([f"{unwritten}."] if unwritten is not None else [])]
     if lacks:
         say.warning(say.lines(lacks), icon=":material/rule:")
-    elif not run.problems and not run.summary().missing_ranks:
+    elif not run.problems and not summary.missing_ranks:
         say.success(
             f"Nothing is missing: {count(table.height, 'rank')} recorded, no record was dropped, every wait is known.",
             icon=":material/check_circle:",

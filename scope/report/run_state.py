@@ -11,8 +11,7 @@ import polars as pl
 
 from scope.analysis.recorded import (
     compute_rank_excess,
-    describe_failures,
-    find_verdicts,
+    describe_ends,
     is_count_of_lost_at_least,
     is_nobody_compared,
     peer_sets,
@@ -25,7 +24,7 @@ from scope.frames.schema import Events, RankSteps
 from scope.report.inert import visible
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
-from scope.report.watching import look_at_run
+from scope.report.watching import add_earlier_boxes, look_at_run
 from scope.run.verdicts import find_holding
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
 
@@ -58,14 +57,14 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
             message = f"{run.path}: no rank can be read: {'; '.join(run.problems[:_NUM_SLOWEST])}"
         raise RunError(message)
     watched = look_at_run(run, now_ns=now)
-    state = watched.state
+    state, ends = watched.state, describe_ends(watched)
     # The time of a run that fell silent ends there, as that of one that finished ends with it.
     summary = summarize_run(
         ranks,
         steps,
         now_ns=now if state.is_live else state.last_sign_ns,
         began_ns=info.started_ns,
-        boxes=_boxes_of_all_attempts(run),
+        boxes=add_earlier_boxes(run, boxes, attempt=state.attempt),
     )
     # As the dashboard does: each rank beside those that do the same work, in the last attempt.
     peers = peer_sets(each for each in run.rank_infos if each.attempt == summary.attempt)
@@ -77,8 +76,8 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "tags": info.tags,
         "state": asdict(state),
         "state_in_words": standing_words(state, now_ns=now),
-        "crash_in_words": "; ".join(each.summary for each in find_verdicts(watched) if each.kind == "crash") or None,
-        "failure_in_words": describe_failures(watched.failures),
+        "crash_in_words": ends.crash,
+        "failure_in_words": ends.failure,
         "summary": msgspec.to_builtins(summary),
         "lost_steps_are_at_least": bool(summary.num_lost_steps) and is_count_of_lost_at_least(steps, _broken_off(run)),
         "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
@@ -92,11 +91,6 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
     }
-
-
-def _boxes_of_all_attempts(run: Run) -> dict[tuple[int, int], BlackBoxState]:
-    attempts = {info.attempt for info in run.rank_infos}
-    return {(attempt, rank): box for attempt in attempts for rank, box in run.black_boxes(attempt=attempt).items()}
 
 
 def _broken_off(run: Run) -> dict[int, int]:
@@ -158,15 +152,16 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     summary = state["summary"]
     synthetic = " (synthetic)" if state["synthetic"] else ""
     yield f"run {visible(state['run_id'])}{synthetic}: {state['state_in_words']}"
-    # A rank that is killed makes its peers raise: they are its victims, and stand behind it.
-    if state["crash_in_words"]:
-        yield f"  {visible(state['crash_in_words'])}"
-    if state["failure_in_words"]:
-        yield f"  {visible(state['failure_in_words'])}"
+    ends = [words for words in (state["crash_in_words"], state["failure_in_words"]) if words]
+    yield from (f"  {visible(words)}" for words in ends)
     yield f"  {_progress(summary)}"
-    # Where recording goes on, steps of the last second are yet to be written.
-    if summary["num_unwritten_steps"] and not (summary["num_steps"] and state["state"]["standing"] == "running"):
-        yield f"  {_unwritten(summary)}"
+    unwritten = unwritten_words(
+        summary["num_unwritten_steps"],
+        ranks=summary["unwritten_ranks"],
+        is_recording=bool(summary["num_steps"]) and state["state"]["standing"] == "running",
+    )
+    if unwritten is not None:
+        yield f"  {unwritten}"
     yield f"  {_speed(summary['speed'])}"
     if state["steps_absent"]:
         yield f"  no steps: {visible(state['steps_absent'])}"
@@ -188,7 +183,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["state"]["standing"] in ("running", "no step"):
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
-        if verdict != state["crash_in_words"]:
+        if verdict not in ends:
             yield f"verdict: {visible(verdict)}"
     if summary["num_dropped"]:
         dropped = count(summary["num_dropped"], "record")
@@ -207,12 +202,19 @@ def _progress(summary: Mapping[str, Any]) -> str:
     return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
 
 
-def _unwritten(summary: Mapping[str, Any]) -> str:
-    ranks = tuple(summary["unwritten_ranks"])
-    more = summary["num_unwritten_steps"]
-    whose = f"black box of rank {ranks[0]}" if len(ranks) == 1 else f"black boxes of ranks {format_ranks(ranks)}"
+def unwritten_words(num_steps: int, *, ranks: Sequence[int], is_recording: bool) -> str | None:
+    """Return how many steps only black boxes know of, without a full stop; None where that is nothing to tell.
+
+    Args:
+        num_steps: `RunSummary.num_unwritten_steps`.
+        ranks: Ranks of the last attempt that have such steps.
+        is_recording: Steps of the run are being recorded: those of the last second are yet to be written.
+    """
+    if not num_steps or is_recording:
+        return None
+    whose = f"black box of rank {ranks[0]}" if len(ranks) == 1 else f"black boxes of ranks {format_ranks(tuple(ranks))}"
     whose = whose if ranks else "black boxes of earlier attempts"
-    return f"{count(more, 'step')} more by the {whose}, of which no record can be read"
+    return f"{count(num_steps, 'step')} more by the {whose}, of which no record can be read"
 
 
 def _lost(summary: Mapping[str, Any]) -> str:

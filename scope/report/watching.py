@@ -17,9 +17,10 @@ from scope.run.files import AppendFile
 from scope.run.verdicts import find_holding, identify
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scope.frames import Run
+    from scope.run.blackbox import BlackBoxState
     from scope.run.schema import Verdict
 
 KINDS: Final = ("crash", "exception", "hang", "mismatch", "stall", "straggler")
@@ -56,6 +57,21 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
     state = replace(state, earlier_step_ns=earlier.collect().item() if attempt else None)
     failures = find_failures(run.events(), attempt=attempt)
     return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now, failures=failures)
+
+
+def add_earlier_boxes(
+    run: Run, last: Mapping[int, BlackBoxState], *, attempt: int
+) -> dict[tuple[int, int], BlackBoxState]:
+    """Return the black boxes of all attempts, by attempt and rank.
+
+    Args:
+        run: The run.
+        last: Those of the last attempt, by rank, which are read already.
+        attempt: The last attempt.
+    """
+    earlier = sorted({info.attempt for info in run.rank_infos} - {attempt})
+    boxes = {(number, rank): box for number in earlier for rank, box in run.black_boxes(attempt=number).items()}
+    return boxes | {(attempt, rank): box for rank, box in last.items()}
 
 
 def find_findings(run: Run, watched: Watched) -> list[Verdict]:

@@ -24,11 +24,19 @@ from scope.analysis.recorded.standing import RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
-from scope.analysis.recorded.verdicts import ImposedWait, Watched, compute_imposed_wait, find_verdicts
+from scope.analysis.recorded.verdicts import (
+    Ends,
+    ImposedWait,
+    Watched,
+    compute_imposed_wait,
+    describe_ends,
+    find_verdicts,
+)
 
 __all__ = [
     "AxisTraffic",
     "CollectiveSummary",
+    "Ends",
     "Failure",
     "GroupExcess",
     "GroupProgress",
@@ -52,6 +60,7 @@ __all__ = [
     "compute_rank_excess",
     "compute_waste",
     "count_lost_steps",
+    "describe_ends",
     "describe_failures",
     "describe_slowest",
     "find_failures",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -150,6 +150,32 @@ def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] =
         return []
     found = [*_find_crashes(watched, fate), *_find_hangs(watched)]
     return found or _find_stragglers(watched)
+
+
+class Ends(NamedTuple):
+    """How ranks ended out of order, in sentences without a full stop, in the order in which to tell them.
+
+    A rank that is killed makes its peers raise: they are its victims, and stand behind it.
+
+    Attributes:
+        crash: Which ranks ended without a goodbye; None for none.
+        failure: Which rank raised first, what, and who followed; None when none raised.
+    """
+
+    crash: str | None
+    failure: str | None
+
+
+def describe_ends(watched: Watched, *, fate: Callable[[RankInfo], bool | None] = find_fate) -> Ends:
+    """Return how ranks ended out of order.
+
+    Args:
+        watched: What is seen of the run.
+        fate: As for `find_verdicts`.
+    """
+    found = _find_crashes(watched, fate) if watched.infos else []
+    crashes = [verdict.summary for verdict in found if verdict.kind == "crash"]
+    return Ends(crash="; ".join(crashes) or None, failure=describe_failures(watched.failures))
 
 
 def _judge(watched: Watched, kind: str, summary: str, **more: Any) -> Verdict:
