@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 from msgspec.structs import replace
 
 from scope.errors import ScopeError, TraceError, UsageError
 from scope.structs import Record
 from scope.trace.assemble import Identity, assemble
 from scope.trace.cache import Cache
+from scope.trace.categories import COLLECTIVE_CATEGORY, NAMED_RANGES
 from scope.trace.deviceevents import OperatorsNeededError
 from scope.trace.model import Job, RankTrace
 from scope.trace.narrowing import WHOLE, Tables, narrowed, with_needs
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _WORTH_PROCESSES_BYTES: Final = 4 << 20
 _COUNTERS: Final = "cuda_profiler_range"
+_RANGES: Final = (*NAMED_RANGES, "user_annotation", "gpu_user_annotation", COLLECTIVE_CATEGORY)
+_MOST_NAMED: Final = 3
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 _OWN_SUFFIXES: Final = (".capture.json", ".summary.json")
 """Names of what Scope itself lays beside a captured trace."""
@@ -358,4 +362,22 @@ def _job(traces: list[RankTrace], warnings: list[str]) -> Job:
         for trace in traces
         if (number := int((trace.annotations[Annotations.category] == _COUNTERS).sum()))
     ]
+    warnings += [warning for trace in traces if (warning := _of_unknown_categories(trace)) is not None]
     return Job(ranks=tuple(with_missing), world_size=world_size, missing_ranks=missing, warnings=tuple(warnings))
+
+
+def _of_unknown_categories(trace: RankTrace) -> str | None:
+    """Say of a file without device events that it holds records which may be some, as other profilers write them."""
+    if "device_events" in trace.not_loaded or trace.device_events.height:
+        return None
+    categories = trace.annotations[Annotations.category].cast(pl.String)
+    unknown = categories.filter(~categories.is_in(_RANGES).fill_null(value=False))
+    if unknown.is_empty():
+        return None
+    number = len(unknown)
+    named = sorted({repr(category) if category else "none" for category in unknown.unique()})
+    shown = ", ".join(named[:_MOST_NAMED]) + ", ..." * (len(named) > _MOST_NAMED)
+    return (
+        f"{trace.path}: has no device events, but {number:,} record{'s' * (number != 1)} of a category that "
+        f"torch.profiler does not write (category: {shown}), which count as no work; give the trace that it exports"
+    )

@@ -73,7 +73,7 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
             "Record with activities=[CPU, CUDA] and a warmup step, so that launches precede the window; for graph "
             "replay also record the capture.",
         )
-    if any(not rank.is_host_timeline and rank.device_events.is_empty() for rank in ranks):
+    if any(rank.device_events.is_empty() and (rank.ops.is_empty() or not rank.is_host_timeline) for rank in ranks):
         yield ("device events", "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
     if any(_is_mostly_replay(rank) for rank in ranks):
         yield (

@@ -306,6 +306,14 @@ def test_what_a_poor_trace_lacks_is_listed_with_how_to_record_it(builder: Any, r
     assert "record_shapes=True" in finding.action
 
 
+def test_a_trace_of_ranges_alone_lacks_device_events(builder: Any, results_of: Make) -> None:
+    """Without operators there is no timeline of the host in place of the devices'; with them there is."""
+    builder.step(1, 0, 100)
+    assert "device events" in the(results_of(builder), "trace_too_poor").title
+    builder.host("cpu_op", "aten::mm", 10, 50)
+    assert "trace_too_poor" not in kinds(results_of(builder))
+
+
 def test_a_complete_trace_lacks_nothing(builder: Any, results_of: Make) -> None:
     """Steps, launches and shapes are all that a single rank without collectives needs."""
     builder.step(1, 0, 1300)

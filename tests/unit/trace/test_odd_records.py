@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,6 +85,29 @@ def test_hardware_counters_are_said_not_to_be_read(tmp_path: Path) -> None:
         f"{path}: holds 2 ranges of hardware counters (cuda_profiler_range), whose values are not read",
     )
     assert load(_without_counters(tmp_path), options=ReadOptions(use_cache=False)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([{"name": "MatMulV2", "args": {"Task Type": "AI_CORE"}}, {"name": "hcom_allReduce_"}], "2 records.*: none\\)"),
+        ([{"name": "k(int*)", "cat": "hsa"}], "1 record of.*: 'hsa'\\)"),
+        ([{"name": "k", "cat": f"c{number}"} for number in range(5)], "5 records.*: 'c0', 'c1', 'c2', ...\\)"),
+    ],
+)
+def test_traces_of_other_profilers_are_said_to_be_none(
+    tmp_path: Path, records: list[dict[str, object]], said: str
+) -> None:
+    """Where nothing ran on a device, records that may have are not left out in silence; beside kernels they may be."""
+    spans = [{"ph": "X", "pid": 3, "tid": 2, "ts": "17.5", "dur": 20.5} | each for each in records]
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+    path = tmp_path / "rank0.json"
+    for events in (spans, [operator, *spans]):
+        path.write_text(json.dumps(events))
+        (warning,) = load(path, options=ReadOptions(use_cache=False)).warnings
+        assert re.search(f"no device events, but {said}", warning)
+    path.write_text(json.dumps([kernel(), *spans]))
+    assert load(path, options=ReadOptions(use_cache=False)).warnings == ()
 
 
 def _without_counters(folder: Path) -> Path:
