@@ -44,7 +44,13 @@ class TraceError(InputError):
 
 
 class RunError(InputError):
-    """A run directory, or a file in one, that is torn, foreign or incomplete."""
+    """A run directory, or a file in one, that is torn, foreign or incomplete.
+
+    Attributes:
+        is_passing: It mends itself: a rank that began a moment ago has not written the file yet.
+    """
+
+    is_passing = False
 
 
 class ConfigError(InputError):

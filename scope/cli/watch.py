@@ -46,12 +46,12 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     opened = open_run(run)
     watcher = Watcher(opened)
     told = False
-    num_problems = 0
+    problems: list[str] = []
     holding: list[Verdict] | None = None
     try:
         while True:
             change = watcher.look()
-            num_problems = _print_problems(opened, num_problems)
+            _print_problems(opened, problems)
             if holding is None:
                 holding = find_findings(opened, change.watched)
                 _print_held(holding, change, as_json=json)
@@ -78,15 +78,18 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
             raise click.exceptions.Exit(1)
 
 
-def _print_problems(run: Run, num_told: int) -> int:
-    """Print what could not be read and was not told yet, as many as `scope show` does; return how many there are."""
+def _print_problems(run: Run, told: list[str]) -> None:
+    """Print what could not be read and is not among what was told, as much as `scope show` does; add it there."""
     from scope.report.inert import visible
 
-    for problem in run.problems[num_told:_MAX_PROBLEMS]:
-        click.echo(f"scope: {visible(problem)}", err=True)
-    if num_told <= _MAX_PROBLEMS < len(run.problems):
-        click.echo("scope: and more problems; scope doctor tells all", err=True)
-    return len(run.problems)
+    for problem in run.problems:
+        if problem in told:
+            continue
+        told.append(problem)
+        if len(told) <= _MAX_PROBLEMS:
+            click.echo(f"scope: {visible(problem)}", err=True)
+        elif len(told) == _MAX_PROBLEMS + 1:
+            click.echo("scope: and more problems; scope doctor tells all", err=True)
 
 
 def _is_over(change: Change) -> bool:

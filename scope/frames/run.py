@@ -13,7 +13,7 @@ from scope.frames import columns
 from scope.frames.kept import KEY_SCHEMA, KeptSteps
 from scope.frames.pile import Pile
 from scope.frames.schema import Calls, Events, NumberedTotals, Ranks, RankSteps, Traces
-from scope.run.paths import RANK_FILE, rank_folder
+from scope.run.paths import BLACK_BOX_FILE, RANK_FILE, rank_folder
 from scope.run.reader import RunReader, read_steps
 
 if TYPE_CHECKING:
@@ -64,13 +64,15 @@ class Run:
 
     Attributes:
         path: The run directory.
-        problems: What could not be read, one sentence each, naming the file.
+        problems: What could not be read, one sentence each, naming the file; last what ranks that began a moment ago
+            have not written yet, until they have.
         read_ratio: How much of the reading that goes on now is done; another thread may look at it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.problems: list[str] = []
+        self._lasting: list[str] = []
+        self._passing: dict[Path, str] = {}
         self.read_ratio = 0.0
         self._reader = RunReader(path)
         self._ranks: dict[tuple[int, int], _Rank] = {}
@@ -82,6 +84,11 @@ class Run:
         self._totals = Pile(NumberedTotals, sort_by=NumberedTotals.step)
         self._calls = Pile(Calls, sort_by=Calls.issued_ns)
         self._events = Pile(Events, sort_by=Events.time_ns)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What could not be read."""
+        return [*self._lasting, *self._passing.values()]
 
     def info(self) -> RunInfo:
         """Return `run.json`.
@@ -173,10 +180,12 @@ class Run:
         """
         states: dict[int, BlackBoxState] = {}
         for reader in self._reader.ranks(attempt):
+            path = reader.folder / BLACK_BOX_FILE
+            self._passing.pop(path, None)
             try:
                 state = reader.state()
             except RunError as error:
-                self._note(error)
+                self._note(error, of=path)
                 continue
             if state is not None:
                 states[state.identity.rank] = state
@@ -200,10 +209,11 @@ class Run:
         self._note_all(self._reader.take_problems())
         for attempt in self._reader.attempts():
             for reader in self._reader.ranks(attempt):
+                self._passing.pop(reader.folder, None)
                 try:
                     found.append(self._open_rank(attempt, reader))
                 except RunError as error:
-                    self._note(error)
+                    self._note(error, of=reader.folder)
         return found
 
     def _open_rank(self, attempt: int, reader: RankReader) -> _Rank:
@@ -245,11 +255,14 @@ class Run:
         rows = columns.event_rows(rank.reader.new_events(), attempt=rank.info.attempt, rank=rank.info.rank)
         self._events.add(rows)
 
-    def _note(self, error: RunError) -> None:
-        self._note_all([str(error)])
+    def _note(self, error: RunError, *, of: Path | None = None) -> None:
+        if error.is_passing and of is not None:
+            self._passing[of] = str(error)
+        else:
+            self._note_all([str(error)])
 
     def _note_all(self, problems: Iterable[str]) -> None:
-        self.problems.extend(problem for problem in problems if problem not in self.problems)
+        self._lasting.extend(problem for problem in problems if problem not in self._lasting)
 
 
 def _version_of(path: Path) -> tuple[int, ...] | None:

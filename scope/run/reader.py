@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -34,12 +36,15 @@ from scope.run.schema import (
     StepRecord,
     Verdict,
 )
+from scope.units import NS_PER_S
 
 _Record = TypeVar("_Record")
 CAPTURE_SUFFIX: Final = ".capture.json"
 """Ends the name of a window's description, which lies beside its trace."""
 _VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _LARGEST_SUM: Final = 2**62
+_YOUNG_NS: Final = 60 * NS_PER_S
+"""Age up to which a file that is empty or missing is one that is about to be written."""
 
 
 def read_run_info(run: Path) -> RunInfo:
@@ -67,10 +72,45 @@ def read_rank_info(folder: Path) -> RankInfo:
         RunError: It is missing, torn or of another major version, or tells of another rank than that of its folder.
     """
     path = folder / paths.RANK_FILE
+    _check_written(path)
     info = _decode(path, RankInfo)
     check_version(info.schema, path)
     _check_place(folder, path, attempt=info.attempt, rank=info.rank)
     return info
+
+
+def _check_written(path: Path) -> None:
+    """Tell a file of a rank that is empty or missing from one that is torn: it may merely have begun.
+
+    Raises:
+        RunError: Nothing is written in it; `is_passing` where it is about to be.
+    """
+    if _is_about_to_be_written(path):
+        message = f"{path}: has not been written yet: its rank began a moment ago"
+        error = RunError(message)
+        error.is_passing = True
+        raise error
+    try:
+        is_empty = not path.lstat().st_size
+    except FileNotFoundError:
+        is_empty = path.parent.is_dir()
+    except OSError:
+        is_empty = False  # whoever opens it is told why it cannot be read
+    if is_empty:
+        message = f"{path}: was never written: its rank ended before that, or its disk was full"
+        raise RunError(message)
+
+
+def _is_about_to_be_written(path: Path) -> bool:
+    """Return whether a file is empty, or missing in its folder, and was made, or its folder was, a moment ago."""
+    for place in (path, path.parent):
+        try:
+            status = place.lstat()
+        except OSError:
+            continue
+        is_unwritten = place is not path or (stat.S_ISREG(status.st_mode) and not status.st_size)
+        return is_unwritten and abs(time.time_ns() - status.st_mtime_ns) < _YOUNG_NS
+    return False
 
 
 def _check_place(folder: Path, path: Path, *, attempt: int, rank: int) -> None:
@@ -177,6 +217,7 @@ class RankReader:
         path = self.folder / paths.BLACK_BOX_FILE
         if not os.path.lexists(path):
             return None
+        _check_written(path)
         state = read_black_box(path, with_ring=with_ring)
         _check_place(self.folder, path, attempt=state.identity.attempt, rank=state.identity.rank)
         return state
@@ -244,7 +285,7 @@ class RankReader:
         check_no_link(self.folder / paths.CALLS_FOLDER)
         records: list[CallRecord] = []
         for path in sorted((self.folder / paths.CALLS_FOLDER).glob(f"*{paths.SEGMENT_SUFFIX}")):
-            if path.name not in self._segments_read:
+            if path.name not in self._segments_read and not _is_about_to_be_written(path):
                 self._segments_read.add(path.name)
                 try:
                     records.extend(read_segment(path))
