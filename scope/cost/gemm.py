@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _ALIGNMENT_BYTES: Final = 16
 _SHAPES: Final = "the shapes are not those of a matrix product"
+_GROUPED_PLACES: Final = {
+    "aten::_grouped_mm": (2, 4),
+    "aten::_scaled_grouped_mm": (4, 7),
+    "aten::_scaled_grouped_mm_v2": (8, 10),
+}
+"""Where grouped products take their offsets, and the dtype of their result."""
 
 
 class _Extents(NamedTuple):
@@ -90,18 +96,18 @@ def scaled_mm(call: OperatorCall) -> OperatorCost:
     v2 = call.name.endswith("_v2")
     out_dtype = scalar_type(call.integer(9 if v2 else 6)) or a.dtype
     extra = () if v2 else (call.tensor(2), call.tensor(3), call.tensor(4))
-    # A packed 4-bit operand holds two values in each element along K.
-    packed = 2 if a.dtype == "float4_e2m1fn_x2" else 1
-    product = _product(a, b, out_dtype=out_dtype, extra=extra)
-    return (
-        product
-        if packed == 1 or product.flops is None
-        else msgspec.structs.replace(product, flops=product.flops * packed)
-    )
+    return _unpacked(_product(a, b, out_dtype=out_dtype, extra=extra), a)
+
+
+def _unpacked(product: OperatorCost, a: TensorArg) -> OperatorCost:
+    """Count both values that each element of a packed 4-bit operand holds along K."""
+    if a.dtype != "float4_e2m1fn_x2" or product.flops is None:
+        return product
+    return msgspec.structs.replace(product, flops=product.flops * 2)
 
 
 def grouped_mm(call: OperatorCall) -> OperatorCost:
-    """`_grouped_mm(self, mat2, offs, ...)` and `_scaled_grouped_mm`: one product for each expert of an MoE layer.
+    """`_grouped_mm(self, mat2, offs, ...)` and `_scaled_grouped_mm*`: one product for each expert of an MoE layer.
 
     Rows (or columns) are cut into groups at `offs`, whose values no trace holds; the groups are taken to cover the
     whole extent, so padding rows beyond the last offset count as work.
@@ -110,11 +116,12 @@ def grouped_mm(call: OperatorCall) -> OperatorCost:
     if a is None or b is None:
         return unknown("gemm", _SHAPES)
     scaled = "scaled" in call.name
-    offsets = call.tensor(4 if scaled else 2)
-    out_dtype = scalar_type(call.integer(7 if scaled else 4)) or ("bfloat16" if scaled else a.dtype)
+    offsets_at, dtype_at = _GROUPED_PLACES[call.name]
+    offsets = call.tensor(offsets_at)
+    out_dtype = scalar_type(call.integer(dtype_at)) or ("bfloat16" if scaled else a.dtype)
     shape = (len(a.dims), len(b.dims))
     if shape == (3, 3):
-        return _product(a, b, out_dtype=out_dtype)
+        return _unpacked(_product(a, b, out_dtype=out_dtype), a)
     rows, k, columns = a.dims[-2], a.dims[-1], b.dims[-1]
     if shape not in {(2, 3), (3, 2), (2, 2)} or b.dims[-2] != k or offsets is None:
         return unknown("gemm", _SHAPES)
@@ -122,6 +129,7 @@ def grouped_mm(call: OperatorCall) -> OperatorCost:
     # Both 2D: K itself is cut, and every group has a result of its own.
     num_out = rows * columns * (num_groups if shape == (2, 2) else 1)
     product = _cost(_Extents(1, rows, columns, k), operands=(a, b), out_dtype=out_dtype, extra=(offsets,))
+    product = _unpacked(product, a)
     written = sized(num_out, out_dtype)
     total = added(product.bytes_read, written)
     return msgspec.structs.replace(product, bytes_written=written, num_bytes=total)
@@ -217,4 +225,7 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::_scaled_mm_v2": scaled_mm,
     "aten::_grouped_mm": grouped_mm,
     "aten::_scaled_grouped_mm": grouped_mm,
+    "aten::_scaled_grouped_mm_v2": grouped_mm,
+    # vllm/model_executor/layers/utils.py
+    "vllm::rocm_unquantized_gemm": linear,
 }

@@ -162,7 +162,7 @@ _OPERATORS: Final = _rules(
     (
         "attention",
         r"(?i)scaled_dot_product|flash_?attn|flash_attention|efficient_attention|flex_attention|cudnn_attention|fmha"
-        r"|fused_attn|paged_attention|unified_attention|xformers|mha_(?:fwd|bwd)|\bmla_",
+        r"|fused_attn|varlen_attn|paged_attention|unified_attention|xformers|mha_(?:fwd|bwd|batch)|\bmla_",
         "scaled_dot_product attn attention fmha xformers mha_ mla_",
     ),
     (
@@ -173,7 +173,7 @@ _OPERATORS: Final = _rules(
     (
         "gemm",
         r"::_?(?:(?:scaled_|grouped_|int_|scaled_grouped_|sparse_semi_structured_)*(?:add)?mm|b?addbmm|bmm|addmv|mv|dot|vdot"
-        r"|matmul|linear|einsum|bilinear|tensordot|addr|ger|gemm\w*|\w*_gemm\w*|cublas\w*|\w*scaled_mm)(?:_out|_)?$",
+        r"|matmul|linear|einsum|bilinear|tensordot|addr|ger|gemm\w*|\w*_gemm\w*|cublas\w*|\w*scaled_mm)(?:_v2)?(?:_out|_)?$",
     ),
     ("normalisation", r"(?i)(?:batch|layer|group|instance|rms|local_response)_?norm", "norm"),
     ("embedding", r"(?i)embedding", "embedding"),

@@ -59,6 +59,23 @@ CASES = [
     # The weight's gradient: 16 rows cut into four groups, each with a result of 32 x 24.
     ("aten::_grouped_mm", [_tensor(32, 16), _tensor(16, 24), _tensor(4, dtype="int"), NONE, NONE],
      2 * 16 * 32 * 24, 2 * (512 + 384) + 16, 2 * 4 * 32 * 24),
+    # Two FP4 values in each element along K: 64 of them in 32 bytes; FP8 scales, one for 16 values.
+    ("aten::_scaled_mm",
+     [_tensor(16, 32, dtype="c10::Float4_e2m1fn_x2"), _tensor(32, 48, dtype="c10::Float4_e2m1fn_x2"),
+      _tensor(64, dtype="c10::Float8_e4m3fn"), _tensor(192, dtype="c10::Float8_e4m3fn"), NONE, NONE,
+      _value("15"), _value("False")], 2 * 16 * 48 * 64, 512 + 1536 + 64 + 192, 2 * 768),
+    # Four experts of 32 x 24 in FP8 whose scales are lists; offsets after them, bf16 result.
+    ("aten::_scaled_grouped_mm_v2",
+     [_tensor(16, 32, dtype="c10::Float8_e4m3fn"), _tensor(4, 32, 24, dtype="c10::Float8_e4m3fn"), _list([16]),
+      _value("[1]"), _value("[0]"), _list([4, 24]), _value("[1]"), _value("[0]"), _tensor(4, dtype="int"), NONE,
+      _value("15")], 2 * 16 * 32 * 24, 512 + 3072 + 16, 2 * 16 * 24),
+    # The same in FP4: 64 values along K.
+    ("aten::_scaled_grouped_mm_v2",
+     [_tensor(16, 32, dtype="c10::Float4_e2m1fn_x2"), _tensor(4, 32, 24, dtype="c10::Float4_e2m1fn_x2"), _list([16]),
+      _value("[2]"), _value("[1]"), _list([4, 24]), _value("[2]"), _value("[1]"), _tensor(4, dtype="int"), NONE, NONE],
+     2 * 16 * 64 * 24, 512 + 3072 + 16, 2 * 16 * 24),
+    ("vllm::rocm_unquantized_gemm", [_tensor(5, 8), _tensor(16, 8), _tensor(16)], 2 * 5 * 8 * 16,
+     2 * (40 + 128 + 16), 2 * 80),
     # 3 x 3, stride 2, padding 1 on 8 x 8 makes 4 x 4.
     ("aten::cudnn_convolution", [_tensor(2, 3, 8, 8), _tensor(5, 3, 3, 3), _value("[1, 1]"), _value("[2, 2]"),
                                  _value("[1, 1]"), _value("1"), _value("False"), _value("False"), _value("True")],
