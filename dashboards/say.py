@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeVar, cast
 
 import streamlit as st
 
-from scope.report.inert import markdown_text, visible
+from scope.report.inert import capped, markdown_text, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,6 +25,8 @@ _MARKDOWN: Final = frozenset({"body", "title", "label", "help", "text", "tabs", 
 _METRIC: Final = _MARKDOWN | {"value", "delta", "delta_description"}
 _PLAIN: Final = frozenset({"placeholder"})
 """Parameters that are shown as they are."""
+_LONGEST_WORD: Final = 1_000
+"""What has more characters between two spaces is no name or path that anybody reads."""
 _HARMLESS: Final = re.compile(
     r"(?!.*www\.)(?!\s|[-+](?:\s|$)|--|\d+[.)](?:\s|$))(?:[A-Za-z0-9 ,;%()/.+·–…×'-]|:(?=\s|$))*", re.IGNORECASE
 )
@@ -38,9 +40,10 @@ class Words(str):
 
 
 def inert(text: str) -> Words:
-    """Return a text so that Markdown shows it letter by letter; `Words` are so already."""
+    """Return a text so that Markdown shows it letter by letter, cut where it has no end; `Words` are so already."""
     if isinstance(text, Words):
         return text
+    text = capped(text, word=_LONGEST_WORD, whole=20_000)
     # Four spaces in front would make it a block of code, in which a backslash is one.
     shown = f" {text.lstrip()}" if text.startswith(" ") else text
     return Words(shown if _HARMLESS.fullmatch(shown.lstrip()) else markdown_text(shown))

@@ -69,8 +69,10 @@ def doctor(
         found, seen = _check_folder(target)
     print_diagnoses(found, seen, as_json=as_json)
     if target is not None and not as_json and _is_run(target):
+        from scope.report.inert import readable_problem
+
         what = "Settings, clocks and how ranks ended were checked"
-        print(f"{what}; how fast each works: scope show {_plain(str(target))}")
+        print(f"{what}; how fast each works: scope show {readable_problem(str(target))}")
     if any(one.severity == "critical" for one in found):
         raise click.exceptions.Exit(1)
 
@@ -224,7 +226,9 @@ def print_diagnoses(found: list[Diagnosis], seen: str, *, as_json: bool) -> None
         document = {"checked": seen, "findings": found}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
         return
-    print(f"Checked {_plain(seen)}.")
+    from scope.report.inert import readable_problem
+
+    print(f"Checked {readable_problem(seen)}.")
     if not found:
         print("Nothing is wrong or differs.")
     from scope.analysis.doctor.diagnosis import merge_equal
@@ -237,19 +241,16 @@ def print_diagnoses(found: list[Diagnosis], seen: str, *, as_json: bool) -> None
             _print_one(one)
     for check, number in shown.items():
         if number > _MOST_OF_A_CHECK:
-            print(f"and {number - _MOST_OF_A_CHECK:,} more of [{check}]; --json has all")
+            print(f"and {number - _MOST_OF_A_CHECK:,} more of [{readable_problem(check)}]; --json has all")
 
 
 def _print_one(one: Diagnosis) -> None:
-    print(f"{_MARKS[one.severity]} {_plain(one.what)}  [{one.check}]")
-    print(f"         where: {_plain(one.where)}")
+    from scope.report.inert import readable_problem
+
+    print(f"{_MARKS[one.severity]} {readable_problem(one.what)}  [{readable_problem(one.check)}]")
+    print(f"         where: {readable_problem(one.where)}")
     for owner, value in [*one.values.items()][:_MOST_VALUES]:
-        print(f"           {_plain(owner)}: {_plain(value)}")
+        print(f"           {readable_problem(owner)}: {readable_problem(value)}")
     if len(one.values) > _MOST_VALUES:
         print(f"           and {len(one.values) - _MOST_VALUES:,} more values; --json has all")
-    print(f"         do: {_plain(one.action)}")
-
-
-def _plain(text: str) -> str:
-    """Return text without what a terminal would obey: names come from files that others wrote."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    print(f"         do: {readable_problem(one.action)}")

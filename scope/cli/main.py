@@ -91,7 +91,7 @@ def _leave(code: int) -> NoReturn:
 
 def _complain(problem: object) -> None:
     """Print a problem as one line; the paths and names in it are the user's, and must not move the cursor."""
-    from scope.report.inert import capped, visible
+    from scope.report.inert import readable_problem
 
     # Longer than any path, so that a path can be copied from it.
-    print(f"scope: {capped(visible(str(problem)), word=5_000, whole=20_000)}", file=sys.stderr)
+    print(f"scope: {readable_problem(str(problem))}", file=sys.stderr)

@@ -35,7 +35,7 @@ def list_(folder: Path, *, json: bool) -> None:
     Example: scope runs list runs --json
     """
     from scope.report.encoding import encode_json
-    from scope.report.inert import visible
+    from scope.report.inert import readable, readable_problem
     from scope.run.listing import list_runs
     from scope.units import format_bytes
 
@@ -60,13 +60,13 @@ def list_(folder: Path, *, json: bool) -> None:
         click.echo(encode_json(records))
     for entry in [] if json else entries:
         started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
-        tags = " ".join(f"{visible(name)}={visible(value)}" for name, value in entry.info.tags.items())
+        tags = readable(" ".join(f"{name}={value}" for name, value in entry.info.tags.items()))
         click.echo(
-            f"{visible(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {visible(_what_it_holds(entry))}  "
-            f"{format_bytes(entry.num_bytes)}  {visible(str(entry.path))}  {tags}".rstrip()
+            f"{readable(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {readable(_what_it_holds(entry))}  "
+            f"{format_bytes(entry.num_bytes)}  {readable_problem(str(entry.path))}  {tags}".rstrip()
         )
     for problem in problems:
-        click.echo(f"scope: {problem}", err=True)
+        click.echo(f"scope: {readable_problem(problem)}", err=True)
     if not entries and not json:
         click.echo(f"no runs in {folder}; record one with: scope run -- torchrun train.py", err=True)
 
@@ -79,12 +79,12 @@ def tag(run: Path, tags: tuple[str, ...]) -> None:
 
     Example: scope runs tag runs/first model=7b note=
     """
-    from scope.report.inert import visible
+    from scope.report.inert import readable
     from scope.run.identity import parse_tags
     from scope.run.listing import tag_run
 
     info = tag_run(run, parse_tags(tags))
-    click.echo(" ".join(f"{visible(name)}={visible(value)}" for name, value in info.tags.items()))
+    click.echo(readable(" ".join(f"{name}={value}" for name, value in info.tags.items())))
 
 
 @runs.command("delete")

@@ -25,6 +25,7 @@ def show(run: Path, *, json: bool) -> None:
     from scope.errors import RunError
     from scope.frames import open_run
     from scope.report.encoding import encode_json
+    from scope.report.inert import readable_problem
     from scope.report.nearby import where_runs_lie
     from scope.report.run_state import describe_run, render_run
 
@@ -39,6 +40,6 @@ def show(run: Path, *, json: bool) -> None:
     state = describe_run(opened)
     click.echo(encode_json(state) if json else render_run(state), nl=json)
     for problem in opened.problems[:_MAX_PROBLEMS]:
-        click.echo(f"scope: {problem}", err=True)
+        click.echo(f"scope: {readable_problem(problem)}", err=True)
     if len(opened.problems) > _MAX_PROBLEMS:
         click.echo(f"scope: and {len(opened.problems) - _MAX_PROBLEMS} more problems", err=True)

@@ -39,7 +39,7 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     Example: scope watch runs/first
     """
     from scope.frames import open_run
-    from scope.report.inert import visible
+    from scope.report.inert import readable_problem
     from scope.report.standing import standing_words
     from scope.report.watching import Watcher, find_findings
 
@@ -62,7 +62,7 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
             if once:
                 break
             if change.watched.state.standing == "not begun" and (why := opened.info().unrecorded) is not None:
-                click.echo(f"scope: {run}: nothing was recorded: {visible(why)}", err=True)
+                click.echo(f"scope: {run}: nothing was recorded: {readable_problem(why)}", err=True)
                 break
             if _is_over(change):
                 if not json:
@@ -80,14 +80,14 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
 
 def _print_problems(run: Run, told: list[str]) -> None:
     """Print what could not be read and is not among what was told, as much as `scope show` does; add it there."""
-    from scope.report.inert import visible
+    from scope.report.inert import readable_problem
 
     for problem in run.problems:
         if problem in told:
             continue
         told.append(problem)
         if len(told) <= _MAX_PROBLEMS:
-            click.echo(f"scope: {visible(problem)}", err=True)
+            click.echo(f"scope: {readable_problem(problem)}", err=True)
         elif len(told) == _MAX_PROBLEMS + 1:
             click.echo("scope: and more problems; scope doctor tells all", err=True)
 
@@ -124,10 +124,10 @@ def _print_one(verdict: Verdict, *, as_json: bool, before: str = "") -> None:
 
 
 def _words(verdict: Verdict) -> str:
-    from scope.report.inert import visible
+    from scope.report.inert import readable
 
-    action = f" {visible(verdict.action)}" if verdict.action else ""
-    return f"{verdict.severity} {visible(verdict.kind)}: {visible(verdict.summary)}.{action}"
+    action = f" {readable(verdict.action)}" if verdict.action else ""
+    return f"{verdict.severity} {readable(verdict.kind)}: {readable(verdict.summary)}.{action}"
 
 
 def _plain(verdict: Verdict) -> dict[str, object]:

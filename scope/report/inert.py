@@ -47,6 +47,8 @@ def csv_text(text: str) -> str:
 def html_text(text: str) -> str:
     """Return `text` so that HTML (and plotly, which reads a subset of it) shows it letter by letter.
 
+    It is cut only where it is longer than any kernel's name or path.
+
     Examples:
         >>> html_text("Kernel<float, 4>")
         'Kernel&lt;float, 4&gt;'
@@ -54,7 +56,7 @@ def html_text(text: str) -> str:
     # A page needs it, a terminal does not, and it brings the table of all named entities.
     import html
 
-    return html.escape(visible(text), quote=True)
+    return html.escape(readable_problem(text), quote=True)
 
 
 def markdown_text(text: str) -> str:
@@ -102,6 +104,26 @@ def capped(text: str, *, word: int = 300, whole: int = 4_000) -> str:
     if len(text) <= word:
         return text
     return _cut(" ".join(_cut(each, word) for each in text.split(" ")), whole)
+
+
+def readable(text: str, *, word: int = 300, whole: int = 4_000) -> str:
+    r"""Return `text` as a terminal shows it: no character of it acts, and what is too long to be read is cut.
+
+    Args:
+        text: Words, names among them.
+        word: The most characters between two spaces.
+        whole: The most characters of all, the remarks on what was cut aside.
+
+    Examples:
+        >>> readable("rank 0 raised [31mabcdefghijklmnopqrstuvwxyz", word=12)
+        'rank 0 raised \x1b[31ma…[19 characters left out]…xyz'
+    """
+    return capped(visible(text), word=word, whole=whole)
+
+
+def readable_problem(text: str) -> str:
+    """Return a sentence on a file as a terminal shows it, its path whole; names longer than any path are cut."""
+    return readable(text, word=5_000, whole=20_000)
 
 
 def _cut(text: str, length: int) -> str:

@@ -21,7 +21,7 @@ from scope.analysis.recorded import (
 )
 from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
-from scope.report.inert import visible
+from scope.report.inert import readable
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
 from scope.report.watching import add_earlier_boxes, look_at_run
@@ -145,15 +145,16 @@ def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
 
 def render_run(state: Mapping[str, Any]) -> str:
     """Return the document of `describe_run` for people."""
-    return "\n".join(_lines(state)) + "\n"
+    # Here and nowhere else names lose their power: every line holds some.
+    return "".join(f"{readable(line)}\n" for line in _lines(state))
 
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     summary = state["summary"]
     synthetic = " (synthetic)" if state["synthetic"] else ""
-    yield f"run {visible(state['run_id'])}{synthetic}: {state['state_in_words']}"
+    yield f"run {state['run_id']}{synthetic}: {state['state_in_words']}"
     ends = [words for words in (state["crash_in_words"], state["failure_in_words"]) if words]
-    yield from (f"  {visible(words)}" for words in ends)
+    yield from (f"  {words}" for words in ends)
     yield f"  {_progress(summary)}"
     unwritten = unwritten_words(
         summary["num_unwritten_steps"],
@@ -164,7 +165,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {unwritten}"
     yield f"  {_speed(summary['speed'])}"
     if state["steps_absent"]:
-        yield f"  no steps: {visible(state['steps_absent'])}"
+        yield f"  no steps: {state['steps_absent']}"
     if summary["num_lost_steps"]:
         yield f"  {'at least ' if state['lost_steps_are_at_least'] else ''}{_lost(summary)}"
     if summary["missing_ranks"]:
@@ -184,7 +185,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
         if verdict not in ends:
-            yield f"verdict: {visible(verdict)}"
+            yield f"verdict: {verdict}"
     if summary["num_dropped"]:
         dropped = count(summary["num_dropped"], "record")
         yield f"{dropped} dropped (full disk or queue): the figures above are of the rest"
@@ -250,8 +251,7 @@ def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterato
     known = [(name, length) for name, length in summary["phases_ns"].items() if name != "custom"]
     for name, length in sorted([*known, *custom_ns.items()], key=lambda item: -item[1]):
         if length:
-            title = visible(name)
-            yield f"  {title:<16} {format_ratio(length / total):>7}  {format_duration(length)}"
+            yield f"  {name:<16} {format_ratio(length / total):>7}  {format_duration(length)}"
     wait = summary["communication_wait_ns"]
     waited = format_duration(wait) if wait is not None else "unknown"
     yield f"  of it waiting for communication: {waited}; garbage collection: {format_duration(summary['gc_ns'])}"
@@ -263,7 +263,7 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     yield "collectives"
     for row in rows[:_NUM_COLLECTIVES]:
-        axis = visible(row["mesh_axis"] or "-")
+        axis = row["mesh_axis"] or "-"
         calls = "call" if row["num_calls"] == 1 else "calls"
         message = format_bytes(row["message_bytes"]) if row["message_bytes"] is not None else "size unknown"
         mean = " on average" if row["message_bytes"] is not None and row["num_calls"] > 1 else ""
@@ -322,7 +322,7 @@ def _windows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not rows:
         return
     last = max(rows, key=lambda row: row["end_ns"] or 0)
-    why = f" ({visible(last['reason'])})" if last["reason"] else ""
+    why = f" ({last['reason']})" if last["reason"] else ""
     ranks = sorted({row["rank"] for row in rows if _is_of_one_window(row, last)})
     yield (
         f"{count(len(rows), 'trace')} of profiler windows; the newest window: rank{'s' * (len(ranks) > 1)} "
@@ -343,7 +343,7 @@ def _now(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for rank in ranks:
         if rank["closed"] or rank["age_ns"] is None or rank["age_ns"] < _STALE_NS:
             continue
-        where = f"step {rank['step']}, {visible(rank['phase'] or 'no phase')}"
+        where = f"step {rank['step']}, {rank['phase'] or 'no phase'}"
         yield f"rank {rank['rank']} gave no sign of life for {format_duration(rank['age_ns'])}; it was in {where}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from scope.report.inert import visible
+from scope.report.inert import readable
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     if state.standing == "not begun":
         return "no rank has begun to record yet"
     if state.standing == "finished":
-        why = visible(", ".join(state.exit_reasons[:_SHOWN_RANKS]))
+        why = readable(", ".join(state.exit_reasons[:_SHOWN_RANKS]))
         how = f"{state.outcome} ({why})" if state.exit_reasons else "finished"
         return f"{how} at {clock(state.last_sign_ns)}; {last}"
     if state.standing == "ended without a goodbye":
@@ -58,7 +58,7 @@ def missed_words(missed: Sequence[MissedCall]) -> str:
     for each in missed:
         calls.setdefault((each.operation, each.number, each.group), []).append(each.rank)
     return "; ".join(
-        f"{_ranks(ranks)} not arrived at {visible(operation)} {number} of group {visible(group)}"
+        f"{_ranks(ranks)} not arrived at {readable(operation)} {number} of group {readable(group)}"
         for (operation, number, group), ranks in calls.items()
     )
 
