@@ -153,3 +153,11 @@ def test_no_name_floods_a_terminal() -> None:
     )
     assert len(out.getvalue()) < 1_000
     assert "999,700 characters left out" in out.getvalue().replace("\n", " ")
+
+
+def test_a_name_without_an_end_is_cut_on_a_page_and_a_kernel_is_not() -> None:
+    """Of five million characters some thousands remain, still escaped; 4,000 of a template's name stay whole."""
+    assert len(html_text("<" + "a" * 5_000_000)) < 6_000
+    assert html_text("<" + "a" * 5_000_000).startswith("&lt;aaa")
+    kernel = "gemm" * 1_000
+    assert html_text(kernel) == kernel
