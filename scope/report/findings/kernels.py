@@ -13,12 +13,15 @@ from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.inert import kernel_title, shortened
 from scope.report.sections.base import column
 from scope.structs import Record
+from scope.trace.schema import Launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scope.analysis.roofline import Roofline
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
+    from scope.trace.model import RankTrace
 
 FUSABLE: Final = ("elementwise", "normalisation", "reduction")
 FUSABLE_SHARE: Final = 0.10
@@ -32,6 +35,7 @@ ALIGNMENT_BYTES: Final = 16
 _MATRIX_CLASSES: Final = ("gemm", "attention", "convolution")
 _ELEMENT_BYTES: Final = {"float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 _CUTLASS_ALIGNMENT: Final = re.compile(r"_align(\d+)\b")
+_GPU_CALL: Final = r"^(?:cuda|cu[A-Z]|hip)"
 _MOST_NAMED: Final = 3
 _NAME_LENGTH: Final = 80
 
@@ -68,7 +72,8 @@ def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
 
 def tensor_cores_unused(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield a finding when matrix products in full FP32, or with misaligned shapes, take at least 5 % of step time."""
-    matrix = _points(results).filter(pl.col(RooflinePoints.kernel_class).is_in(_MATRIX_CLASSES))
+    labels = frozenset(trace.label for trace in results.job.ranks if _is_gpu(trace, results.rooflines.get(trace.label)))
+    matrix = _points(results, of=labels).filter(pl.col(RooflinePoints.kernel_class).is_in(_MATRIX_CLASSES))
     full = matrix.filter(pl.col(RooflinePoints.path).is_in(["matrix float32", "vector float32"]))
     yield from _unused(
         basis,
@@ -198,9 +203,16 @@ def _unused(basis: Basis, points: pl.DataFrame, *, title: str, action: str) -> I
     )
 
 
-def _points(results: Results) -> pl.DataFrame:
-    """Return the points of all ranks, of kernels that start in step time, the longest first."""
-    tables = [roofline.step_points for roofline in results.rooflines.values()]
+def _is_gpu(trace: RankTrace, roofline: Roofline | None) -> bool:
+    """Return whether a rank's devices are known, or CUDA or HIP launched on them: others may have no tensor cores."""
+    if roofline is not None and any(match.usable is not None for match in roofline.devices):
+        return True
+    return bool(trace.launches[Launches.name].unique().cast(pl.String).str.contains(_GPU_CALL).any())
+
+
+def _points(results: Results, *, of: frozenset[str] | None = None) -> pl.DataFrame:
+    """Return the points of kernels that start in step time, the longest first: of all ranks, or those of some labels."""
+    tables = [each.step_points for label, each in results.rooflines.items() if of is None or label in of]
     if not tables:
         return RooflinePoints.empty()
     return pl.concat(tables).sort(RooflinePoints.duration_ns, descending=True, maintain_order=True)

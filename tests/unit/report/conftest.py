@@ -35,6 +35,7 @@ class TraceBuilder:
     world_size: int = 1
     records: list[dict[str, Any]] = field(default_factory=list)
     correlation: int = 0
+    device: dict[str, Any] = field(default_factory=lambda: H100)
 
     def host(self, category: str, name: str, start: float, length: float, **args: Any) -> None:
         """Add a range of the training thread."""
@@ -68,7 +69,7 @@ class TraceBuilder:
         """Write the trace and return its path."""
         document = {
             "schemaVersion": 1,
-            "deviceProperties": [H100],
+            "deviceProperties": [self.device],
             "distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": self.world_size},
             "traceEvents": self.records,
         }

@@ -245,6 +245,18 @@ def test_products_beside_the_tensor_cores(
     assert ("tensor_cores_unused" in kinds(results_of(builder))) == found
 
 
+def test_tensor_cores_are_no_matter_of_other_accelerators(builder: Any, results_of: Make) -> None:
+    """An accelerator that Scope doesn't know, and that neither CUDA nor HIP drives, may have no tensor cores."""
+    builder.step(1, 0, 1300)
+    _product(builder, "fc_kernel", 100, 1000, dtype="float", columns=4096)
+    builder.device = {"id": 0, "name": "MTIA v2"}
+    assert "tensor_cores_unused" in kinds(results_of(builder))
+    for each in builder.records:
+        if each["cat"] == "cuda_runtime":
+            each.update(cat="mtia_runtime", name="runFunction - job_prep_and_submit_for_execution")
+    assert "tensor_cores_unused" not in kinds(results_of(builder))
+
+
 def _elementwise(builder: Any, *, count: int, length: float) -> None:
     builder.step(1, 0, 3000)
     inputs = {"Input Dims": [[4096, 4096], [4096, 4096], []], "Input type": ["float", "float", "Scalar"]}
