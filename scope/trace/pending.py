@@ -15,7 +15,7 @@ import polars as pl
 
 from scope.structs import Record
 from scope.trace.instants import Microseconds
-from scope.trace.raw import RawSpans
+from scope.trace.raw import RawDevice, RawSpans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,6 +134,8 @@ def _single(dtype: PolarsDataType, value: int | bool | None) -> pl.Series:
 def _series(column: Column, values: list[Any]) -> pl.Series:
     if column == RawSpans.thread:
         return _thread_series(column, values)
+    if column == RawDevice.stream:
+        return _stream_series(column, values)
     if column.dtype == pl.Int64:
         return int_series(column, values)
     return pl.Series(column, values, dtype=column.dtype)
@@ -161,6 +163,14 @@ def _thread_series(name: str, values: Sequence[object]) -> pl.Series:
     except (TypeError, OverflowError):
         pass
     return pl.Series(name, [thread_number(value) for value in values], dtype=pl.Int64)
+
+
+def _stream_series(name: str, values: Sequence[object]) -> pl.Series:
+    """Return the numbers of streams; names, and addresses beyond 64 bits, become numbers that still tell them apart."""
+    try:
+        return pl.Series(name, values, dtype=pl.Int64)
+    except (TypeError, OverflowError):
+        return pl.Series(name, [None if value is None else thread_number(value) for value in values], dtype=pl.Int64)
 
 
 def _number(value: object) -> int | None:

@@ -211,7 +211,7 @@ def _is_gpu(trace: RankTrace, roofline: Roofline | None) -> bool:
 
 
 def _points(results: Results, *, of: frozenset[str] | None = None) -> pl.DataFrame:
-    """Return the points of kernels that start in step time, the longest first: of all ranks, or those of some labels."""
+    """Return the points of kernels that start in step time, the longest first: of all ranks, or of some by label."""
     tables = [each.step_points for label, each in results.rooflines.items() if of is None or label in of]
     if not tables:
         return RooflinePoints.empty()

@@ -65,6 +65,16 @@ def test_a_device_without_a_usable_number_is_not_the_host(tmp_path: Path, device
     assert found[2] < -1
 
 
+@pytest.mark.parametrize("streams", [("compute", "comm"), (2**64 - 1, 2**64 - 2), (7, "comm")])
+def test_streams_of_any_name_are_told_apart(tmp_path: Path, streams: tuple[object, object]) -> None:
+    """Streams of names or addresses beyond 64 bits are two, so that no event runs into one of the other's."""
+    one, other = ({**kernel(stream=stream), "dur": 5, "tid": stream} for stream in streams)
+    trace = read(tmp_path, one, {**other, "ts": 3}, {**one, "ts": 8})
+    first, second, third = trace.device_events[DeviceEvents.stream].to_list()
+    assert first == third != second
+    assert trace.quality.slices_overrun == 0
+
+
 def test_devices_beyond_32_bits_are_told_apart(tmp_path: Path) -> None:
     """Two large ids are two devices."""
     trace = read(tmp_path, kernel(device=2**40), kernel(device=2**40 + 1))
