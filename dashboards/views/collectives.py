@@ -12,6 +12,7 @@ from dashboards.tables import fold, show_report_table
 from scope.analysis.recorded import CollectiveSummary
 from scope.report.figures import CollectiveBubble, collective_bandwidth, parts_by_time, wait_and_transfer
 from scope.report.page_figures import bandwidth_figure, lateness_figure, wait_bars
+from scope.report.run_state import name_groups
 from scope.report.sections.collectives import (
     collective_roofline_table,
     collectives_table,
@@ -34,7 +35,7 @@ def bubbles_of(collectives: pl.DataFrame) -> list[CollectiveBubble]:
     return [
         CollectiveBubble(
             operation=row[CollectiveSummary.operation],
-            detail=f"{row[CollectiveSummary.mesh_axis] or 'group'} of {row[CollectiveSummary.group_size]}",
+            detail=f"{name_groups(row)} of {row[CollectiveSummary.group_size]}",
             message_bytes=round(row[CollectiveSummary.message_bytes]),
             busbw_bytes_per_s=row[CollectiveSummary.busbw_at_least_bytes_per_s],
             total_ns=row[CollectiveSummary.duration_ns],
@@ -64,8 +65,7 @@ def draw_time(collectives: pl.DataFrame) -> None:
     known = collectives.drop_nulls(CollectiveSummary.duration_ns)
     parts: dict[str, int] = {}
     for row in known.iter_rows(named=True):
-        axis = row[CollectiveSummary.mesh_axis]
-        name = f"{row[CollectiveSummary.operation]} over {axis}" if axis else row[CollectiveSummary.operation]
+        name = f"{row[CollectiveSummary.operation]} over {name_groups(row)}"
         parts[name] = parts.get(name, 0) + row[CollectiveSummary.duration_ns]
     if parts:
         title = "Issue to completion, added over all calls of all ranks"

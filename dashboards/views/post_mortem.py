@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
@@ -12,20 +12,24 @@ from dashboards.findings import draw_ends, draw_verdicts
 from dashboards.shell import load_run, on_each_refresh, open_page, say_age
 from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import say_problems
-from scope.analysis.recorded import GroupProgress, compute_group_progress, find_missed_calls
+from scope.analysis.recorded import GroupProgress, compute_group_progress, find_missed_calls, title_of
 from scope.frames.schema import Events
 from scope.report.standing import missed_words
 from scope.report.table import Absent, ReportColumn, ReportTable
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dashboards.sources.runs import LiveRun
     from scope.run.blackbox import BlackBoxState, RingCall
 
 SHOWN_CALLS = 64
+GroupTitles: TypeAlias = "Mapping[int, Mapping[int, str]]"
+"""What people call each group, by rank and the group's number within it."""
 
 
-def last_states(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
+def last_states(boxes: dict[int, BlackBoxState], titles: GroupTitles) -> pl.DataFrame:
     """Return what each rank did last, the rank that fell silent first on top."""
     groups = {call.group for box in boxes.values() for call in box.calls}
     rows = [
@@ -34,7 +38,7 @@ def last_states(boxes: dict[int, BlackBoxState]) -> pl.DataFrame:
             "step": box.step,
             "phase": box.phase,
             # Among the first: a phone shows no more than four columns.
-            "last collective": _last_call(box, names_group=len(groups) > 1),
+            "last collective": _last_call(box, titles.get(rank, {}) if len(groups) > 1 else None),
             "not seen to end": sum(not _was_seen_to_end(call, box) for call in box.calls),
             "ended": "exception" if box.exception else "in order" if box.closed else "no",
             "last sign of life": _clock(box.beat_ns),
@@ -73,7 +77,7 @@ def progress_table(progress: pl.DataFrame) -> ReportTable:
     unknown = Absent("rank.json does not know the group")
     rows = tuple(
         (
-            row[GroupProgress.group],
+            row[GroupProgress.group_title],
             unknown if row[GroupProgress.group_ranks] is None else ", ".join(map(str, row[GroupProgress.group_ranks])),
             row[GroupProgress.mesh_axis] or Absent("the group belongs to no device mesh"),
             row[GroupProgress.rank],
@@ -123,7 +127,12 @@ def draw(run: LiveRun) -> None:
     if run.ranks.is_empty():
         say.info("No rank has a rank.json that can be read: what stands here is of the black boxes alone.")
     say.subheader("What each rank did last")
-    show_table(last_states(boxes), key="last states")
+    titles = {
+        info.rank: {group.group: title_of(group) for group in info.groups}
+        for info in run.run.rank_infos
+        if info.attempt == run.attempt
+    }
+    show_table(last_states(boxes, titles), key="last states")
     say.caption(
         "A black box learns that a collective has ended with the next call of its group, or within a second: "
         "one that was not seen to end may have ended in the rank's last second."
@@ -131,7 +140,7 @@ def draw(run: LiveRun) -> None:
     draw_progress(run, boxes)
     rank = say.selectbox("Last calls of rank", sorted(boxes))
     if boxes[rank].calls:
-        show_table(_calls(boxes[rank]), key="last calls")
+        show_table(_calls(boxes[rank], titles.get(rank, {})), key="last calls")
     else:
         say.caption("Its black box holds no single calls.")
     if not run.events().is_empty():
@@ -139,10 +148,10 @@ def draw(run: LiveRun) -> None:
     say_problems(run)
 
 
-def _calls(box: BlackBoxState) -> pl.DataFrame:
+def _calls(box: BlackBoxState, titles: Mapping[int, str]) -> pl.DataFrame:
     rows = [
         {
-            "group": call.group,
+            "group": titles.get(call.group, f"#{call.group}"),
             "sequence": call.sequence,
             "operation": call.operation,
             "step": call.step,
@@ -156,12 +165,13 @@ def _calls(box: BlackBoxState) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _last_call(box: BlackBoxState, *, names_group: bool) -> str | None:
+def _last_call(box: BlackBoxState, titles: Mapping[int, str] | None) -> str | None:
+    """Return the last call of a rank; its group is named where titles are given."""
     if not box.calls:
         return None
     call = box.calls[-1]
     state = "completed" if _was_seen_to_end(call, box) else "not seen to end"
-    group = f" of group {call.group}" if names_group else ""
+    group = "" if titles is None else f" of group {titles.get(call.group, f'#{call.group}')}"
     return f"{call.operation} {call.sequence}{group}, {state}"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
+from scope.analysis.group_names import UNDESCRIBED
 from scope.analysis.host import host_events
 from scope.analysis.step_time import starts_within
 from scope.trace.columns import Column, Table
@@ -106,9 +107,11 @@ def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     named = calls.select(
         CollectiveCalls.call_id,
         pl.col(CollectiveCalls.operation).alias(ExposedCollectives.operation),
-        pl.coalesce(pl.col(CollectiveCalls.group_description), pl.col(CollectiveCalls.group_name))
-        .cast(pl.String)
-        .alias(ExposedCollectives.group),
+        # What torch calls a group that nobody has described tells nothing of it.
+        pl.coalesce(
+            pl.col(CollectiveCalls.group_description).cast(pl.String).replace(UNDESCRIBED, None),
+            pl.col(CollectiveCalls.group_name).cast(pl.String),
+        ).alias(ExposedCollectives.group),
         pl.col(CollectiveCalls.group_size).alias(ExposedCollectives.num_ranks),
         pl.max_horizontal(CollectiveCalls.in_bytes, CollectiveCalls.out_bytes).alias(ExposedCollectives.message_bytes),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
+from scope.analysis.group_names import name_group
 from scope.analysis.recorded import (
     compute_rank_excess,
     describe_ends,
@@ -263,7 +264,7 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         return
     yield "collectives"
     for row in rows[:_NUM_COLLECTIVES]:
-        axis = row["mesh_axis"] or "-"
+        group = name_groups(row)
         calls = "call" if row["num_calls"] == 1 else "calls"
         message = format_bytes(row["message_bytes"]) if row["message_bytes"] is not None else "size unknown"
         mean = " on average" if row["message_bytes"] is not None and row["num_calls"] > 1 else ""
@@ -273,9 +274,16 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if row["busbw_absent_reason"]:
             speed = f", no busbw: {row['busbw_absent_reason']}"
         name = f"{row['operation']} ({row['variant']})" if row["variant"] != "plain" else row["operation"]
-        yield f"  {name:<26} {axis:<10} {row['num_calls']:>9,} {calls} of {message}{mean}, blocked {blocked}{speed}"
+        yield f"  {name:<26} {group:<10} {row['num_calls']:>9,} {calls} of {message}{mean}, blocked {blocked}{speed}"
     if len(rows) > _NUM_COLLECTIVES:
         yield f"  and {len(rows) - _NUM_COLLECTIVES} more kinds (--json has all)"
+
+
+def name_groups(row: Mapping[str, Any]) -> str:
+    """Return what people call the group or groups of a row of the table `CollectiveSummary`."""
+    if row["mesh_axis"] is None and row["group"] is None:
+        return count(row["num_groups"], "group")
+    return name_group(row["group"], mesh_axis=row["mesh_axis"])
 
 
 def _memory(steps: pl.LazyFrame) -> dict[str, int | None]:

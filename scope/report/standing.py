@@ -54,12 +54,12 @@ def missed_words(missed: Sequence[MissedCall]) -> str:
     """Return who has not arrived at which call, or that the black boxes do not tell."""
     if not missed:
         return "its ranks live, and the black boxes show none that has not arrived"
-    calls: dict[tuple[str, int, str], list[int]] = {}
+    calls: dict[tuple[str, int, str, str], list[int]] = {}
     for each in missed:
-        calls.setdefault((each.operation, each.number, each.group), []).append(each.rank)
+        calls.setdefault((each.operation, each.number, each.group, each.group_title), []).append(each.rank)
     return "; ".join(
-        f"{_ranks(ranks)} not arrived at {readable(operation)} {number} of group {readable(group)}"
-        for (operation, number, group), ranks in calls.items()
+        f"{_ranks(ranks)} not arrived at {readable(operation)} {number} of group {readable(title)}"
+        for (operation, number, _, title), ranks in calls.items()
     )
 
 

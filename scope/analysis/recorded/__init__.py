@@ -12,7 +12,13 @@ from scope.analysis.recorded.groups import (
     peer_sets,
     summarize_excess_by_group,
 )
-from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
+from scope.analysis.recorded.progress import (
+    GroupProgress,
+    MissedCall,
+    compute_group_progress,
+    find_missed_calls,
+    title_of,
+)
 from scope.analysis.recorded.ranks import (
     RankExcess,
     bin_rank_steps,
@@ -76,4 +82,5 @@ __all__ = [
     "summarize_run",
     "summarize_steps",
     "summarize_traffic",
+    "title_of",
 ]

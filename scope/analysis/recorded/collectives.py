@@ -16,6 +16,7 @@ class CollectiveSummary(Table):
     """All calls of one operation on groups of one axis and size a row, the most time first."""
 
     mesh_axis = Column("mesh_axis", pl.String, "axis of the device mesh", nullable=True)
+    group = Column("group", pl.String, "torch's name of the group, where the row is of one", nullable=True)
     group_size = Column("group_size", pl.UInt32, "ranks of the group", nullable=True)
     operation = Column("operation", pl.String, "one name whatever the library")
     variant = Column("variant", pl.String, "how it was called")
@@ -66,6 +67,9 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
             pl.struct(CollectiveTotals.attempt, CollectiveTotals.group, CollectiveTotals.group_ranks)
             .n_unique()
             .alias(CollectiveSummary.num_groups),
+            pl.when(pl.col(CollectiveTotals.group).n_unique() == 1)
+            .then(pl.col(CollectiveTotals.group).cast(pl.String).first())
+            .alias(CollectiveSummary.group),
             pl.col(
                 CollectiveTotals.num_calls,
                 CollectiveTotals.in_bytes,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from scope.analysis.group_names import name_group
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ _SOME_CALL: Final = "call"
 class GroupProgress(Table):
     """One rank in one process group a row, the groups with somebody behind first."""
 
-    group = Column("group", pl.String, "name of the group; its number where `rank.json` does not know it")
+    group = Column("group", pl.String, "torch's name of the group; its number where `rank.json` does not know it")
+    group_title = Column("group_title", pl.String, "what people call it")
     group_ranks = Column("group_ranks", pl.List(pl.Int32), "global ranks", nullable=True)
     mesh_axis = Column("mesh_axis", pl.String, "axis of the device mesh", nullable=True)
     rank = Column("rank", pl.Int32, "global rank")
@@ -91,13 +93,15 @@ class MissedCall:
         rank: Global rank.
         operation: Operation of that call; `call` where no black box tells it any more.
         number: Its number in the group, from 1: the first that the rank has not issued. Others may have issued more.
-        group: Name of the group.
+        group: Torch's name of the group.
+        group_title: What people call it.
     """
 
     rank: int
     operation: str
     number: int
     group: str
+    group_title: str
 
 
 def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
@@ -119,10 +123,21 @@ def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
             if issued > fewest and row[GroupProgress.completed] < issued:
                 waiting.add(rank)
             if row[GroupProgress.behind]:
-                operation, group = row[GroupProgress.missed_operation] or _SOME_CALL, row[GroupProgress.group]
-                missed.setdefault(rank, MissedCall(rank=rank, operation=operation, number=issued + 1, group=group))
+                call = MissedCall(
+                    rank=rank,
+                    operation=row[GroupProgress.missed_operation] or _SOME_CALL,
+                    number=issued + 1,
+                    group=row[GroupProgress.group],
+                    group_title=row[GroupProgress.group_title],
+                )
+                missed.setdefault(rank, call)
     absent = missed.keys() - waiting or missed.keys()
     return [missed[rank] for rank in sorted(absent)]
+
+
+def title_of(group: GroupInfo) -> str:
+    """Return what people call a group of `rank.json`."""
+    return name_group(group.name, description=group.description, mesh_axis=group.mesh_axis)
 
 
 def _add_missed_operations(rows: Iterable[dict[str, Any]], states: Mapping[int, BlackBoxState]) -> None:
@@ -153,6 +168,7 @@ def _by_group(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
 def _row(rank: int, state: GroupState, info: GroupInfo | None) -> dict[str, Any]:
     return {
         "group": info.name if info else f"#{state.group}",
+        "group_title": title_of(info) if info else f"#{state.group}",
         "group_ranks": sorted(info.ranks) if info else None,
         "mesh_axis": info.mesh_axis if info else None,
         "rank": rank,

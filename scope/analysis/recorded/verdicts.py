@@ -246,16 +246,16 @@ def _find_hangs(watched: Watched) -> list[Verdict]:
         return []
     last_step = watched.steps.select(pl.col(RankSteps.step).max()).collect().item()
     found = _find_mismatches(watched)
-    calls: dict[tuple[str, str, int], list[int]] = {}
+    calls: dict[tuple[str, str, str, int], list[int]] = {}
     for missed in state.missed:
-        calls.setdefault((missed.group, missed.operation, missed.number), []).append(missed.rank)
-    for (group, operation, number), ranks in calls.items():
+        calls.setdefault((missed.group, missed.group_title, missed.operation, missed.number), []).append(missed.rank)
+    for (group, title, operation, number), ranks in calls.items():
         have = "has" if len(ranks) == 1 else "have"
         found.append(
             _judge(
                 watched,
                 "hang",
-                f"{describe_ranks(ranks)} {have} not arrived at {operation} {number} of group {group}",
+                f"{describe_ranks(ranks)} {have} not arrived at {operation} {number} of group {title}",
                 ranks=tuple(ranks),
                 group=group,
                 step=None if last_step is None else last_step + 1,
@@ -273,19 +273,20 @@ def _find_hangs(watched: Watched) -> list[Verdict]:
 def _find_mismatches(watched: Watched) -> list[Verdict]:
     progress = compute_group_progress(watched.infos, watched.boxes)
     odd = progress.filter(pl.col(GroupProgress.is_mismatched))
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for row in odd.iter_rows(named=True):
-        groups.setdefault(row[GroupProgress.group], []).append(row[GroupProgress.rank])
+        names = row[GroupProgress.group], row[GroupProgress.group_title]
+        groups.setdefault(names, []).append(row[GroupProgress.rank])
     return [
         _judge(
             watched,
             "mismatch",
-            f"{describe_ranks(ranks)} issued different collectives in group {group}",
+            f"{describe_ranks(ranks)} issued different collectives in group {title}",
             ranks=tuple(sorted(ranks)),
             group=group,
             action="Compare their last calls on the Post-mortem page: a branch that only some ranks took.",
         )
-        for group, ranks in groups.items()
+        for (group, title), ranks in groups.items()
     ]
 
 

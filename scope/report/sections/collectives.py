@@ -12,6 +12,7 @@ from scope.analysis.collective_tables import (
     RankWaitRows,
 )
 from scope.analysis.exposure import ExposedCollectives
+from scope.analysis.group_names import name_group
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.report.sections.quality import format_ranks
 from scope.report.table import Absent
@@ -177,7 +178,7 @@ def group_names(collectives: Collectives) -> dict[int, str]:
     sources = (GroupRows.group_id, GroupRows.name, GroupRows.description, GroupRows.ranks, GroupRows.is_assumed)
     names: dict[int, str] = {}
     for group_id, name, description, ranks, is_assumed in collectives.groups.select(*sources).iter_rows():
-        called = "all ranks (assumed)" if is_assumed else description or name or "unnamed"
+        called = "all ranks (assumed)" if is_assumed else name_group(name, description=description)
         where = f" [{format_ranks(tuple(ranks))}]" if ranks else ""
         names[group_id] = f"{called}{where}"
     return names
