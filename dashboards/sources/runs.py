@@ -173,8 +173,9 @@ class LiveRun:
 
     @property
     def is_live(self) -> bool:
-        """Whether the processes of the run live, whether they make steps or not."""
-        return self.state().is_live
+        """Whether the processes of the run live, making steps or not, or what they wrote last may yet come."""
+        state = self.state()
+        return state.is_live or (state.last_sign_ns is not None and not _is_long_over(state.last_sign_ns))
 
     def state(self) -> RunState:
         """Return how the run stands now; once it has ended, all is read again that was read before its end."""
@@ -182,13 +183,13 @@ class LiveRun:
             state = self._assess()
             if state.is_live or state.last_sign_ns is None:
                 self._was_read_out = False
-            elif not self._was_read_out:
+            elif not self._was_read_out or _is_long_over(state.last_sign_ns):
+                # A page of a run that has ended is not drawn again by itself: what it shows then must be the last.
                 if self._read_ns < state.last_sign_ns + _LAST_WRITES_NS:
                     self._results.clear()
                     self._rest_until = float("-inf")
                     self.refresh()
                     state = self._assess()
-                # A page of a run that has ended is not drawn again by itself: what it shows now must be the last.
                 self._was_read_out = True
             return state
 
@@ -351,6 +352,11 @@ class LiveRun:
                 rest_until = now + _RESULT_REST_FACTOR * (now - began)
                 known = self._results[name] = _Result(value=value, version=self._version, rest_until=rest_until)
             return cast("_Value", known.value)
+
+
+def _is_long_over(last_sign_ns: int) -> bool:
+    """Return whether all has come that ranks wrote around their last sign of life."""
+    return time.time_ns() >= last_sign_ns + _LAST_WRITES_NS
 
 
 def identify(path: Path) -> Identity:

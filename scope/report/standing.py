@@ -34,9 +34,21 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
         how = "crashed, and some ranks" if state.outcome == "crashed" else ""
         how = f"{how} ended without a goodbye".lstrip()
         return f"{how} at {clock(state.last_sign_ns)} (last sign of life); {last}"
+    gone = _gone_words(state.gone_ranks)
     if state.standing == "running" or state.last_step_ns is None:
-        return f"running; {last}"
-    return f"NO STEP for {age(now_ns - state.last_step_ns)}: {missed_words(state.missed)}"
+        return f"running{gone}; {last}"
+    return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {missed_words(state.missed)}"
+
+
+def _gone_words(ranks: Sequence[int]) -> str:
+    """Return which processes are gone while others of the run live, to stand behind how it stands."""
+    if not ranks:
+        return ""
+    shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    if len(ranks) == 1:
+        return f", the process of rank {shown} is gone"
+    return f", the processes of ranks {shown}{more} are gone"
 
 
 def _last_step_words(state: RunState, *, now_ns: int) -> str:

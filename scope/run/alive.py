@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from scope.run.schema import RankInfo
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_FIRST_NAMESPACE: Final = "pid:[4026531836]"
+"""The namespace of process ids that the host itself is in, by the number that Linux gives it (PROC_PID_INIT_INO)."""
 
 
 def has_ended(info: RankInfo, state: BlackBoxState | None) -> bool:
@@ -41,13 +43,69 @@ def find_fate(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BO
     False is the answer of this host's table of processes, and is as well that of a process in a container of its own:
     believe it only of a rank that is silent too.
     """
-    if info.boot_id is None or info.process_start_ticks is None:
-        return None
+    return is_living(info, proc=proc) if _is_of_this_host(info, boot_id) else None
+
+
+def is_gone(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BOOT_ID) -> bool:
+    """Return whether the process of a rank is gone for certain, and left no end on record.
+
+    That is known where this process sees those of all containers of the rank's host, and where the folder that the
+    rank itself wrote to tells of no end either: what is published may lag behind it.
+    """
+    if not _is_of_this_host(info, boot_id) or is_living(info, proc=proc):
+        return False
+    if not sees_all_processes(proc=proc) or _lives_in_a_container(info, proc):
+        return False
+    # Only now: whoever ends in order says so before he goes.
+    return _left_no_end(info)
+
+
+def sees_all_processes(*, proc: Path = Path("/proc")) -> bool:
+    """Return whether this process may look at those of every user and container of its host."""
     try:
-        here = boot_id.read_text(encoding="ascii").strip()
+        namespace = str((proc / "self" / "ns" / "pid").readlink())
     except OSError:
-        return None
-    return is_living(info, proc=proc) if info.boot_id == here else None
+        return False
+    # Where /proc hides processes of others (hidepid), it hides the first one.
+    return namespace == _FIRST_NAMESPACE and read_start_ticks(1, proc=proc) is not None
+
+
+def _is_of_this_host(info: RankInfo, boot_id: Path) -> bool:
+    """Return whether a rank began on this host, since it was booted, and told when."""
+    if info.boot_id is None or info.process_start_ticks is None:
+        return False
+    try:
+        return info.boot_id == boot_id.read_text(encoding="ascii").strip()
+    except OSError:
+        return False
+
+
+def _lives_in_a_container(info: RankInfo, proc: Path) -> bool:
+    """Return whether a process lives that has the rank's number within its own namespace, and its start."""
+    for process in proc.iterdir():
+        if process.name.isdigit() and read_start_ticks(int(process.name), proc=proc) == info.process_start_ticks:
+            try:
+                status = (process / "status").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue  # it has gone meanwhile
+            numbers = [line.split() for line in status.splitlines() if line.startswith("NSpid:")]
+            if any(each[-1] == str(info.pid) for each in numbers):
+                return True
+    return False
+
+
+def _left_no_end(info: RankInfo) -> bool:
+    """Return whether the folder that a rank wrote to can be read, on this host, and tells of no end of it."""
+    folder = None if info.spool is None else Path(info.spool)
+    if folder is None or not folder.is_absolute() or paths.is_network_path(folder):
+        return False
+    reader = RankReader(folder)
+    try:
+        latest, box = reader.info(), reader.state(with_ring=False)
+    except RunError:
+        return False  # it was deleted once all of it was published
+    is_same = (latest.pid, latest.process_start_ticks) == (info.pid, info.process_start_ticks)
+    return is_same and not has_ended(latest, box)
 
 
 def has_living_rank(spool: Path, *, proc: Path = Path("/proc")) -> bool:

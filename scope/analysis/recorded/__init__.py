@@ -26,7 +26,7 @@ from scope.analysis.recorded.ranks import (
     describe_slowest,
     say_where,
 )
-from scope.analysis.recorded.standing import RunState, assess_run
+from scope.analysis.recorded.standing import ProcessTable, RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
@@ -50,6 +50,7 @@ __all__ = [
     "MeshRanks",
     "MissedCall",
     "PhaseChanges",
+    "ProcessTable",
     "RankExcess",
     "RunState",
     "RunSummary",

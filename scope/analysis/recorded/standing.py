@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
-from scope.run.alive import find_fate, find_signs, has_ended
+from scope.run.alive import find_fate, find_signs, has_ended, is_gone
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -28,6 +28,21 @@ _BY_SIGNAL: Final = "terminated"
 """How `RankInfo.exit_reason` begins where a signal ended the job."""
 
 
+class ProcessTable(NamedTuple):
+    """What a host knows of the processes of ranks.
+
+    Attributes:
+        fate: Returns whether a rank's process lives, None where nobody can tell.
+        is_gone: Returns whether it is gone for certain, without an end on record.
+    """
+
+    fate: Callable[[RankInfo], bool | None] = find_fate
+    is_gone: Callable[[RankInfo], bool] = is_gone
+
+
+THIS_HOST: Final = ProcessTable()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunState:
     """How a run stands.
@@ -41,6 +56,7 @@ class RunState:
         exit_reasons: Why ranks ended before they had finished, each once.
         attempt: The last attempt, which all of this is about.
         earlier_step_ns: End of the last step of the attempts before, where the caller adds it; None for none.
+        gone_ranks: Those of `open_ranks` whose process is known for certain to be gone.
     """
 
     standing: RunStanding
@@ -51,6 +67,7 @@ class RunState:
     exit_reasons: tuple[str, ...] = ()
     attempt: int = 0
     earlier_step_ns: int | None = None
+    gone_ranks: tuple[int, ...] = ()
 
     @property
     def outcome(self) -> RunOutcome:
@@ -81,13 +98,14 @@ def assess_run(
     last_step_ns: int | None,
     usual_ns: int | None,
     now_ns: int,
-    fate: Callable[[RankInfo], bool | None] = find_fate,
+    processes: ProcessTable = THIS_HOST,
 ) -> RunState:
     """Return how a run stands.
 
     A run ended without a goodbye when its ranks that have not ended gave no sign of life for 60 s (ten usual steps,
     where they have no black box to give one) and none of their processes is known to live; when all their processes are
-    known to be gone, 5 s suffice. No step: none has ended for ten usual steps and 10 s.
+    known to be gone, 5 s suffice; when they are for certain, nothing is waited for. No step: none has ended for ten
+    usual steps and 10 s.
 
     Args:
         infos: `rank.json` of the ranks of the last attempt.
@@ -95,7 +113,7 @@ def assess_run(
         last_step_ns: End of the last step of any rank in this attempt.
         usual_ns: Usual length of a step; None before it is known.
         now_ns: Now, since the epoch.
-        fate: Returns whether a rank's process lives, None where nobody can tell; by default this host is asked.
+        processes: What is known of the ranks' processes; by default this host is asked.
     """
     if not infos:
         return RunState(standing="not begun", last_step_ns=last_step_ns, last_sign_ns=last_step_ns)
@@ -122,10 +140,11 @@ def assess_run(
     missed: tuple[MissedCall, ...] = ()
     with_heart = [rank for rank in ranks if rank in states]
     limit_ns = _SILENT_NS if with_heart else max(_SILENT_NS, usual)
-    fates = {fate(info) for info in still_open} if now_ns - last_sign_ns > _GONE_NS else {True}
+    fates = {processes.fate(info) for info in still_open} if now_ns - last_sign_ns > _GONE_NS else {True}
     if fates == {False} and len(with_heart) == len(ranks):
         limit_ns = _GONE_NS
-    if True not in fates and now_ns - last_sign_ns > limit_ns:
+    gone_ranks = tuple(info.rank for info in still_open if processes.is_gone(info))
+    if gone_ranks == ranks or (True not in fates and now_ns - last_sign_ns > limit_ns):
         standing = "ended without a goodbye"
     elif last_step_ns is not None and now_ns - last_step_ns > max(_STILL_NS, usual):
         standing = "no step"
@@ -138,6 +157,7 @@ def assess_run(
         open_ranks=ranks,
         exit_reasons=tuple(sorted(reasons)) if standing == "ended without a goodbye" else (),
         attempt=attempt,
+        gone_ranks=gone_ranks,
     )
 
 

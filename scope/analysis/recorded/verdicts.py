@@ -188,6 +188,8 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
     if watched.failures and not watched.state.is_live:
         return [*_find_silent_before_failures(watched), _judge_exception(watched, ())]
     if watched.state.standing == "ended without a goodbye":
+        if watched.now_ns - (watched.state.last_sign_ns or 0) <= _GONE_NS:
+            return []  # a job that was asked to end is yet to be told of by what publishes it
         ranks = watched.state.open_ranks
         summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
         return [_judge(watched, "crash", summary, ranks=ranks, action=_LOOK_FOR_END)]

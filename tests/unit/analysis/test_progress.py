@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 import pytest
 
-from scope.analysis.recorded import GroupProgress, assess_run, compute_group_progress, find_missed_calls
+from scope.analysis.recorded import GroupProgress, ProcessTable, assess_run, compute_group_progress, find_missed_calls
 from scope.report.standing import age, standing_words
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState, RingCall
 from scope.run.schema import GroupInfo, RankInfo
@@ -131,8 +131,9 @@ def test_the_first_call_missed_is_named_not_the_newest(first_known: int, operati
     states = {0: replace(state(0, {0: (126, 5)}), calls=tuple(ring)), 1: state(1, {0: (122, 4)})}
     (missed,) = find_missed_calls(compute_group_progress([info(0, WORLD), info(1, WORLD)], states))
     assert (missed.rank, missed.operation, missed.number, missed.group) == (1, operation, 123, "world")
+    living = ProcessTable(fate=lambda _: True)
     found = assess_run(
-        [info(0, WORLD), info(1, WORLD)], states, last_step_ns=0, usual_ns=S, now_ns=30 * S, fate=lambda _: True
+        [info(0, WORLD), info(1, WORLD)], states, last_step_ns=0, usual_ns=S, now_ns=30 * S, processes=living
     )
     assert standing_words(found, now_ns=30 * S).endswith(f"rank 1 has not arrived at {operation} 123 of group world")
 
@@ -156,7 +157,10 @@ def assess(*, step_s: int, beat_s: int, now_s: int = 1_000, **options: object) -
         last_step_ns=step_s * S,
         usual_ns=S // 10,
         now_ns=now_s * S,
-        fate=lambda each: cast("bool | None", found[each.rank]),
+        processes=ProcessTable(
+            fate=lambda each: cast("bool | None", found[each.rank]),
+            is_gone=lambda each: each.rank in cast("tuple[int, ...]", options.get("gone", ())),
+        ),
     )
 
 
@@ -197,6 +201,22 @@ def test_a_stopped_process_is_not_gone() -> None:
 def test_a_run_whose_processes_are_gone_is_over(beat_s: int, options: dict[str, object], standing: str) -> None:
     """The table of processes tells within seconds what silence alone tells after a minute."""
     assert assess(step_s=beat_s - 1, beat_s=beat_s, now_s=1_000, **options).standing == standing
+
+
+def test_processes_that_are_gone_for_certain_are_told_at_once() -> None:
+    """No limit of time: the run is over when all are gone; until then it runs or hangs, and says who is gone."""
+    over = assess(step_s=999, beat_s=1_000, gone=(0, 1))
+    assert (over.standing, over.gone_ranks) == ("ended without a goodbye", (0, 1))
+    some = assess(step_s=999, beat_s=1_000, gone=(1,))
+    assert (some.standing, some.gone_ranks) == ("running", (1,))
+    assert standing_words(some, now_ns=1_000 * S) == (
+        "running, the process of rank 1 is gone; the last step ended 1 s ago"
+    )
+    hang = assess(step_s=980, beat_s=1_000, gone=(1,))
+    assert standing_words(hang, now_ns=1_000 * S) == (
+        "NO STEP for 20 s, the process of rank 1 is gone: rank 1 has not arrived at all_reduce 7 of group world"
+    )
+    assert assess(step_s=999, beat_s=1_000, gone=(0, 1), closed=True).standing == "finished"
 
 
 def test_ranks_that_closed_their_recording_have_finished() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope.analysis.recorded import ImposedWait, Watched, assess_run, compute_imposed_wait, find_verdicts
+from scope.analysis.recorded import ImposedWait, ProcessTable, Watched, assess_run, compute_imposed_wait, find_verdicts
 from scope.frames import columns
 from scope.frames.schema import RankSteps
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
@@ -140,7 +140,10 @@ def judge(
     def fate(info: RankInfo) -> bool:
         return info.rank not in gone
 
-    state = assess_run(ranks, states, last_step_ns=last_step_s * S, usual_ns=S // 10, now_ns=NOW_S * S, fate=fate)
+    processes = ProcessTable(fate=fate)
+    state = assess_run(
+        ranks, states, last_step_ns=last_step_s * S, usual_ns=S // 10, now_ns=NOW_S * S, processes=processes
+    )
     steps = table(waits or {rank: [10] * 20 for rank in range(3)})
     watched = Watched(state=state, infos=ranks, boxes=states, steps=steps, now_ns=NOW_S * S)
     return find_verdicts(watched, fate=fate)
@@ -316,11 +319,24 @@ def test_chance_makes_no_straggler(busy_ms: Mapping[int, Sequence[int]], named: 
     assert [rank for verdict in judge_steps(two_ranks(busy_ms)) for rank in verdict.ranks] == named
 
 
+@pytest.mark.parametrize(("silent_s", "kinds"), [(1, []), (5, []), (6, ["crash"])])
+def test_a_run_whose_processes_have_just_gone_is_no_finding_yet(silent_s: int, kinds: list[str]) -> None:
+    """Ranks that a signal to the job ended look alike until whoever publishes them has written that down."""
+    ranks = [rank_info(rank) for rank in range(2)]
+    states = {rank: box(rank, beat_s=NOW_S - silent_s) for rank in range(2)}
+    gone = ProcessTable(fate=lambda _: False, is_gone=lambda _: True)
+    state = assess_run(ranks, states, last_step_ns=None, usual_ns=None, now_ns=NOW_S * S, processes=gone)
+    assert state.standing == "ended without a goodbye"
+    watched = Watched(state=state, infos=ranks, boxes=states, steps=table({}), now_ns=NOW_S * S)
+    assert [each.kind for each in find_verdicts(watched, fate=lambda _: False)] == kinds
+
+
 def test_a_hang_hides_stragglers() -> None:
     """Rank 1 is 10 ms late in each step, and rank 0 has not arrived since: who is missed is told alone."""
     ranks = [rank_info(rank) for rank in range(2)]
     states = {0: box(0, enqueued=8), 1: box(1)}
-    state = assess_run(ranks, states, last_step_ns=940 * S, usual_ns=S // 10, now_ns=NOW_S * S, fate=lambda _: True)
+    living = ProcessTable(fate=lambda _: True)
+    state = assess_run(ranks, states, last_step_ns=940 * S, usual_ns=S // 10, now_ns=NOW_S * S, processes=living)
     steps = two_ranks({0: [100] * 20, 1: [110] * 20})
     watched = Watched(state=state, infos=ranks, boxes=states, steps=steps, now_ns=NOW_S * S)
     assert [(each.kind, each.ranks) for each in find_verdicts(watched, fate=lambda _: True)] == [("hang", (0,))]

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from scope.run import paths
-from scope.run.alive import read_start_ticks
+from scope.run.alive import read_start_ticks, sees_all_processes
 from scope.run.clock import read_anchor
 from scope.run.endings import forget_nothing, record_nothing
 from scope.run.identity import write_run_info
@@ -354,6 +354,11 @@ def test_ranks_without_a_launcher_that_a_signal_ended(
         for number, rank in ranks.items():
             rank.send_signal(number)
             rank.wait(30)
+    if sees_all_processes():
+        # No limit of time where the table of processes tells.
+        for number in ranks:
+            said = scope("show", tmp_path / "runs" / number.name).out.splitlines()[0]
+            assert said.startswith(f"run {number.name}: ended without a goodbye at ")
     later = time.time_ns() + 7 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: later)
     assert scope("runs", "list", tmp_path / "runs").out.count("  ended without a goodbye  ") == len(ranks)

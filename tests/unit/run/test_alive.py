@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from scope.run import paths
-from scope.run.alive import has_living_rank, read_start_ticks
+from scope.run.alive import has_living_rank, is_gone, read_start_ticks
+from scope.run.reader import read_rank_info
 from scope.run.schema import SCHEMA_VERSION, RankInfo
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def write_rank(spool: Path, *, attempt: int = 0, rank: int = 0, **facts: Any) ->
     known = {"schema": SCHEMA_VERSION, "run_id": "r", "attempt": attempt, "rank": rank, "started_ns": 1, "host": "h"}
     folder = paths.rank_folder(spool, attempt, rank)
     folder.mkdir(parents=True)
+    known["spool"] = str(folder)
     info = msgspec.convert({**known, "pid": 40, "process_start_ticks": 77, "anchors": [], **facts}, RankInfo)
     (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(info))
 
@@ -72,3 +74,70 @@ def test_start_of_real_processes() -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert read_start_ticks(child.pid) is None
     child.wait()
+
+
+HOST = "pid:[4026531836]"
+CONTAINER = "pid:[4026532201]"
+
+
+def make_world(folder: Path, *, namespace: str = HOST, first: bool = True) -> tuple[RankInfo, Path, Path]:
+    """Make a spool with rank 0, process 40 of this boot, and a table of processes without it."""
+    proc, boot = folder / "proc", folder / "boot_id"
+    boot.write_text("this-boot\n")
+    (proc / "self" / "ns").mkdir(parents=True)
+    (proc / "self" / "ns" / "pid").symlink_to(namespace)
+    if first:
+        (proc / "1").mkdir()
+        (proc / "1" / "stat").write_text(f"1 (init) S 0 {' '.join(['0'] * 17)} 3 0\n")
+    own = paths.rank_folder(folder / "spool", 0, 0)
+    write_rank(folder / "spool", boot_id="this-boot")
+    return read_rank_info(own), proc, boot
+
+
+def test_a_rank_is_gone_for_certain_where_all_processes_of_its_host_are_seen(tmp_path: Path) -> None:
+    """Its number is free, or another's: at once, without a limit of time."""
+    info, proc, boot = make_world(tmp_path)
+    assert is_gone(info, proc=proc, boot_id=boot)
+    write_process(proc, ticks=78)
+    assert is_gone(info, proc=proc, boot_id=boot)
+    assert not is_gone(msgspec.structs.replace(info, boot_id="before"), proc=proc, boot_id=boot)
+    assert not is_gone(msgspec.structs.replace(info, process_start_ticks=None), proc=proc, boot_id=boot)
+
+
+@pytest.mark.parametrize("state", ["S", "Z"])
+def test_a_rank_that_is_there_is_not_gone_until_it_is_dead(tmp_path: Path, state: str) -> None:
+    """One that is dead and was not reaped yet is gone as well."""
+    info, proc, boot = make_world(tmp_path)
+    write_process(proc, state=state)
+    assert is_gone(info, proc=proc, boot_id=boot) is (state == "Z")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "first"), [(CONTAINER, True), (HOST, False)], ids=["another-container", "others-are-hidden"]
+)
+def test_nobody_is_gone_for_certain_where_processes_are_hidden(tmp_path: Path, namespace: str, *, first: bool) -> None:
+    """Whoever looks from a container, or at a table that shows him his own alone, knows nothing of the rest."""
+    info, proc, boot = make_world(tmp_path, namespace=namespace, first=first)
+    assert not is_gone(info, proc=proc, boot_id=boot)
+
+
+def test_a_rank_in_a_container_lives_under_another_number(tmp_path: Path) -> None:
+    """The host calls it 4711; within its own namespace it is 40, with the start that it told."""
+    info, proc, boot = make_world(tmp_path)
+    write_process(proc)
+    (proc / "40").rename(proc / "4711")
+    for numbers, gone in (("4711\t40", False), ("4711\t41", True), ("4711", True)):
+        (proc / "4711" / "status").write_text(f"Name:\tpython\nNSpid:\t{numbers}\nThreads:\t3\n")
+        assert is_gone(info, proc=proc, boot_id=boot) is gone
+
+
+def test_a_rank_that_told_its_end_where_it_wrote_is_not_gone_without_a_goodbye(tmp_path: Path) -> None:
+    """What is published may lag behind the spool; once that is deleted, the end is published."""
+    info, proc, boot = make_world(tmp_path)
+    own = paths.rank_folder(tmp_path / "spool", 0, 0)
+    ended = msgspec.structs.replace(info, ended_ns=5, exit_reason="finished")
+    (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(ended))
+    assert not is_gone(info, proc=proc, boot_id=boot)
+    (own / paths.RANK_FILE).unlink()
+    assert not is_gone(info, proc=proc, boot_id=boot)
+    assert not is_gone(msgspec.structs.replace(info, spool=None), proc=proc, boot_id=boot)
