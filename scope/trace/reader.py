@@ -27,6 +27,7 @@ from scope.trace.salvage import (
     read_values,
     salvage,
     split_list,
+    with_nulls,
     without_half_characters,
 )
 from scope.trace.schema import Ops
@@ -219,6 +220,10 @@ class _Reader:
             end = array_end(text, error)
             if end is not None and self._add_until(text, end):
                 return b""
+            numbered, num_mended = with_nulls(text)
+            if num_mended:
+                self.collector.collected.events_repaired += num_mended
+                return self._take_chunk(bytearray(numbered), is_last=is_last)
         found = salvage(text[1:-1], is_last=is_last)
         self._add_salvaged(found)
         self.tail = found.rest

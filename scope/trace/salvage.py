@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -37,6 +38,10 @@ _LONE_SURROGATE: Final = re.compile(
 _NOT_A_NUMBER: Final = re.compile(
     rb"(?<=[:,\[])(\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]{0,64}\))?(?=\s*[,}\]])", re.IGNORECASE
 )
+_VALUE_NOT_A_NUMBER: Final = re.compile(
+    rb'("\s*:\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]{0,64}\))?(?=\s*[,}])', re.IGNORECASE
+)
+"""The same for the value of a key alone, which a text hardly holds."""
 _NAME_START: Final = re.compile(rb'"name"\s*:\s*"')
 _NAME_END: Final = re.compile(rb'"\s*,\s*"(?:ph|pid|tid|ts|cat|dur|args|id|s)"\s*:')
 _LONE_QUOTE: Final = re.compile(rb'(\\.)|"', re.DOTALL)
@@ -113,6 +118,19 @@ def array_end(text: bytes, error: Exception) -> int | None:
         return None
     end = text.rfind(b"]", 0, int(match[1]))
     return end if end >= 0 else None
+
+
+def with_nulls(text: bytes) -> tuple[bytes, int]:
+    """Return a list of events with `null` for each value that is `nan` or `inf`, and how many events held one.
+
+    A profiler that divides by a number it doesn't know writes one into each kernel, so that all of a file would have to
+    be read event by event.
+    """
+    places = [match.start() for match in _VALUE_NOT_A_NUMBER.finditer(text)]
+    if not places:
+        return text, 0
+    cuts = [match.start() for match in SEPARATOR.finditer(text)]
+    return _VALUE_NOT_A_NUMBER.sub(rb"\1null", text), len({bisect_right(cuts, place) for place in places})
 
 
 def salvage(text: bytes, *, is_last: bool) -> Salvaged:

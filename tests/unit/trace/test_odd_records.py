@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 import zstandard
 
 from scope.errors import LimitError
-from scope.trace import Limits, ReadOptions, load, load_rank
+from scope.trace import Limits, ReadOptions, load, load_rank, reader
 from scope.trace.schema import DeviceEvents, Launches, Ops
 
 if TYPE_CHECKING:
@@ -79,6 +81,31 @@ def test_devices_beyond_32_bits_are_told_apart(tmp_path: Path) -> None:
     """Two large ids are two devices."""
     trace = read(tmp_path, kernel(device=2**40), kernel(device=2**40 + 1))
     assert trace.device_events[DeviceEvents.device].n_unique() == 2
+
+
+def test_a_file_of_numbers_that_are_none_is_read_chunk_by_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`inf` in every record costs that value alone, wherever chunks end; names that hold the word keep it."""
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 1 << 10)
+    records = [
+        {**kernel(**{"blocks per SM": "VALUE", "warps per SM": "VALUE"}), "name": "k<a, inf, nan>", "ts": 10 * number}
+        for number in range(1, 101)
+    ]
+    text = json.dumps({"traceEvents": [kernel(), *records, kernel(**{"est. achieved occupancy %": "VALUE"})], "x": 1})
+    values = itertools.cycle(["inf", "-nan", "NaN", "-Infinity", "nan(ind)"])
+    parts = text.split('"VALUE"')
+    text = parts[0] + "".join(next(values) + part for part in parts[1:])
+    path = tmp_path / "rank0.json"
+    path.write_text(text)
+    monkeypatch.setattr(reader, "salvage", None)
+    trace = load_rank(path)
+    assert trace.device_events.height == 102
+    names = trace.device_events[DeviceEvents.name].cast(pl.String).value_counts(sort=True).rows()
+    assert names == [("k<a, inf, nan>", 100), ("k", 2)]
+    assert (trace.quality.events_read, trace.quality.events_repaired, trace.quality.events_lost) == (102, 101, 0)
+    assert trace.quality.truncated is False
+    assert trace.device_events[DeviceEvents.occupancy_ratio].null_count() == 102
 
 
 def test_hardware_counters_are_said_not_to_be_read(tmp_path: Path) -> None:
