@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from scope.run.layout import OWN_PHASE, STATE
+from scope.run.layout import MARK_BITS, MARKED_STATE, OWN_PHASE
 from scope.run.schema import PHASES
 
 if TYPE_CHECKING:
@@ -22,10 +22,13 @@ ABSORBING: Final = frozenset({"evaluation", "checkpoint"})
 _TIMED_EVERY: Final = 64
 """Changes from one that is timed to the next, after the first ones."""
 
-_pack_state = STATE.pack
+_pack_state = MARKED_STATE.pack
 _thread_of_caller = threading.get_ident
 
 CODES: Final = {name: code for code, name in enumerate(PHASES)}
+
+_MAX_NAMES: Final = 1_000
+"""Names of phases whose form in the black box is kept."""
 
 
 class PhaseClock:
@@ -60,6 +63,7 @@ class PhaseClock:
         self._changed_ns = start_ns
         self._noticed_ns = 0
         self._last_length_ns = 0
+        self._written: dict[str, tuple[int, bytes]] = {}
 
     @property
     def phase(self) -> str:
@@ -92,16 +96,17 @@ class PhaseClock:
         """
         if _thread_of_caller() != self.thread:
             return False
-        called = self._now() if self.num_changes >= self._timed_at else 0
-        if automatic and (self._stack[-1][0] == name or self.is_absorbing()):
-            self._noticed_ns = self._now()
-            return False
         now = self._now()
+        stack = self._stack
+        if automatic and (stack[-1][0] == name or (len(stack) > 1 and self.is_absorbing())):
+            self._noticed_ns = now
+            return False
+        timed = self.num_changes >= self._timed_at
         self._spend(now)
-        self._stack.append((name, automatic))
+        stack.append((name, automatic))
         self._tell(now)
-        if called:
-            self._costs.append(self._now() - called)
+        if timed:
+            self._costs.append(self._now() - now)
             # All at first: runs of a few steps know their cost too, and the slow first ones weigh little.
             self._timed_at = self.num_changes + (_TIMED_EVERY if len(self._costs) == self._costs.maxlen else 0)
         return True
@@ -191,9 +196,14 @@ class PhaseClock:
     def _tell(self, now: int) -> None:
         stack = self._stack
         name = stack[-1][0]
-        self._calls.phase = CODES.get(name, OWN_PHASE)
-        self._black_box.write_state(
+        written = self._written.get(name)
+        if written is None:
+            written = self._remember(name)
+        self._calls.phase, text = written
+        mark = now & MARK_BITS
+        self._black_box.write_marked_state(
             _pack_state(
+                mark,
                 self.step,
                 self.num_steps,
                 self._cut_ns,
@@ -201,6 +211,14 @@ class PhaseClock:
                 now,
                 self._last_length_ns,
                 len(stack) - 1,
-                name.encode()[:24],
+                text,
+                mark,
             )
         )
+
+    def _remember(self, name: str) -> tuple[int, bytes]:
+        """Return a phase's code and its name as the black box has it."""
+        if len(self._written) >= _MAX_NAMES:
+            self._written.clear()
+        written = self._written[name] = CODES.get(name, OWN_PHASE), name.encode()[:24]
+        return written

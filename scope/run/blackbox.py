@@ -14,7 +14,7 @@ from zlib import crc32
 from scope.errors import RunError
 from scope.run import layout
 from scope.run.files import FILE_MODE, close_descriptor, identify_descriptor, lift_descriptor, read_span
-from scope.run.layout import CRC, GROUP, IDENTITY, PULSE, RING, STATE
+from scope.run.layout import CRC, GROUP, IDENTITY, MARK, MARKED_STATE, PULSE, RING, STATE
 from scope.run.schema import DTYPES, MOST_RANKS, OPERATIONS, PHASES, VARIANTS
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _READ_TRIES: Final = 3
 _POINT_TO_POINT: Final = ("send", "recv")
 _MANY_OUTSTANDING: Final = 255
+_LARGEST_COUNT: Final = 2**60
+_INSTANTS_END: Final = 2**63
 _pwrite = os.pwrite
-_pack_crc = CRC.pack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class BlackBoxState:
         groups: One entry a process group, the newer of header and ring.
         groups_left_out: Groups that the header had no slot for.
         calls: The last calls, oldest first.
-        num_torn: Ring records whose CRC is wrong (written at the instant of death, or damaged).
+        num_torn: Ring records of which a part is missing (written at the instant of death), or that cannot be.
     """
 
     identity: BlackBoxIdentity
@@ -195,8 +196,8 @@ class BlackBox:
         who = self.identity
         body = IDENTITY.pack(
             layout.BLACK_BOX_MAGIC,
-            layout.LAYOUT_MAJOR,
-            layout.LAYOUT_MINOR,
+            layout.BLACK_BOX_MAJOR,
+            layout.BLACK_BOX_MINOR,
             who.rank,
             who.attempt,
             who.world_size or 0,
@@ -209,10 +210,15 @@ class BlackBox:
         self._write(body + CRC.pack(crc32(body)), layout.IDENTITY_OFFSET)
 
     def write_state(self, body: bytes) -> None:
-        """Write the state block, `STATE.pack(...)`; at each change of phase."""
+        """Write the state block, `STATE.pack(...)`."""
+        mark = MARK.pack(crc32(body))
+        self.write_marked_state(mark + body + mark)
+
+    def write_marked_state(self, content: bytes) -> None:
+        """Write the state block, `MARKED_STATE.pack(...)` with any two equal marks; at each change of phase."""
         if self.descriptor >= 0:
             try:
-                _pwrite(self.descriptor, _pack_crc(crc32(body)) + body, layout.STATE_OFFSET)
+                _pwrite(self.descriptor, content, layout.STATE_OFFSET)
             except OSError:
                 self.num_failed += 1
 
@@ -226,12 +232,8 @@ class BlackBox:
         self._write(table.ljust(layout.NUM_GROUP_SLOTS * layout.GROUP_BYTES, b"\0"), layout.GROUPS_OFFSET)
 
     def write_ring(self, body: bytes, slot: int) -> None:
-        """Write a record of the ring, `RING.pack(...)`: when a call is issued, again when more is known of it."""
-        if self.descriptor >= 0:
-            try:
-                _pwrite(self.descriptor, _pack_crc(crc32(body)) + body, layout.RING_OFFSETS[slot])
-            except OSError:
-                self.num_failed += 1
+        """Write a record of the ring, `RING.pack(...)`, again: more is known of its call."""
+        self._write(body + body[: MARK.size], layout.RING_OFFSETS[slot])
 
     def close(self) -> None:
         """Close the file; writes after it do nothing."""
@@ -295,11 +297,11 @@ def parse_black_box(content: bytes, *, path: Path, with_ring: bool = True) -> Bl
     Raises:
         RunError: Not a black box, of another major version, its header is torn, or it holds numbers that cannot be.
     """
-    identity = _parse_identity(content, path)
-    state = _parse_state(content, path)
+    identity, major = _parse_identity(content, path)
+    state = _parse_state(content, path) if major > 1 else _parse_old_state(content, path)
     offset = identity.wall_offset_ns
     beat, _, dropped, flags, left_out, _ = _block(content, layout.PULSE_OFFSET, PULSE) or (0, 0, 0, 0, 0, 0)
-    calls, torn = _parse_ring(content, offset) if with_ring else ((), 0)
+    calls, torn = _parse_ring(content, offset, major) if with_ring else ((), 0)
     step, num_steps, step_start, phase_start, training_beat, last_step, _, name = state
     phase = name.rstrip(b"\0").decode(errors="replace")
     parsed = BlackBoxState(
@@ -333,11 +335,13 @@ def _is_plausible(state: BlackBoxState) -> bool:
     for group in state.groups:
         instants += (group.enqueued_ns, group.completed_ns)
         counts += (group.enqueued, group.completed)
-    for call in state.calls:
-        instants += (call.issued_ns, call.completed_ns)
-        counts += (call.sequence, call.in_bytes, call.out_bytes)
-    fits = all(instant is None or 0 <= instant < 2**63 for instant in instants)
-    return fits and min(counts) >= 0 and max(counts) <= 2**60 and (state.identity.world_size or 0) <= MOST_RANKS
+    fits = all(instant is None or 0 <= instant < _INSTANTS_END for instant in instants)
+    world_fits = (state.identity.world_size or 0) <= MOST_RANKS
+    return fits and world_fits and min(counts) >= 0 and max(counts) <= _LARGEST_COUNT
+
+
+def _are_instants(monotonic_ns: tuple[int, ...], offset: int) -> bool:
+    return all(instant >= 0 and 0 <= instant + offset < _INSTANTS_END for instant in monotonic_ns)
 
 
 def _instant(monotonic_ns: int, offset: int) -> int | None:
@@ -352,7 +356,8 @@ def _block(content: bytes, offset: int, form: struct.Struct) -> tuple[int, ...] 
     return form.unpack(body)
 
 
-def _parse_identity(content: bytes, path: Path) -> BlackBoxIdentity:
+def _parse_identity(content: bytes, path: Path) -> tuple[BlackBoxIdentity, int]:
+    """Return whose it is and the major version of its layout."""
     if content[: len(layout.BLACK_BOX_MAGIC)] != layout.BLACK_BOX_MAGIC:
         message = f"{path}: is not a black box of Scope (wrong first bytes)"
         raise RunError(message)
@@ -361,14 +366,15 @@ def _parse_identity(content: bytes, path: Path) -> BlackBoxIdentity:
         raise RunError(message)
     body = content[: IDENTITY.size]
     _, major, _, rank, attempt, world, pid, ticks, offset, records, record_bytes = IDENTITY.unpack(body)
-    if major != layout.LAYOUT_MAJOR:
-        message = f"{path}: has layout {major}, this Scope reads {layout.LAYOUT_MAJOR}; use the version that wrote it"
+    if not layout.OLDEST_BLACK_BOX <= major <= layout.BLACK_BOX_MAJOR:
+        known = f"{layout.OLDEST_BLACK_BOX} to {layout.BLACK_BOX_MAJOR}"
+        message = f"{path}: has layout {major}, this Scope reads {known}; use the version that wrote it"
         raise RunError(message)
     wanted = (layout.NUM_RING_RECORDS, layout.RING_RECORD_BYTES)
     if CRC.unpack_from(content, IDENTITY.size)[0] != crc32(body) or (records, record_bytes) != wanted:
         message = f"{path}: its identity block is torn (wrong checksum)"
         raise RunError(message)
-    return BlackBoxIdentity(
+    who = BlackBoxIdentity(
         rank=rank,
         attempt=attempt,
         world_size=world or None,
@@ -376,9 +382,18 @@ def _parse_identity(content: bytes, path: Path) -> BlackBoxIdentity:
         process_start_ticks=ticks or None,
         wall_offset_ns=offset,
     )
+    return who, major
 
 
 def _parse_state(content: bytes, path: Path) -> tuple[int, int, int, int, int, int, int, bytes]:
+    block = content[layout.STATE_OFFSET : layout.STATE_OFFSET + MARKED_STATE.size]
+    if block[: MARK.size] != block[-MARK.size :] or not any(block):
+        message = f"{path}: its state block is torn (a part of what was written is missing)"
+        raise RunError(message)
+    return STATE.unpack_from(block, MARK.size)
+
+
+def _parse_old_state(content: bytes, path: Path) -> tuple[int, int, int, int, int, int, int, bytes]:
     body = content[layout.STATE_OFFSET + CRC.size : layout.STATE_OFFSET + CRC.size + STATE.size]
     if CRC.unpack_from(content, layout.STATE_OFFSET)[0] != crc32(body):
         message = f"{path}: its state block is torn (wrong checksum)"
@@ -414,17 +429,30 @@ def _name(names: tuple[str, ...], code: int) -> str:
     return names[code] if code < len(names) else "unknown"
 
 
-def _parse_ring(content: bytes, offset: int) -> tuple[tuple[RingCall, ...], int]:
+def _ring_fields(content: bytes, at: int, major: int) -> tuple[int, ...] | None:
+    """Return the fields of a ring record; `None` if it was never written or is torn."""
+    if major == 1:
+        fields = _block(content, at, layout.OLD_RING)
+        return None if fields is None else (fields[-2], *fields[:-2], fields[-1])
+    record = content[at : at + layout.RING_RECORD_BYTES]
+    whole = len(record) == layout.RING_RECORD_BYTES and record[: MARK.size] == record[-MARK.size :] and any(record)
+    return RING.unpack_from(record) if whole else None
+
+
+def _parse_ring(content: bytes, offset: int, major: int) -> tuple[tuple[RingCall, ...], int]:
     calls: list[RingCall] = []
     torn = 0
     for slot in range(layout.NUM_RING_RECORDS):
         at = layout.RING_OFFSET + slot * layout.RING_RECORD_BYTES
-        fields = _block(content, at, RING)
+        fields = _ring_fields(content, at, major)
         if fields is None:
             torn += any(content[at : at + layout.RING_RECORD_BYTES])
             continue
-        operation, variant, dtype, flags, lap, group, phase, outstanding, sequence, step, peer, low, *rest = fields
-        in_bytes, out_bytes, issued, completed = rest
+        issued, operation, variant, dtype, flags, lap, group, phase, outstanding, *rest = fields
+        sequence, step, peer, low, in_bytes, out_bytes, completed = rest
+        if max(in_bytes, out_bytes) > _LARGEST_COUNT or not _are_instants((issued, completed), offset):
+            torn += 1
+            continue
         calls.append(
             RingCall(
                 place=lap * layout.NUM_RING_RECORDS + slot,

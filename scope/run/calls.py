@@ -38,7 +38,6 @@ _PRIME: Final = layout.FNV_PRIME
 _MASK: Final = 2**64 - 1
 _RING_MASK: Final = layout.NUM_RING_RECORDS - 1
 _RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
-_LATE_NS: Final = 100_000_000
 _TIMED_PLACE: Final = 8
 """Which of 256 calls is timed: one of the first, and none of those that are slow because they come first."""
 _COMPLETED: Final = layout.FLAG_COMPLETED
@@ -47,7 +46,7 @@ _NOT_COUNTED: Final = 255
 """Earlier open calls in a record of the ring: unknown, or at least as many."""
 _pack_ring = RING.pack
 _pack_ring_in_parts = layout.RING_IN_PARTS.pack
-_pack_crc = CRC.pack
+_MARK_BITS: Final = layout.MARK_BITS
 _pwrite = os.pwrite
 
 
@@ -83,13 +82,13 @@ class CallShape(msgspec.Struct, frozen=True, gc=False):
     tag: int = -1
     num_tensors: int = 1
     word: int = -1
-    codes: int = 0
+    codes: bytes = b""
     sizes: bytes = b""
 
     def __post_init__(self) -> None:
         """Work out what every call of this shape writes into the ring."""
         codes = layout.RING_CODES.pack(self.operation, self.variant, self.dtype)
-        msgspec.structs.force_setattr(self, "codes", int.from_bytes(codes, "little"))
+        msgspec.structs.force_setattr(self, "codes", codes)
         sizes = layout.RING_SIZES.pack(self.in_bytes, self.out_bytes)
         msgspec.structs.force_setattr(self, "sizes", sizes)
 
@@ -325,7 +324,8 @@ class CallLog:
         self._current = StepCalls(-1)
         self._indices = itertools.count()
         self._ring: list[Call | None] = [None] * layout.NUM_RING_RECORDS
-        self._refreshed_ns = 0
+        self._refreshed = -1
+        self._open: list[Call | None] = []
 
     def issue(self, shape: CallShape, flags: int, issued_ns: int) -> Call:
         """Note a call before it is handed to torch, and return it.
@@ -363,8 +363,10 @@ class CallLog:
         if box is not None and (descriptor := box.descriptor) >= 0:
             slot = index & _RING_MASK
             self._ring[slot] = call
-            body = _pack_ring_in_parts(
-                shape.codes | flags << 24,
+            record = _pack_ring_in_parts(
+                issued_ns,
+                shape.codes,
+                flags,
                 index >> _RING_SHIFT,
                 group,
                 phase,
@@ -374,10 +376,10 @@ class CallLog:
                 shape.peer,
                 rolling & 0xFFFFFFFF,
                 shape.sizes,
-                issued_ns,
+                issued_ns & _MARK_BITS,
             )
             try:
-                _pwrite(descriptor, _pack_crc(crc32(body)) + body, RING_OFFSETS[slot])
+                _pwrite(descriptor, record, RING_OFFSETS[slot])
             except OSError:
                 box.num_failed += 1
         if index & 255 == _TIMED_PLACE:
@@ -434,11 +436,18 @@ class CallLog:
         """Write again the ring records of calls that have completed since the last time; about once a second."""
         if self._black_box is None:
             return
-        since, self._refreshed_ns = self._refreshed_ns, time.monotonic_ns()
-        for call in tuple(self._ring):
-            # A completion that a slow thread tells late bears an older instant, hence the margin.
-            if call is not None and call.completed_ns and call.completed_ns >= since - _LATE_NS:
+        newest = max((group.last.index for group in tuple(self._groups.values()) if group.last), default=-1)
+        oldest = newest - layout.NUM_RING_RECORDS + 1
+        # Those that were open the last time and those issued since: the others are long out of the caches.
+        issued = [self._ring[index & _RING_MASK] for index in range(max(self._refreshed + 1, oldest), newest + 1)]
+        calls, self._open, self._refreshed = self._open + issued, [], newest
+        for call in calls:
+            if call is None or call.index < oldest:
+                continue
+            if call.completed_ns:
                 self._black_box.write_ring(_pack_completed(call), call.index & _RING_MASK)
+            elif not call.flags & layout.FLAG_COMPLETED:
+                self._open.append(call)
 
     def estimate_cost(self) -> int:
         """Return what recording all calls so far cost, in ns: number x median of what `issue` took x `cost_factor`.
@@ -504,6 +513,7 @@ def _pack_completed(call: Call) -> bytes:
     """Return the ring record of a call that has completed; how many others were open is not said again."""
     shape = call.shape
     return _pack_ring(
+        call.issued_ns,
         shape.operation,
         shape.variant,
         shape.dtype,
@@ -518,7 +528,6 @@ def _pack_completed(call: Call) -> bytes:
         call.rolling_hash & 0xFFFFFFFF,
         shape.in_bytes,
         shape.out_bytes,
-        call.issued_ns,
         call.completed_ns,
     )
 

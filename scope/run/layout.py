@@ -18,8 +18,12 @@ takes the newer of the two. A hang lasts longer than a second, so the header pag
 its final name only when it is closed; before, the name ends in `.part`.
 
 Every block and record begins with the CRC-32 of the rest of it; only the two headers begin with a magic word and have
-their CRC at the end. A newer minor version may make a record longer; a reader takes the prefix that it knows. Instants
-are *monotonic* nanoseconds; the header's `wall_offset_ns` added to them gives the epoch. 0 as an instant means unknown.
+their CRC at the end. The two that are written all the time, by a thread that trains, have a *mark* instead, for the
+tables of a CRC have left the caches by the next call: a number that stands at both ends of what one `pwrite` writes, so
+that one of which a part alone was written has two. A ring record begins with its `issued_ns` and ends with the low half
+of it; the state block has its mark before and behind it. (Black boxes of version 1 have a CRC there as well.)
+A newer minor version may make a record longer; a reader takes the prefix that it knows. Instants are *monotonic*
+nanoseconds; the header's `wall_offset_ns` added to them gives the epoch. 0 as an instant means unknown.
 """
 
 from __future__ import annotations
@@ -29,11 +33,18 @@ from typing import Final
 
 LAYOUT_MAJOR: Final = 1
 LAYOUT_MINOR: Final = 0
+"""Of segments."""
+BLACK_BOX_MAJOR: Final = 2
+BLACK_BOX_MINOR: Final = 0
+OLDEST_BLACK_BOX: Final = 1
+"""The oldest version of a black box that is still read."""
 
 BLACK_BOX_MAGIC: Final = b"SCOPEBBX"
 SEGMENT_MAGIC: Final = b"SCOPECAL"
 
 CRC: Final = struct.Struct("<I")
+MARK: Final = struct.Struct("<I")
+MARK_BITS: Final = 0xFFFFFFFF
 
 IDENTITY: Final = struct.Struct("<8sHHIIIIQqII")
 """magic, major, minor, rank, attempt, world_size (0 unknown), pid, process_start_ticks (0 unknown), wall_offset_ns,
@@ -43,6 +54,9 @@ STATE: Final = struct.Struct("<iiqqqqI24s")
 """step (-1 before the first), num_steps (finished), step_start_ns, phase_start_ns, beat_ns (heartbeat of the training
 thread: every phase change and call boundary that it wrote), last_step_duration_ns, nesting depth of phases, name of the
 innermost phase (UTF-8, padded with NUL)."""
+
+MARKED_STATE: Final = struct.Struct(f"<I{STATE.format[1:]}I")
+"""The state between its two marks."""
 
 PULSE: Final = struct.Struct("<qQQIIi")
 """beat_ns (heartbeat of the 1 Hz thread), num_beats, num_dropped, flags (`PULSE_...`), num_groups_left_out, exit code
@@ -57,20 +71,22 @@ GROUP: Final = struct.Struct("<IQQqqQIIIBBH")
 """group, last sequence enqueued, last sequence completed (both count from 1; 0 none), instants of these two, rolling
 hash, Flight Recorder's enqueued, started, completed (0 unknown), operation and dtype of the last call, flags of it."""
 
-RING: Final = struct.Struct("<BBBBIHBBIiiIQQqq")
-"""operation, variant, dtype, flags, lap, group, phase (place in `PHASES`, 255 the user's own), earlier calls of the
-group that had not completed (255 unknown, or as many), sequence (send and recv are counted apart from the others),
-step (-1 before the first), peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes, issued_ns,
-completed_ns.
+RING: Final = struct.Struct("<qBBBBIHBBIiiIQQq")
+"""issued_ns, operation, variant, dtype, flags, lap, group, phase (place in `PHASES`, 255 the user's own), earlier calls
+of the group that had not completed (255 unknown, or as many), sequence (send and recv are counted apart from the
+others), step (-1 before the first), peer (-1 none), hash (low 32 bits after this call), in_bytes, out_bytes,
+completed_ns; the mark stands after it.
 
 A call's place in the ring is `lap * 1024 + slot`."""
 
-RING_IN_PARTS: Final = struct.Struct("<IIHBBIiiI16sq8x")
-"""The same bytes from fewer values, for the hot path, of a call that has not completed: operation, variant, dtype and
-flags are one number (`RING_CODES` gives its first three bytes, the flags are the fourth), in_bytes and out_bytes are
-16 bytes (`RING_SIZES`)."""
+RING_IN_PARTS: Final = struct.Struct("<q3sBIHBBIiiI16s8xI")
+"""The same bytes and the mark from fewer values, for the hot path, of a call that has not completed: operation, variant
+and dtype are 3 bytes (`RING_CODES`), in_bytes and out_bytes are 16 (`RING_SIZES`)."""
 
-RING_CODES: Final = struct.Struct("<BBBx")
+OLD_RING: Final = struct.Struct("<BBBBIHBBIiiIQQqq")
+"""A record of version 1, after its CRC: `issued_ns` stands before `completed_ns`."""
+
+RING_CODES: Final = struct.Struct("<BBB")
 RING_SIZES: Final = struct.Struct("<QQ")
 
 CALL: Final = struct.Struct("<IiQBBBBiiQQqqqqHBBIIQ")
@@ -113,11 +129,11 @@ FNV_OFFSET: Final = 0xCBF29CE484222325
 FNV_PRIME: Final = 0x100000001B3
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
-assert STATE_OFFSET + CRC.size + STATE.size <= PULSE_OFFSET
+assert STATE_OFFSET + MARKED_STATE.size <= PULSE_OFFSET
 assert PULSE_OFFSET + CRC.size + PULSE.size <= GROUPS_OFFSET
 assert CRC.size + GROUP.size == GROUP_BYTES
 assert GROUPS_OFFSET + NUM_GROUP_SLOTS * GROUP_BYTES <= PAGE_BYTES
-assert CRC.size + RING.size == CRC.size + RING_IN_PARTS.size == RING_RECORD_BYTES
+assert RING.size + MARK.size == RING_IN_PARTS.size == CRC.size + OLD_RING.size == RING_RECORD_BYTES
 assert CRC.size + SEGMENT.size <= SEGMENT_HEADER_BYTES
 
 

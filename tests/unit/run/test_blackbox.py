@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -15,9 +15,7 @@ from scope.run.blackbox import BlackBox, BlackBoxIdentity, read_black_box
 from scope.run.calls import CallLog, CallShape, pack_segment_header, read_segment
 from scope.run.schema import OPERATIONS, PHASES
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+SAMPLE_RANK = Path(__file__).parents[3] / "sample_traces/gloo-4-ranks-straggler/attempt-000/ranks/00000"
 WHO = BlackBoxIdentity(rank=3, attempt=1, world_size=8, pid=77, process_start_ticks=1234, wall_offset_ns=1_000_000)
 ALL_REDUCE = OPERATIONS.index("all_reduce")
 SEND = OPERATIONS.index("send")
@@ -65,6 +63,32 @@ def test_ring_keeps_the_last_calls_and_groups_without_a_pulse(tmp_path: Path) ->
     assert group.enqueued_ns == 1_000_000 + 1000 + 1499
     box.write_groups(log.pack_groups())
     assert read_black_box(tmp_path / "b").groups == (group,)
+
+
+def test_the_ring_learns_of_each_completion_whenever_it_is_told(tmp_path: Path) -> None:
+    """Completions told out of order and seconds late reach the ring; that of a call whose place is taken does not."""
+    box = make_box(tmp_path / "b")
+    log = CallLog(box)
+
+    def completed() -> list[int | None]:
+        log.refresh_ring()
+        return [call.completed_ns and call.completed_ns - 1_000_000 for call in read_black_box(tmp_path / "b").calls]
+
+    first, second, third = (log.issue(SHAPE, 0, number) for number in (10, 20, 30))
+    assert completed() == [None, None, None]
+    log.complete(third, 5_000_000_000)
+    assert completed() == [None, None, 5_000_000_000]
+    log.complete(first, 40)
+    assert completed() == [40, None, 5_000_000_000]
+    for number in range(layout.NUM_RING_RECORDS - 2):
+        log.issue(SHAPE, 0, 100 + number)
+    log.complete(second, 50)
+    assert completed()[:2] == [50, 5_000_000_000]
+    newest = log.issue(SHAPE, 0, 10_000)
+    log.complete(second, 60)
+    assert completed()[-1] is None
+    log.complete(newest, 10_001)
+    assert completed()[-1] == 10_001
 
 
 def test_hash_is_fnv1a_over_words(tmp_path: Path) -> None:
@@ -118,19 +142,66 @@ def test_a_wait_is_in_the_phase_that_the_host_was_in(tmp_path: Path) -> None:
     assert step.wait_by_phase() == {"other": 5, "custom": 3}
 
 
-def test_torn_record_is_counted_not_believed(tmp_path: Path) -> None:
-    """A ring record with a flipped byte is left out and counted."""
+@pytest.mark.parametrize("whole", [1, 4, 20, 60, 63])
+def test_torn_record_is_counted_not_believed(tmp_path: Path, whole: int) -> None:
+    """Of a record that was written over another, at whatever byte that stopped, neither is believed."""
+    path = tmp_path / "b"
+    box = make_box(path)
+    log = CallLog(box)
+    for number in range(3):
+        log.issue(SHAPE, 0, 0x01010101 * (number + 1))
+    descriptor = os.open(path, os.O_RDWR)
+    newer = os.pread(descriptor, whole, layout.RING_OFFSET + 128)
+    os.pwrite(descriptor, newer, layout.RING_OFFSET + 64)
+    os.close(descriptor)
+    state = read_black_box(path)
+    assert [call.sequence for call in state.calls] == [1, 3]
+    assert state.num_torn == 1
+
+
+def test_a_damaged_record_costs_itself_alone(tmp_path: Path) -> None:
+    """A record whose numbers cannot be is left out and counted; the others and the state are read."""
     path = tmp_path / "b"
     box = make_box(path)
     log = CallLog(box)
     for number in range(3):
         log.issue(SHAPE, 0, number + 1)
     descriptor = os.open(path, os.O_RDWR)
-    os.pwrite(descriptor, b"\xff", layout.RING_OFFSET + 64 + 40)
+    os.pwrite(descriptor, b"\xff" * 8, layout.RING_OFFSET + 64 + 40)
     os.close(descriptor)
     state = read_black_box(path)
     assert [call.sequence for call in state.calls] == [1, 3]
-    assert state.num_torn == 1
+    assert (state.num_torn, state.phase) == (1, "forward")
+
+
+@pytest.mark.parametrize("missing", [1, 40, layout.MARKED_STATE.size - 1])
+def test_a_torn_state_is_an_error_and_no_state(tmp_path: Path, missing: int) -> None:
+    """A state of which the end still is that of an earlier one is not believed, at whatever byte it stopped."""
+    path = tmp_path / "b"
+    box = make_box(path)
+    descriptor = os.open(path, os.O_RDWR)
+    before = os.pread(descriptor, layout.MARKED_STATE.size, layout.STATE_OFFSET)
+    box.write_state(layout.STATE.pack(8, 8, 101, 151, 161, 91, 0, b"backward"))
+    assert read_black_box(path).phase == "backward"
+    os.pwrite(descriptor, before[-missing:], layout.STATE_OFFSET + len(before) - missing)
+    os.close(descriptor)
+    with pytest.raises(RunError, match="state block is torn"):
+        read_black_box(path)
+
+
+def test_black_boxes_of_the_first_version_are_read() -> None:
+    """That of a rank of the straggler's sample run, written with checksums, has the calls that its segment has."""
+    path = SAMPLE_RANK / "blackbox.bin"
+    assert path.read_bytes()[8:10] == b"\1\0"
+    state = read_black_box(path)
+    (segment,) = (SAMPLE_RANK / "calls").iterdir()
+    written = {(call.sequence, call.issued_ns): (call.completed_ns, call.out_bytes) for call in read_segment(segment)}
+    assert (state.step, state.num_steps, state.phase, state.num_torn, state.closed) == (59, 59, "other", 0, True)
+    calls_of_steps = [call for call in state.calls if call.step is not None]
+    assert len(calls_of_steps) == len(written)
+    for call in calls_of_steps:
+        completed_ns, out_bytes = written[call.sequence, call.issued_ns]
+        assert (call.completed_ns or completed_ns, call.out_bytes) == (completed_ns, out_bytes)
 
 
 @pytest.mark.parametrize(
