@@ -43,6 +43,8 @@ class Pauses:
 
     def take(self, end_ns: int) -> tuple[int, int]:
         """Return length in ns and number of the pauses not taken yet that began before a monotonic instant."""
+        if not (self._ticks or self._pauses):
+            return 0, 0
         with self._lock:
             self._read()
             taken = _sum(pause for pause in self._pauses if pause[0] < end_ns)

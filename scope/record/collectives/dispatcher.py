@@ -22,7 +22,7 @@ from scope.record.collectives.callers import (
     ENGINE,
     FUNCTIONAL,
 )
-from scope.record.collectives.operations import SPECS
+from scope.record.collectives.operations import SPECS, sign_in_place
 from scope.record.collectives.shapes import make_shapes, remember
 from scope.record.collectives.tracker import is_on_device, says_asynchronous, written_tensors
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL, FLAG_DEVICE_TIMED
@@ -104,6 +104,7 @@ class DispatcherRoute:
         unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox
         redispatch = operator._handle.redispatch_boxed
         group_index, sign, blocking = spec.group_index, spec.signature, spec.blocking
+        in_place = sign is sign_in_place
         async_index = _argument_index(operator, "async_op")
         told = async_index is not None
         if async_index is None:
@@ -126,24 +127,37 @@ class DispatcherRoute:
             kind, call, asynchronous = ENGINE, None, False
             try:
                 process_group = unbox_group(args[group_index])
-                signature = sign(id(process_group), args)
+                tensors = args[0]
+                if in_place and len(tensors) == 1:
+                    tensor = tensors[0]
+                    try:
+                        signature: Any = (id(process_group), tensor.nbytes, tensor.dtype)
+                    except RuntimeError:
+                        # A sparse tensor: how many elements it has is not among its sizes.
+                        signature = None
+                else:
+                    signature = sign(id(process_group), args)
                 shapes = known.get(signature)
                 if shapes is None or shapes.reference() is not process_group:
                     group = group_of(process_group)
                     shapes = make_shapes(spec, group, spec.measure(args, group.rank))
                     remember(known, signature, shapes)
-                try:
-                    frame = getframe(1)
-                    code = frame.f_code
-                    kind = kinds.get(id(code), _NEW)
-                    if kind == _NEW:
-                        kind = table.kind(code)
-                except ValueError:
-                    # A thread of the autograd engine has no Python frame.
-                    frame = None
                 # Trailing arguments that have their default value are not passed: asynchronous is the default.
                 asynchronous = len(args) <= async_index or args[async_index]
                 shape, flags = shapes.plain, 0
+                if asynchronous or not shapes.is_settled:
+                    try:
+                        frame = getframe(1)
+                        code = frame.f_code
+                        kind = kinds.get(id(code), _NEW)
+                        if kind == _NEW:
+                            kind = table.kind(code)
+                    except ValueError:
+                        # A thread of the autograd engine has no Python frame.
+                        frame = None
+                else:
+                    # The API alone says that it will wait; a look at the frame would make an object of it.
+                    frame, kind = None, API
                 if not (kind <= API and told and shapes.is_settled):
                     if kind == FUNCTIONAL:
                         frame, kind = table.above_modes(frame)

@@ -112,7 +112,7 @@ def _sizes_differ(tensors: Sequence[Any]) -> bool:
     return len({tensor.numel() for tensor in tensors}) > 1
 
 
-def _sign_in_place(group: int, args: Sequence[Any]) -> Any:
+def sign_in_place(group: int, args: Sequence[Any]) -> Any:
     """Of operators that write their first argument, a list of one tensor."""
     tensors = args[0]
     if len(tensors) > 1:
@@ -247,7 +247,7 @@ def _spec(name: str, operation: str, measure: Any, *, sign: Signature = _sign_ne
 
 
 SPECS: Final[tuple[OperationSpec, ...]] = (
-    _spec("allreduce_", "all_reduce", _all_reduce, sign=_sign_in_place),
+    _spec("allreduce_", "all_reduce", _all_reduce, sign=sign_in_place),
     _spec("allreduce_coalesced_", "all_reduce", _all_reduce, variant=COALESCED),
     _spec("allgather_", "all_gather", _all_gather_lists, group_index=2),
     _spec("_allgather_base_", "all_gather", _single, group_index=2, sign=_sign_pair),

@@ -64,6 +64,8 @@ class WorkWaits:
         thread, works, claim, device = tracker.thread, tracker.works, tracker.claim, tracker.device
         end_wait, add_wait = tracker.sink.end_wait, tracker.sink.add_wait
         monotonic = _monotonic
+        # pybind's wrapping of a C function as a method costs more than the function.
+        inner = getattr(original, "__func__", original)
         intact = True
 
         def note(call: Call, before: Any, start_ns: int, *, completed: bool) -> None:
@@ -83,27 +85,28 @@ class WorkWaits:
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal intact
             if not (intact and tracker.active):
-                return original(self, *args, **kwargs)
+                return inner(self, *args, **kwargs)
             call = before = None
             on_host = True
             try:
                 call = thread.blocking
-                if works and id(self) in works:
-                    call = claim(self) or call
-                if call is not None:
+                if works and id(self) in works and (claimed := claim(self)) is not None:
+                    call, thread.blocking = claimed, None
+                elif call is not None and call.blocked_ns >= 0:
+                    call = None  # its caller has waited for it; to say so to the thread would take longer
+                if call is not None and call.flags & FLAG_DEVICE_TIMED:
                     thread.blocking = None
-                    if call.flags & FLAG_DEVICE_TIMED:
-                        on_host = False
-                        before = device.mark()
+                    on_host = False
+                    before = device.mark()
             except Exception as error:  # noqa: BLE001 - the one guard
                 intact = False
                 call = None
                 guard.disable("Work.wait", error)
             if call is None:
-                return original(self, *args, **kwargs)
+                return inner(self, *args, **kwargs)
             start = monotonic()
             try:
-                result = original(self, *args, **kwargs) if args or kwargs else original(self)
+                result = inner(self, *args, **kwargs) if args or kwargs else inner(self)
             except BaseException:
                 # A wait that raises (a time limit, a dead peer) blocked its thread all the same.
                 note(call, before, start, completed=False)
