@@ -94,7 +94,7 @@ def analyze_rank(
         path=trace.path,
         host=trace.host,
         is_host_timeline=trace.is_host_timeline,
-        quality=_with_attribution(trace.quality, timeline.events),
+        quality=trace.quality if trace.is_host_timeline else _with_attribution(trace.quality, timeline.events),
         devices=devices,
         breakdown=sum_breakdowns(_present(each.whole.breakdown for each in devices)) if devices else None,
         idle=None if reason else sum_idle_causes(_present(each.whole.idle for each in devices)),
@@ -220,7 +220,7 @@ def _step_numbered(windows: DeviceWindows, number: int) -> int | None:
 
 
 def _with_attribution(quality: TraceQuality, events: pl.DataFrame) -> TraceQuality:
-    """Return the quality with the share of device time whose operator is known."""
+    """Return the quality with the share of device time whose operator is known; a host timeline has no device time."""
     total = int(events.select(spans.SPAN_NS.sum()).item())
     if not total:
         return quality

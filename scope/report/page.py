@@ -110,7 +110,10 @@ def _head(results: Results) -> Iterator[str]:
         return
     summed = breakdown.summed_over(analysis)
     over = f", summed over {summed}" if summed else ""
-    yield f'<p class="dim">Whole window of {format_duration(breakdown_.window_ns)}{over}.</p>'
+    where = " on the host" if breakdown.is_host_alone(analysis) else ""
+    yield f'<p class="dim">Whole window{where} of {format_duration(breakdown_.window_ns)}{over}.</p>'
+    for note in breakdown.breakdown_notes(analysis):
+        yield f'<p class="dim">{html_text(note)}</p>'
     yield '<div class="tiles">'
     parts = (
         ("compute", breakdown_.compute_ns),

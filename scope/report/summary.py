@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
-from scope.report.sections.breakdown import breakdown_table, steps_table, summed_over
+from scope.report.sections.breakdown import (
+    breakdown_notes,
+    breakdown_table,
+    is_host_alone,
+    steps_table,
+    summed_over,
+)
 from scope.report.sections.collectives import collectives_table, cut_note, exposed_table
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.quality import format_ranks
@@ -83,14 +89,15 @@ def _print_breakdown(analysis: Analysis, console: Console) -> None:
         return
     summed = summed_over(analysis)
     over = f", summed over {summed}" if summed else ""
+    where = " on the host" if is_host_alone(analysis) else ""
     console.print_wrapped(
-        f"Where the time went (shares of the whole window of {format_duration(breakdown.window_ns)}{over})",
+        f"Where the time went{where} (shares of the whole window of {format_duration(breakdown.window_ns)}{over})",
         style="bold",
     )
     for name, key, color in _PARTS:
         console.print_parts(_bar_parts(name, getattr(breakdown, key), breakdown, color, console.width))
-    for remark in _breakdown_remarks(breakdown, analysis.idle):
-        console.print_wrapped(f"  {remark}", style="dim")
+    for remark in (*_breakdown_remarks(breakdown, analysis.idle), *breakdown_notes(analysis)):
+        console.print_wrapped(remark, indent=2, hanging=4, style="dim")
     console.print()
 
 
@@ -117,7 +124,8 @@ def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterato
 
 
 def _print_ranks(analysis: Analysis, console: Console) -> None:
-    table = msgspec.structs.replace(_only(breakdown_table(analysis), _RANK_KEYS), title="By rank")
+    # Its notes stand under the breakdown of all ranks already, where one rank has them too.
+    table = msgspec.structs.replace(_only(breakdown_table(analysis), _RANK_KEYS), title="By rank", notes=())
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_RANKS), console, shows_all=_command("breakdown"))
         console.print()

@@ -28,6 +28,7 @@ UNKNOWN_SHARE: Final = 0.9
 """Share of a stream's time above which kernels of no known class are all it is there for."""
 WORTH_ASKING_SHARE: Final = 0.01
 """Share of a device's busy time that such a stream must hold to be worth a question."""
+_LET_FINISH: Final = "Let export_chrome_trace finish before the job ends or is killed."
 _MOST_NAMED: Final = 4
 _LISTED_RANKS: Final = 1_024
 _TOTAL: Final = "total_ns"
@@ -64,7 +65,7 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
     """Yield what is missing with how to record it."""
     ranks = results.job.ranks
     if any(rank.quality.truncated or rank.quality.events_lost for rank in ranks):
-        yield ("records (files are cut or damaged)", "Let export_chrome_trace finish before the job ends or is killed.")
+        yield ("records (files are cut or damaged)", _LET_FINISH)
     if any(rank.steps.is_empty() for rank in ranks):
         yield ("steps", "Call profiler.step() after every step.")
     if any(_has_unlinked(rank) for rank in ranks):
@@ -73,8 +74,10 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
             "Record with activities=[CPU, CUDA] and a warmup step, so that launches precede the window; for graph "
             "replay also record the capture.",
         )
-    if any(rank.device_events.is_empty() and (rank.ops.is_empty() or not rank.is_host_timeline) for rank in ranks):
+    if any(_lacks_devices(rank) for rank in ranks):
         yield ("device events", "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+    if any(rank.is_host_timeline and rank.quality.truncated and not _lacks_devices(rank) for rank in ranks):
+        yield ("device events (none stands in what is left of a file, so that figures are the host's)", _LET_FINISH)
     if any(_is_mostly_replay(rank) for rank in ranks):
         yield (
             "a full account of replayed graphs (profilers may miss their kernels, so idle time is in doubt)",
@@ -122,6 +125,13 @@ def unknown_streams(rank: RankTrace) -> list[str]:
     )
     pairs = chosen.select(DeviceEvents.device, DeviceEvents.stream).rows()
     return [f"stream {stream} of device {device}, {rank.label}" for device, stream in pairs]
+
+
+def _lacks_devices(rank: RankTrace) -> bool:
+    """Return whether there was a device of which the trace holds nothing, or nothing that stands in its place."""
+    if not rank.device_events.is_empty():
+        return False
+    return rank.ops.is_empty() or not rank.is_host_timeline or bool(rank.devices)
 
 
 def _has_unlinked(rank: RankTrace) -> bool:

@@ -48,6 +48,7 @@ STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("min_window_ns", "shortest", "Shortest window of the step on any device."),
 )
 _NO_EVENTS: Final = "the trace holds no device event and no host range that counts"
+_MOST_NAMED: Final = 4
 _NO_WINDOW: Final = "the step has no window on this device"
 
 
@@ -71,7 +72,7 @@ def breakdown_table(analysis: Analysis) -> ReportTable:
     if len(analysis.ranks) > 1 and analysis.breakdown is not None:
         rows.append(("all ranks", "all", *figures(analysis.breakdown, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
     title = "Where the time went, by rank"
-    return whole_table("breakdown", title, (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=_breakdown_notes(analysis))
+    return whole_table("breakdown", title, (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=breakdown_notes(analysis))
 
 
 def rank_steps_table(analysis: Analysis, number: int | None = None) -> ReportTable:
@@ -119,9 +120,21 @@ def _rank_rows(rank: RankAnalysis) -> Iterator[tuple[Cell, ...]]:
         yield (rank.label, device_name(device.device), *cells)
 
 
-def _breakdown_notes(analysis: Analysis) -> Iterator[str]:
-    if any(rank.is_host_timeline for rank in analysis.ranks):
-        yield "host: no device events in the trace; compute and communication are ranges on the host."
+def is_host_alone(analysis: Analysis) -> bool:
+    """Return whether every rank is a host timeline, so that no figure is of a device."""
+    return bool(analysis.ranks) and all(rank.is_host_timeline for rank in analysis.ranks)
+
+
+def breakdown_notes(analysis: Analysis) -> Iterator[str]:
+    """Yield what a reader of the breakdown must know: that it is the host's, or that events overrun."""
+    on_host = [rank.label for rank in analysis.ranks if rank.is_host_timeline]
+    if on_host:
+        some = "" if is_host_alone(analysis) else f" of {', '.join(on_host[:_MOST_NAMED])}"
+        more = f" and {len(on_host) - _MOST_NAMED} more" if some and len(on_host) > _MOST_NAMED else ""
+        yield (
+            f"host: no device events in the trace{some}{more}; compute and communication are ranges on the host, and "
+            "what a GPU did, if there was one, is not known."
+        )
     overrun = [rank for rank in analysis.ranks if any(device.clipped is not None for device in rank.devices)]
     if overrun:
         yield (

@@ -41,7 +41,7 @@ def test_the_summary_says_which_length_of_a_step_it_tells(scope: Callable[..., D
     """Two steps that differ have a median, and shares of a window are told from the findings' of step time."""
     shown = scope("analyze", TWO_RANKS).out
     assert "steps 1 to 2: median " in shown
-    assert "Where the time went (shares of the whole window of " in shown
+    assert "Where the time went on the host (shares of the whole window of " in shown
     assert "% of step time" in shown
 
 
@@ -56,7 +56,7 @@ def test_a_page_that_was_written_is_said(scope: Callable[..., Done], tmp_path: P
     done = scope("analyze", TWO_RANKS, "--html", page)
     assert (done.code, done.err) == (0, f"wrote {page}\n")
     text = page.read_text()
-    assert re.search(r"Whole window of [^<]+, summed over 2 ranks\.", text)
+    assert re.search(r"Whole window on the host of [^<]+, summed over 2 ranks\.", text)
     assert "Where each step went, summed over 2 ranks" in text
     assert text.count("<summary>Where the time went, by rank</summary>") == 1
     again = scope("analyze", TWO_RANKS, "--html", page)

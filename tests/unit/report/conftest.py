@@ -35,7 +35,8 @@ class TraceBuilder:
     world_size: int = 1
     records: list[dict[str, Any]] = field(default_factory=list)
     correlation: int = 0
-    device: dict[str, Any] = field(default_factory=lambda: H100)
+    device: dict[str, Any] | None = field(default_factory=lambda: H100)
+    """What the trace names as its GPU; None where it names none."""
 
     def host(self, category: str, name: str, start: float, length: float, **args: Any) -> None:
         """Add a range of the training thread."""
@@ -69,7 +70,7 @@ class TraceBuilder:
         """Write the trace and return its path."""
         document = {
             "schemaVersion": 1,
-            "deviceProperties": [self.device],
+            "deviceProperties": [] if self.device is None else [self.device],
             "distributedInfo": {"backend": "nccl", "rank": self.rank, "world_size": self.world_size},
             "traceEvents": self.records,
         }

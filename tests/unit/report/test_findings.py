@@ -319,10 +319,12 @@ def test_what_a_poor_trace_lacks_is_listed_with_how_to_record_it(builder: Any, r
 
 
 def test_a_trace_of_ranges_alone_lacks_device_events(builder: Any, results_of: Make) -> None:
-    """Without operators there is no timeline of the host in place of the devices'; with them there is."""
+    """Without operators nothing stands in place of the devices; with them the host's timeline, if no GPU is named."""
     builder.step(1, 0, 100)
     assert "device events" in the(results_of(builder), "trace_too_poor").title
     builder.host("cpu_op", "aten::mm", 10, 50)
+    assert "device events" in the(results_of(builder), "trace_too_poor").title
+    builder.device = None
     assert "trace_too_poor" not in kinds(results_of(builder))
 
 
