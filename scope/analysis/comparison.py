@@ -1,15 +1,19 @@
-"""What changed between two runs: kernels, operators and phases, by how much, and how far the two match."""
+"""What changed between two runs: steps, kernels, operators and phases, by how much, and how far the two match."""
 
 from __future__ import annotations
 
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
 from scope.analysis.host import host_events, merge_operators
+from scope.analysis.options import Options
+from scope.analysis.phase_times import OWN_NS, find_phases
 from scope.analysis.result import Result
 from scope.analysis.spans import SPAN_NS
+from scope.analysis.step_time import compute_median_step
+from scope.analysis.windows import build_timeline
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Annotations, DeviceEvents, Ops, Steps
 
@@ -21,7 +25,9 @@ if TYPE_CHECKING:
 CHANGES: Final = ("added", "removed", "slower", "faster", "same")
 """`slower`, `faster`: the time changed by more than the noise given; `added`, `removed`: only one run has it."""
 
-_NOT_A_PHASE: Final = r"^ProfilerStep#|^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):"
+UNKNOWN_OPERATOR: Final = "(operator unknown)"
+"""What stands for the operator of device events whose launch or operator the trace does not hold; no name to match."""
+
 # A compiler numbers the kernels of a graph in their order, so one more kernel renames all that follow:
 # triton_poi_fused_add_0 of one run may be triton_poi_fused_add_3 of another. Old ones go on with their signature.
 _TRITON: Final = r"^(triton_[a-z]+_.+?)_\d+(?:_\d+d[\dcde]*)?$"
@@ -55,7 +61,7 @@ class ChangeSet(Result, frozen=True, kw_only=True):
     """Time per rank and step of all names in the first run."""
     after_ns: float
     match_rate_ratio: float | None
-    """Share of the time of both runs that lies in names that both have."""
+    """Share of the time of both runs that lies in names that both have; what has no name matches nothing."""
 
 
 class Comparison(Result, frozen=True, kw_only=True):
@@ -68,14 +74,21 @@ class Comparison(Result, frozen=True, kw_only=True):
     operators: ChangeSet
     """Operators by name: device time of what they launched."""
     phases: ChangeSet
-    """Annotations of the user by name: host time."""
+    """Annotations of the user by name: host time, each instant counting for the innermost of its thread."""
     before_step_ns: int | None
-    """Median step of the first run on the host, over ranks and steps."""
+    """Median step of the first run on its devices (`scope.analysis.step_time.compute_median_step`)."""
     after_step_ns: int | None
+    steps_lie_on: Literal["device", "host"] | None
+    """What those two are measured on; None where the runs differ in it."""
+    before_host_step_ns: int | None
+    """Median length of `ProfilerStep` on the host in the first run, over ranks and whole steps."""
+    after_host_step_ns: int | None
     before_num_steps: int
     after_num_steps: int
     unit: str
     """What times are divided by: `rank and step`, or `rank` where a run has no whole steps."""
+    noise_ratio: float
+    """Changes of up to this share of the larger of the two count as none."""
     warnings: tuple[str, ...]
 
 
@@ -104,12 +117,18 @@ def compare_jobs(before: Job, after: Job, *, noise_ratio: float = 0.02) -> Compa
         ]
         return _change_set(totals[0], totals[1], noise_ratio)
 
-    medians = [_median_step(whole) for whole in steps]
+    medians = [_median_step(job) for job in (before, after)]
+    on_host = [_median_host_step(whole) for whole in steps]
+    places = {trace.is_host_timeline for job in (before, after) for trace in job.ranks}
+    place = None if len(places) != 1 else "host" if places.pop() else "device"
+    names = ("before_host_step_ns", "after_host_step_ns", "before_step_ns", "after_step_ns")
     absent = {
-        name: "the run has no whole step"
-        for name, median in zip(("before_step_ns", "after_step_ns"), medians, strict=True)
-        if median is None
+        name: "the run has no whole step" if on_host[index % 2] is None else "no whole step has a window on a device"
+        for index, (name, length) in enumerate(zip(names, (*on_host, *medians), strict=True))
+        if length is None
     }
+    if place is None:
+        absent["steps_lie_on"] = "ranks with device events and host timelines are compared, or none at all"
     return Comparison(
         kernels=compare(_kernels),
         classes=compare(_classes),
@@ -117,9 +136,13 @@ def compare_jobs(before: Job, after: Job, *, noise_ratio: float = 0.02) -> Compa
         phases=compare(_phases),
         before_step_ns=medians[0],
         after_step_ns=medians[1],
+        steps_lie_on=place,
+        before_host_step_ns=on_host[0],
+        after_host_step_ns=on_host[1],
         before_num_steps=steps[0].height,
         after_num_steps=steps[1].height,
         unit="rank and step" if by_step else "rank",
+        noise_ratio=noise_ratio,
         warnings=_warnings(before, after, by_step=by_step),
         absent=absent,
     )
@@ -132,7 +155,13 @@ def _whole_steps(job: Job) -> pl.DataFrame:
     return steps.filter(~pl.col(Steps.is_cut))
 
 
-def _median_step(steps: pl.DataFrame) -> int | None:
+def _median_step(job: Job) -> int | None:
+    """Return the median step as `scope.analysis.summary.analyze` measures it by default."""
+    timelines = (build_timeline(trace, options=Options()) for trace in job.ranks)
+    return compute_median_step(device for timeline in timelines for device in timeline.devices)
+
+
+def _median_host_step(steps: pl.DataFrame) -> int | None:
     lengths = (steps[Steps.end_ns] - steps[Steps.start_ns]).to_list()
     return median_low(lengths) if lengths else None
 
@@ -163,21 +192,16 @@ def _classes(trace: RankTrace, by_step: bool) -> pl.DataFrame:
 def _operators(trace: RankTrace, by_step: bool) -> pl.DataFrame:
     names = trace.ops.select(Ops.op_id, pl.col(Ops.name).alias(_OPERATOR))
     events = _events(trace, by_step).join(names, on=DeviceEvents.op_id, how="left")
-    return _named(events, _unnumbered(pl.col(_OPERATOR)).fill_null("(operator unknown)"))
+    return _named(events, _unnumbered(pl.col(_OPERATOR)).fill_null(UNKNOWN_OPERATOR))
 
 
 def _phases(trace: RankTrace, by_step: bool) -> pl.DataFrame:
-    name = pl.col(Annotations.name).cast(pl.String)
-    host = trace.annotations.filter(
-        ~pl.col(Annotations.on_device),
-        pl.col(Annotations.category).cast(pl.String) == "user_annotation",
-        ~name.str.contains(_NOT_A_PHASE),
-    )
+    host = find_phases(trace)
     if by_step:
         whole = trace.steps.filter(~pl.col(Steps.is_cut)).select(Steps.start_ns, pl.col(Steps.end_ns).alias(_STEP_END))
-        inside = host.sort(Annotations.start_ns).join_asof(whole.sort(Steps.start_ns), on=Annotations.start_ns)
+        inside = host.join_asof(whole.sort(Steps.start_ns), on=Annotations.start_ns)
         host = inside.filter(pl.col(Annotations.start_ns) < pl.col(_STEP_END))
-    return _named(host, name)
+    return host.select(pl.col(Annotations.name).cast(pl.String).alias(Changes.name), pl.col(OWN_NS).alias(_LENGTH))
 
 
 def _totals(parts: Sequence[pl.DataFrame], divisor: float) -> pl.DataFrame:
@@ -219,7 +243,8 @@ def _change_set(before: pl.DataFrame, after: pl.DataFrame, noise_ratio: float) -
     ).sort(delta.abs(), Changes.name, descending=[True, False])
     total = pl.col(Changes.before_ns) + pl.col(Changes.after_ns)
     shared, everything = changes.select(
-        total.filter(~pl.col(_ADDED) & ~pl.col(_REMOVED)).sum().alias(_LENGTH), total.sum().alias(_COUNT)
+        total.filter(~pl.col(_ADDED), ~pl.col(_REMOVED), pl.col(Changes.name) != UNKNOWN_OPERATOR).sum().alias(_LENGTH),
+        total.sum().alias(_COUNT),
     ).row(0)
     rate = shared / everything if everything > 0 else None
     return ChangeSet(

@@ -6,6 +6,7 @@ where no step has one. An event counts when it starts in step time.
 
 from __future__ import annotations
 
+from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -25,6 +26,29 @@ def judged_steps(device: DeviceWindows) -> tuple[StepWindow, ...]:
     """Return the steps whose windows are the device's step time; none where its whole window is."""
     steps = tuple(step for step in device.steps if step.window is not None)
     return tuple(step for step in steps if not step.is_cut) or steps
+
+
+def compute_median_step(devices: Iterable[DeviceWindows], *, cut: bool = False) -> int | None:
+    """Return the length of the median step of a job: the median over steps of the median of its devices' windows.
+
+    It is what every report calls the median step. A step that the recording cut on any device does not count.
+
+    Args:
+        devices: The windows of all ranks' devices; of a host timeline those of the host.
+        cut: The cut steps count, and they alone.
+
+    Returns:
+        Nanoseconds, the lower of two middle values; None where no such step has a window.
+    """
+    lengths: dict[int, list[int]] = {}
+    cut_numbers: set[int] = set()
+    for device in devices:
+        for step in device.steps:
+            if step.window is not None:
+                lengths.setdefault(step.number, []).append(step.window.length_ns)
+                cut_numbers |= {step.number} if step.is_cut else set()
+    counted = [median_low(each) for number, each in lengths.items() if (number in cut_numbers) == cut]
+    return median_low(counted) if counted else None
 
 
 def compute_step_time(devices: Iterable[DeviceWindows]) -> pl.DataFrame:

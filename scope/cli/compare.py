@@ -32,7 +32,8 @@ _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
 def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: float, no_cache: bool) -> None:
     """What changed between two runs.
 
-    Kernels, classes, operators and phases: by how much, and how far the two runs match.
+    Steps, kernels, classes, operators and phases: by how much, and how far the two runs match. With --csv the first
+    column names the table of each row (with --of KIND there is one table, without that column).
 
     Example: scope compare before/ after/ --of operators
     """

@@ -50,21 +50,16 @@ def check_output(output: OutputOptions) -> None:
 
 
 def print_tables(tables: list[ReportTable], output: OutputOptions) -> None:
-    """Print tables in the form that the user wants; JSON and CSV take one table."""
+    """Print tables in the form that the user wants.
+
+    One table is a list of records in JSON; several are an object of such lists by the name of the table. CSV has one
+    header in any case; of several tables its first column names the table of each row.
+    """
     check_output(output)
     if output.json or output.csv:
         _say_why_empty(tables)
-    if output.json:
-        from scope.report.encoding import encode_json
-        from scope.report.rows import to_records
-
         kept = [table.limited(output.limit or None) for table in tables]
-        write(encode_json(to_records(kept[0]) if len(kept) == 1 else {each.name: to_records(each) for each in kept}))
-        return
-    if output.csv:
-        from scope.report.rows import to_csv
-
-        write("\n".join(to_csv(table.limited(output.limit or None)) for table in tables))
+        write(_json(kept) if output.json else _csv(kept))
         return
     from scope.report.text import make_console, print_table
 
@@ -72,6 +67,19 @@ def print_tables(tables: list[ReportTable], output: OutputOptions) -> None:
     limit = _ROWS_OF_TEXT if output.limit is None else output.limit or None
     for table in tables:
         print_table(table.limited(limit), console)
+
+
+def _json(tables: list[ReportTable]) -> str:
+    from scope.report.encoding import encode_json
+    from scope.report.rows import to_records
+
+    return encode_json(to_records(tables[0]) if len(tables) == 1 else {each.name: to_records(each) for each in tables})
+
+
+def _csv(tables: list[ReportTable]) -> str:
+    from scope.report.rows import to_csv, to_csv_of_several
+
+    return to_csv(tables[0]) if len(tables) == 1 else to_csv_of_several(tables)
 
 
 def _say_why_empty(tables: list[ReportTable]) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from scope.report.table import Cell, ReportColumn, ReportTable, Unit
 
 ABSENT_KEY: Final = "absent"
+TABLE_KEY: Final = "table"
+"""Column of a CSV of several tables that names the table of each row."""
 
 _JSON_TYPES: Final[dict[Unit, str]] = {
     "text": "string",
@@ -66,13 +68,32 @@ def to_csv(table: ReportTable) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*(column.key for column in table.columns), ABSENT_KEY])
     for row in table.rows:
-        reasons = [
-            f"{column.key}: {cell.reason}"
-            for column, cell in zip(table.columns, row, strict=True)
-            if isinstance(cell, Absent)
-        ]
-        writer.writerow([*(_csv_cell(cell) for cell in row), csv_text("; ".join(reasons))])
+        writer.writerow([*(_csv_cell(cell) for cell in row), _csv_reasons(table.columns, row)])
     return out.getvalue()
+
+
+def to_csv_of_several(tables: Sequence[ReportTable]) -> str:
+    """Return several tables as one CSV with one header, the tables one after the other.
+
+    The first column, `table`, names the table of a row; the others are the columns of all of them, each once, as
+    columns of one key have one unit. A cell whose column the table of its row does not have is empty, and `absent` says
+    nothing of it.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    keys = list(dict.fromkeys(column.key for table in tables for column in table.columns))
+    writer.writerow([TABLE_KEY, *keys, ABSENT_KEY])
+    for table in tables:
+        for row in table.rows:
+            cells = {column.key: _csv_cell(cell) for column, cell in zip(table.columns, row, strict=True)}
+            reasons = _csv_reasons(table.columns, row)
+            writer.writerow([csv_text(table.name), *(cells.get(key, "") for key in keys), reasons])
+    return out.getvalue()
+
+
+def _csv_reasons(columns: Sequence[ReportColumn], row: Sequence[Cell]) -> str:
+    pairs = zip(columns, row, strict=True)
+    return csv_text("; ".join(f"{column.key}: {cell.reason}" for column, cell in pairs if isinstance(cell, Absent)))
 
 
 def record_schema(columns: Sequence[ReportColumn]) -> dict[str, Any]:

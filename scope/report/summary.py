@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
+from scope.analysis.step_time import compute_median_step
 from scope.report.sections.breakdown import (
     breakdown_notes,
     breakdown_table,
@@ -73,13 +74,18 @@ def _headline(analysis: Analysis) -> str:
 
 
 def _steps_text(analysis: Analysis) -> str:
-    whole = [step for step in analysis.steps if not step.is_cut] or list(analysis.steps)
-    if not whole:
+    """Return which steps there are and how long the median one is, which is also what `scope compare` compares."""
+    whole = [step for step in analysis.steps if not step.is_cut]
+    shown = whole or list(analysis.steps)
+    devices = (device.windows for rank in analysis.ranks for device in rank.devices)
+    median_ns = compute_median_step(devices, cut=not whole)
+    if median_ns is None:
         return "no steps in the trace"
-    lengths = sorted(step.median_window_ns for step in whole)
-    median = format_duration(lengths[(len(lengths) - 1) // 2])
-    numbers = f"{whole[0].number} to {whole[-1].number}" if len(whole) > 1 else str(whole[0].number)
-    return f"steps {numbers}: median {median}" if len(whole) > 1 else f"step {numbers}: {median}"
+    where = "on the host" if is_host_alone(analysis) else "on the device"
+    median = f"{format_duration(median_ns)} {where}{'' if whole else ' (cut by the recording)'}"
+    if len(shown) == 1:
+        return f"step {shown[0].number}: {median}"
+    return f"steps {shown[0].number} to {shown[-1].number}: median {median}"
 
 
 def _print_breakdown(analysis: Analysis, console: Console) -> None:

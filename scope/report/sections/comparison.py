@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
-from scope.analysis.comparison import Changes, ChangeSet
-from scope.report.inert import visible
+from scope.analysis.comparison import UNKNOWN_OPERATOR, Changes, ChangeSet
+from scope.report.inert import kernel_title, shortened, visible
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.units import format_duration, format_ratio
 
@@ -31,6 +31,7 @@ _SHOWN: Final = (
     Changes.after_count,
 )
 _HEADINGS: Final = ("name", "change", "difference", "before", "after", "after/before", "count before", "count after")
+_LONGEST_NAME: Final = 60
 _NUMBERS: Final = frozenset({Changes.ratio, Changes.before_count, Changes.after_count})
 CHANGE_COLUMNS: Final[tuple[ReportColumn, ...]] = tuple(
     frame_column(source, heading, unit="number" if source in _NUMBERS else None)
@@ -42,10 +43,15 @@ _TITLES: Final[dict[ChangeKind, str]] = {
     "operators": "Operators",
     "phases": "Phases",
 }
-
+_TIMES: Final[dict[ChangeKind, str]] = {"phases": "host time without that of phases inside them,"}
 
 STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
-    column("before_step_ns", "step before", "Median step of the first run on the host, over ranks and steps."),
+    column(
+        "before_step_ns",
+        "step before",
+        "Median step of the first run as `scope analyze` says it: the median over whole steps of the median length of "
+        "the step's window on its devices (of a host timeline, on the host).",
+    ),
     column("after_step_ns", "step after", "The same of the second run."),
     column("before_num_steps", "steps before", "Whole steps of the first run.", unit="count"),
     column("after_num_steps", "steps after", "Whole steps of the second run.", unit="count"),
@@ -53,30 +59,45 @@ STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         column(f"{kind}_match_ratio", f"{kind} match", f"Share of the time of both runs in {kind} that both have.")
         for kind in CHANGE_KINDS
     ),
+    column(
+        "before_host_step_ns",
+        "host step before",
+        "Median length of `ProfilerStep` on the host in the first run, over ranks and whole steps.",
+    ),
+    column("after_host_step_ns", "host step after", "The same of the second run."),
 )
 
 
 def comparison_table(comparison: Comparison) -> ReportTable:
     """Return the median steps of both runs side by side."""
-    sizes = tuple(figure(comparison, each.key) for each in STEP_COLUMNS[: -len(CHANGE_KINDS)])
-    row = (*sizes, *(figure(change_set(comparison, kind), "match_rate_ratio") for kind in CHANGE_KINDS))
+    rates = {f"{kind}_match_ratio": figure(change_set(comparison, kind), "match_rate_ratio") for kind in CHANGE_KINDS}
+    row = [rates[each.key] if each.key in rates else figure(comparison, each.key) for each in STEP_COLUMNS]
     return whole_table(
         "step", "Two runs", STEP_COLUMNS, [row], notes=(*describe_change(comparison), *comparison.warnings)
     )
 
 
 def describe_change(comparison: Comparison) -> Iterator[str]:
-    """Say in a sentence how much longer or shorter a step is, and in one what changed most."""
-    before, after = comparison.before_step_ns, comparison.after_step_ns
+    """Say in a sentence how much longer or shorter a step is and where it is measured, and in one what changed most."""
+    place = {"device": "on the device", "host": "on the host", None: "on the device or the host"}
+    windows = (comparison.before_step_ns, comparison.after_step_ns, place[comparison.steps_lie_on])
+    on_host = (comparison.before_host_step_ns, comparison.after_host_step_ns, place["host"])
+    before, after, where = windows if None not in windows[:2] else on_host
     if before and after is not None:
         lengths = f"{format_duration(before)} before, {format_duration(after)} after"
-        yield f"The median step: {lengths}, {_how_much(after - before, format_ratio(abs(after - before) / before))}."
-    changes = comparison.kernels.changes
-    if changes.height:
-        largest = changes.row(0, named=True)
-        length = format_duration(abs(round(largest[Changes.delta_ns])))
-        change = _how_much(largest[Changes.delta_ns], length)
-        yield f"Changed most: {visible(largest[Changes.name])}, {change} per {comparison.unit}."
+        change = _how_much(after - before, format_ratio(abs(after - before) / before))
+        yield f"The median step {where}: {lengths}, {change}."
+    kernels = comparison.kernels.changes
+    if kernels.is_empty():
+        return
+    changed = kernels.filter(pl.col(Changes.change) != "same")
+    if changed.is_empty():
+        yield f"No kernel changed by more than {format_ratio(comparison.noise_ratio)} of its time (--noise)."
+        return
+    largest = changed.row(0, named=True)
+    change = _how_much(largest[Changes.delta_ns], format_duration(abs(round(largest[Changes.delta_ns]))))
+    name = shortened(kernel_title(visible(largest[Changes.name])), length=_LONGEST_NAME)
+    yield f"Changed most: {name}, {change} per {comparison.unit}."
 
 
 def _how_much(difference: float, size: str) -> str:
@@ -92,7 +113,7 @@ def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
     frame = changes.changes.with_columns(means)
     return whole_table(
         kind,
-        f"{_TITLES[kind]}: time per {comparison.unit}",
+        f"{_TITLES[kind]}: {_TIMES.get(kind, 'time')} per {comparison.unit}",
         CHANGE_COLUMNS,
         frame_rows(frame, _SHOWN, reasons=only_one),
         notes=_notes(changes, _TITLES[kind]),
@@ -119,3 +140,5 @@ def _notes(changes: ChangeSet, title: str) -> Iterator[str]:
         yield f"No match rate: {changes.absent.get('match_rate_ratio', 'nothing to match')}."
     else:
         yield f"{format_ratio(changes.match_rate_ratio)} of the time of both runs lies in names that both have."
+        if UNKNOWN_OPERATOR in changes.changes[Changes.name]:
+            yield f"{UNKNOWN_OPERATOR} is no name: its time matches nothing."

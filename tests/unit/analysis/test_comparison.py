@@ -98,7 +98,10 @@ def test_changes_of_kernels(before: RankTrace, after: RankTrace) -> None:
     assert result.kernels.match_rate_ratio == pytest.approx((300 + 450 + 50 + 50.5) / (370 + 510.5))
     assert result.unit == "rank and step"
     assert (result.before_num_steps, result.after_num_steps) == (2, 2)
-    assert result.before_step_ns == result.after_step_ns == 1_000
+    # On the device the first step lasts from gemm to gemm, the second to the cut one's gemm, or to the last event.
+    assert (result.before_step_ns, result.after_step_ns) == (1_000, 620)
+    assert (result.before_host_step_ns, result.after_host_step_ns) == (1_000, 1_000)
+    assert result.steps_lie_on == "device"
 
 
 def test_changes_of_classes_operators_and_phases(before: RankTrace, after: RankTrace) -> None:
@@ -115,6 +118,16 @@ def test_changes_of_classes_operators_and_phases(before: RankTrace, after: RankT
     assert result.phases.changes.select("before_count", "after_count").row(0) == (1.0, 0.5)
 
 
+def test_what_has_no_operator_matches_nothing(make_trace: Callable[..., RankTrace]) -> None:
+    """Two runs whose operators are all unknown share no name, however much time that is."""
+    jobs = [_job(make_trace(device_events=_events(("gemm", 0, 300, None)))) for _ in range(2)]
+    unknown = [_job(make_trace(device_events=_events(("add", 0, 300, None)))) for _ in range(2)]
+    assert compare_jobs(*jobs).kernels.match_rate_ratio == 1.0
+    result = compare_jobs(*unknown)
+    assert result.operators.changes["name"].to_list() == ["(operator unknown)"]
+    assert result.operators.match_rate_ratio == 0.0
+
+
 def test_ranks_share_the_time(before: RankTrace) -> None:
     """A run of two equal ranks has the same times per rank and step as one of them alone."""
     result = compare_jobs(_job(before, before), _job(before))
@@ -129,7 +142,7 @@ def test_runs_without_steps_are_compared_by_rank(make_trace: Callable[..., RankT
     result = compare_jobs(_job(bare), _job(before)).check()
     assert result.unit == "rank"
     assert result.before_step_ns is None
-    assert result.absent == {"before_step_ns": "the run has no whole step"}
+    assert result.absent == dict.fromkeys(("before_step_ns", "before_host_step_ns"), "the run has no whole step")
     gemm = result.kernels.changes.filter(result.kernels.changes["name"] == "gemm").row(0, named=True)
     assert (gemm["before_ns"], gemm["after_ns"]) == (300.0, 776.0)
     assert "no whole profiler step" in result.warnings[0]
