@@ -50,6 +50,14 @@ def read_start_ticks(pid: int, *, proc: Path = Path("/proc")) -> int | None:
         return None
 
 
+def read_pid_namespace(*, proc: Path = Path("/proc")) -> int | None:
+    """Return the number of the namespace that ids of processes count in, as `pid:[4026531836]` tells it."""
+    try:
+        return int(str((proc / "self" / "ns" / "pid").readlink()).removeprefix("pid:[").removesuffix("]"))
+    except (OSError, ValueError):
+        return None
+
+
 def read_boot_id(*, proc: Path = Path("/proc")) -> str | None:
     """Return the id of this boot of the host."""
     return _read(proc / "sys/kernel/random/boot_id")

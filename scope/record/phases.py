@@ -92,13 +92,14 @@ class PhaseClock:
 
         Args:
             name: The phase.
-            automatic: Found by a hook, so that it is ignored inside an evaluation or checkpoint, and inside itself.
+            automatic: Found by a hook, so that it is ignored inside an evaluation or checkpoint, and inside itself, but
+                not inside a phase of the user's own with its name: the hook has its passes to count.
         """
         if _thread_of_caller() != self.thread:
             return False
         now = self._now()
         stack = self._stack
-        if automatic and (stack[-1][0] == name or (len(stack) > 1 and self.is_absorbing())):
+        if automatic and (stack[-1] == (name, True) or (len(stack) > 1 and self.is_absorbing())):
             self._noticed_ns = now
             return False
         timed = self.num_changes >= self._timed_at
@@ -153,7 +154,7 @@ class PhaseClock:
     def estimate_cost(self) -> int:
         """Return what all changes so far took, in ns: each at the median, when asked, of those that were timed."""
         if self._costs:
-            self._cost_ns += (self.num_changes - self._num_counted) * sorted(self._costs)[len(self._costs) // 2]
+            self._cost_ns += (self.num_changes - self._num_counted) * sorted(self._costs)[(len(self._costs) - 1) // 2]
             self._num_counted = self.num_changes
         return self._cost_ns
 

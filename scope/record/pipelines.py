@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _SCHEDULES: Final = "torch.distributed.pipelining.schedules"
 _STAGES: Final = "torch.distributed.pipelining.stage"
 _PREPARATIONS: Final = ("_prepare_forward_infra", "_prepare_backward_infra")
+_PASSES: Final = {"backward_one_chunk": 1, "backward_weight_one_chunk": 0}
+"""What one backward of a micro-batch is made of, and how often each part counts: zero-bubble schedules do it in two or
+three passes, that for the inputs and later that for the weights."""
 _HOOK: Final = "pipelines"
 
 
@@ -53,6 +56,9 @@ class PipelineHooks:
             for name in _PREPARATIONS:
                 if name in vars(owner):
                     self._patches.replace(owner, name, self._wrap_preparation)
+            for name, number in _PASSES.items():
+                if name in vars(owner):
+                    self._patches.replace(owner, name, functools.partial(self._wrap_pass, number=number))
         return True
 
     def close(self) -> None:
@@ -88,6 +94,23 @@ class PipelineHooks:
                 boundary.num_microbatches = num_microbatches
 
         return prepare
+
+    def _wrap_pass(self, original: Callable[..., Any], *, number: int) -> Callable[..., Any]:
+        session = self._session
+
+        @functools.wraps(original)
+        def run_pass(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            if _HOOK in session.guard.reasons or not session.clock.is_own_thread():
+                return original(stage, *args, **kwargs)
+            boundary = session.boundary
+            before = boundary.num_microbatches
+            try:
+                return original(stage, *args, **kwargs)
+            finally:
+                # `eval()` of a schedule calls it all the same.
+                boundary.num_microbatches = before + (number if getattr(stage, "has_backward", True) else 0)
+
+        return run_pass
 
 
 def _with_subclasses(kind: type) -> set[type]:

@@ -149,7 +149,12 @@ class Recorder:
             self._session.guard.call("start", self._session.start_at, step)
 
     def phase(self, name: str) -> Phase:
-        """Return a context manager that gives the time inside it to a phase of your own; phases may be nested."""
+        """Return a context manager that gives the time inside it to a phase of your own; phases may be nested.
+
+        Args:
+            name: Its name. One of the built-in phases (`forward`, `backward`, `optimizer`, ...) adds to that one: what
+                is seen of it by itself and what you name so are one phase in every figure.
+        """
         return Phase(self._session, name)
 
     def add_tokens(self, tokens: int) -> None:

@@ -491,6 +491,8 @@ class Session:
         work = self.flops.of_step(tokens=tokens, length_ns=end - start)
         cost = self.estimate_cost()
         disturbed = self.flops.disturbed(self.clock.step) or ("models_searched" if searched else None)
+        if end_ns is not None:
+            disturbed = disturbed or "end_unknown"  # what stands between the steps of a loop is missing from it
         disturbed = self.captures.on_step(self.clock.step, end - start) or disturbed
         record = StepRecord(
             step=self.clock.step,

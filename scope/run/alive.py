@@ -49,12 +49,12 @@ def find_fate(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BO
 def is_gone(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BOOT_ID) -> bool:
     """Return whether the process of a rank is gone for certain, and left no end on record.
 
-    That is known where this process sees those of all containers of the rank's host, and where the folder that the
-    rank itself wrote to tells of no end either: what is published may lag behind it.
+    That is known where this process is in the rank's container, or sees those of all containers of its host, and where
+    the folder that the rank itself wrote to tells of no end either: what is published may lag behind it.
     """
     if not _is_of_this_host(info, boot_id) or is_living(info, proc=proc):
         return False
-    if not sees_all_processes(proc=proc) or _lives_in_a_container(info, proc):
+    if not _counts_as_we_do(info, proc) and (not sees_all_processes(proc=proc) or _lives_in_a_container(info, proc)):
         return False
     # Only now: whoever ends in order says so before he goes.
     return _left_no_end(info)
@@ -68,6 +68,17 @@ def sees_all_processes(*, proc: Path = Path("/proc")) -> bool:
         return False
     # Where /proc hides processes of others (hidepid), it hides the first one.
     return namespace == _FIRST_NAMESPACE and read_start_ticks(1, proc=proc) is not None
+
+
+def _counts_as_we_do(info: RankInfo, proc: Path) -> bool:
+    """Return whether the rank's id counts in this process's namespace, whose processes are all to be seen here."""
+    if info.pid_namespace is None:
+        return False
+    try:
+        namespace = str((proc / "self" / "ns" / "pid").readlink())
+    except OSError:
+        return False
+    return namespace == f"pid:[{info.pid_namespace}]" and read_start_ticks(1, proc=proc) is not None
 
 
 def _is_of_this_host(info: RankInfo, boot_id: Path) -> bool:

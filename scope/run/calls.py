@@ -38,8 +38,10 @@ _PRIME: Final = layout.FNV_PRIME
 _MASK: Final = 2**64 - 1
 _RING_MASK: Final = layout.NUM_RING_RECORDS - 1
 _RING_SHIFT: Final = layout.NUM_RING_RECORDS.bit_length() - 1
-_TIMED_PLACE: Final = 8
-"""Which of 256 calls is timed: one of the first, and none of those that are slow because they come first."""
+_FIRST_TIMED: Final = 8
+"""The calls before it are slow because they come first."""
+_TIMED_EVERY: Final = 256
+_NUM_TIMED: Final = 15
 _COMPLETED: Final = layout.FLAG_COMPLETED
 _WAITED: Final = layout.FLAG_COMPLETED | layout.FLAG_WAIT_SEEN
 _NOT_COUNTED: Final = 255
@@ -316,7 +318,8 @@ class CallLog:
         self.hashing = True
         self.phase = layout.OWN_PHASE
         self.cost_factor = 1.0
-        self._costs: deque[int] = deque(maxlen=15)
+        self._costs: deque[int] = deque(maxlen=_NUM_TIMED)
+        self._timed_at = _FIRST_TIMED
         self._cost_ns = 0
         self._num_counted = 0
         self._black_box = black_box
@@ -382,8 +385,10 @@ class CallLog:
                 _pwrite(descriptor, record, RING_OFFSETS[slot])
             except OSError:
                 box.num_failed += 1
-        if index & 255 == _TIMED_PLACE:
+        if index >= self._timed_at:
             self._costs.append(time.monotonic_ns() - issued_ns)
+            # One after the other at first: where calls are few, one that was interrupted would stand for many steps.
+            self._timed_at = index + (_TIMED_EVERY if len(self._costs) == _NUM_TIMED else 1)
         return call
 
     def complete(self, call: Call, completed_ns: int) -> None:
@@ -452,14 +457,15 @@ class CallLog:
     def estimate_cost(self) -> int:
         """Return what recording all calls so far cost, in ns: number x median of what `issue` took x `cost_factor`.
 
-        Every 256th `issue` is timed. What stands around it (the way through torch's dispatcher and back, the wait site)
-        cannot be timed from inside; it takes as many times longer as the benchmark found. Each call counts at the
-        median of when it was first asked for: a median that changes later makes no other cost of what lies behind.
+        A few of the first and every 256th `issue` are timed. What stands around it (the way through torch's dispatcher
+        and back, the wait site) cannot be timed from inside; it takes as many times longer as the benchmark found.
+        Each call counts at the median (of two the lower) of when it was first asked for: a median that changes later
+        makes no other cost of what lies behind.
         """
         if self._costs:
             num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
             new_calls, self._num_counted = num_calls - self._num_counted, num_calls
-            self._cost_ns += round(new_calls * sorted(self._costs)[len(self._costs) // 2] * self.cost_factor)
+            self._cost_ns += round(new_calls * sorted(self._costs)[(len(self._costs) - 1) // 2] * self.cost_factor)
         return self._cost_ns
 
     def num_calls(self, group: int) -> tuple[int, int]:

@@ -314,6 +314,7 @@ class RankInfo(_Record, frozen=True):
         pid: Process id, in the process's own pid namespace.
         process_start_ticks: Field 22 of /proc/PID/stat; with `pid` it tells a reused id apart.
         boot_id: /proc/sys/kernel/random/boot_id; with the former it tells one host's process from another's.
+        pid_namespace: Number of the namespace that `pid` counts in, of /proc/self/ns/pid.
         world_size: Number of ranks of the attempt.
         local_rank: Rank within the host.
         device: What the rank computes on.
@@ -342,6 +343,7 @@ class RankInfo(_Record, frozen=True):
     pid: Count
     process_start_ticks: Count | None = None
     boot_id: str | None = None
+    pid_namespace: Count | None = None
     world_size: NumRanks | None = None
     local_rank: RankNumber | None = None
     device: DeviceInfo | None = None
@@ -457,7 +459,8 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
             of rare work (looking for models, measuring the peak) measured.
         num_dropped: Records that were dropped in this step (full disk, full queue, budget).
         calls_recorded: Whether `calls/*.bin` holds this step's calls.
-        disturbed: Why the step is not like others: `flops_counted`, `capture`, `models_searched`, or absent.
+        disturbed: Why the step is not like others: `flops_counted`, `capture`, `models_searched`, `end_unknown` (the
+            last one, of a loop without a loader: it ends with the last that was seen of training), or absent.
     """
 
     step: Count

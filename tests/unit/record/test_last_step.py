@@ -112,6 +112,7 @@ def test_what_follows_the_loop_is_in_no_step(tmp_path: Path, loop: Callable[[Job
     assert [step.step for step in steps] == [0, 1, 2, 3]
     assert job.updated_ns <= steps[-1].end_ns - job.offset_ns <= left[0]
     assert (steps[-1].gc_ns, steps[-1].num_gc) == (0, 0)
+    assert [step.disturbed for step in steps[1:]] == [None, None, "end_unknown"]
     assert steps[-1].memory is not None
     assert set(steps[-1].memory.phases) <= set(steps[-1].phases)
 
@@ -281,3 +282,15 @@ def test_an_open_evaluation_lasts_until_its_last_sign(tmp_path: Path) -> None:
     clock.push("mine", automatic=False)
     ticks.now += 1
     assert clock.find_end() == ticks.now
+
+
+def test_a_last_step_that_its_loader_ended_is_like_others(tmp_path: Path) -> None:
+    """The loader was asked for a batch behind it: it holds what all others hold."""
+
+    def train(job: Job) -> None:
+        for batch in batches(4):
+            job.update(batch)
+
+    steps = Job(tmp_path).run(train)
+    assert len(steps) == 4
+    assert steps[-1].disturbed is None

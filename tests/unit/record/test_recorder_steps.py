@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -692,3 +693,32 @@ def test_the_cost_of_recording_is_never_negative(tmp_path: Path) -> None:
     costs = [8_000, 6_000, 5_000, 7_000, 1_000, 0]
     steps = record(tmp_path, train)
     assert [step.recorder_ns for step in steps] == [1_000, 6_000, 0, 0, 1_000]
+
+
+@pytest.mark.parametrize("names", [(), ("backward",), ("forward", "backward", "optimizer")], ids=len)
+def test_phases_of_the_user_may_bear_built_in_names(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """They add to the built-in ones; passes, FLOPs and the sum of the phases are as without them.
+
+    Two samples through 8 x 16 and 16 x 4: forward 2 x 2 x 192, backward the same for weights, 2 x 2 x 64 for an input.
+    """
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(run_dir=tmp_path, run_id="r", model=model, capture=NO_CAPTURE, peak_flop_per_s=1e9) as recorder:
+        folder = recorder.folder
+        phases = {name: recorder.phase(name) for name in names}
+        for _ in recorder.steps(range(3)):
+            with phases.get("forward", contextlib.nullcontext()):
+                loss = model(torch.ones(2, 8)).sum()
+            with phases.get("backward", contextlib.nullcontext()):
+                time.sleep(0.01)
+                loss.backward()
+            with phases.get("optimizer", contextlib.nullcontext()):
+                optimizer.step()
+                optimizer.zero_grad()
+    assert folder is not None
+    steps = read_steps(folder)
+    assert [(step.num_microbatches, step.model_flop) for step in steps] == [(1, 1_792)] * 3
+    for step in steps:
+        assert sum(step.phases.values()) == step.end_ns - step.start_ns
+        assert set(step.phases) <= {"startup", "init", "input", "forward", "backward", "optimizer", "other"}
+        assert (step.phases["backward"] >= 10**7) is bool(names)

@@ -141,3 +141,11 @@ def test_a_rank_that_told_its_end_where_it_wrote_is_not_gone_without_a_goodbye(t
     (own / paths.RANK_FILE).unlink()
     assert not is_gone(info, proc=proc, boot_id=boot)
     assert not is_gone(msgspec.structs.replace(info, spool=None), proc=proc, boot_id=boot)
+
+
+def test_a_rank_of_the_same_container_is_gone_for_certain(tmp_path: Path) -> None:
+    """Both count processes alike; where the numbers of their namespaces differ, or were not told, nobody knows."""
+    info, proc, boot = make_world(tmp_path, namespace=CONTAINER)
+    for namespace, gone in ((4026532201, True), (4026532202, False), (None, False)):
+        told = msgspec.structs.replace(info, pid_namespace=namespace)
+        assert is_gone(told, proc=proc, boot_id=boot) is gone
