@@ -178,7 +178,9 @@ def _offset(rank: int, component: int, estimate: ClockEstimate, bounds: ClockBou
     absent = {name: reason for name, bound in (("low_ns", low), ("high_ns", high)) if bound is None}
     if estimate.residual_ns is None:
         absent["residual_ns"] = (
-            "the reference of its component" if rank == reference else "no symmetric collective or pair in common"
+            "this rank's clock is the reference of those that share collectives with it"
+            if rank == reference
+            else "no symmetric collective or pair in common"
         )
     error = _error(low, high, estimate.residual_ns)
     if error is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from scope.analysis.collective_tables import ROOFLINE_KEYS, CollectiveRooflineRows, CollectiveRows, GroupRows
-from scope.analysis.medians import lower_median
+from scope.analysis.medians import median_rate
 from scope.analysis.result import Result
 from scope.structs import Record
 
@@ -59,7 +59,7 @@ def compute_collective_roofline(collectives: Collectives, *, links: LinkRates) -
     points = measured.group_by(ROOFLINE_KEYS).agg(
         pl.len().cast(pl.Int64).alias(CollectiveRooflineRows.num_collectives),
         transfer.sum().alias(CollectiveRooflineRows.total_transfer_ns),
-        lower_median(busbw).alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
+        median_rate(busbw).alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
         busbw.max().alias(CollectiveRooflineRows.max_busbw_bytes_per_s),
     )
     points = _with_ceiling(points, links).sort(

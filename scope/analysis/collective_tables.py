@@ -108,7 +108,8 @@ class CollectiveSummaryRows(Table):
     """Collectives by group, operation, variant, dtype and message size; most transfer and wait first.
 
     Transfers and bandwidths are those of complete collectives, waits and skews those of the uncut among them;
-    `num_collectives` counts all. Medians are values that occur, the lower of two in the middle.
+    `num_collectives` counts all. Medians are values that occur: of two transfers in the
+    middle the lower, and the bandwidths are those of that collective.
     """
 
     group_id = Column("group_id", pl.UInt32, "row of `GroupRows`")
@@ -120,13 +121,17 @@ class CollectiveSummaryRows(Table):
     tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
     num_collectives = Column("num_collectives", pl.Int64, "all collectives of the row")
     num_measured = Column("num_measured", pl.Int64, "those that transfers and bandwidths come from: complete ones")
-    total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers", nullable=True)
-    median_transfer_ns = Column("median_transfer_ns", pl.Int64, "median ", nullable=True)
+    total_transfer_ns = Column("total_transfer_ns", pl.Int64, "transfers summed over the collectives", nullable=True)
+    median_transfer_ns = Column("median_transfer_ns", pl.Int64, "median transfer, the lower of two", nullable=True)
     total_wait_ns = Column("total_wait_ns", pl.Int64, "waits summed over ranks and uncut collectives", nullable=True)
     num_cut = Column("num_cut", pl.Int64, "measured ones at the edge of a rank's window, left out of waits and skews")
     max_skew_ns = Column("max_skew_ns", pl.Int64, "largest skew of the uncut", nullable=True)
-    median_algbw_bytes_per_s = Column("median_algbw_bytes_per_s", pl.Float64, "median algbw", nullable=True)
-    median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw", nullable=True)
+    median_algbw_bytes_per_s = Column(
+        "median_algbw_bytes_per_s", pl.Float64, "algbw of the collective of median transfer", nullable=True
+    )
+    median_busbw_bytes_per_s = Column(
+        "median_busbw_bytes_per_s", pl.Float64, "busbw of the collective of median transfer", nullable=True
+    )
     max_busbw_bytes_per_s = Column("max_busbw_bytes_per_s", pl.Float64, "best busbw", nullable=True)
 
 
@@ -155,7 +160,9 @@ class CollectiveRooflineRows(Table):
     message_bytes = Column("message_bytes", pl.Int64, "full message")
     num_collectives = Column("num_collectives", pl.Int64, "collectives in the row")
     total_transfer_ns = Column("total_transfer_ns", pl.Int64, "sum of the transfers")
-    median_busbw_bytes_per_s = Column("median_busbw_bytes_per_s", pl.Float64, "median busbw (lower of two)")
+    median_busbw_bytes_per_s = Column(
+        "median_busbw_bytes_per_s", pl.Float64, "busbw of the collective of median transfer"
+    )
     max_busbw_bytes_per_s = Column("max_busbw_bytes_per_s", pl.Float64, "best busbw")
     ceiling_bytes_per_s = Column("ceiling_bytes_per_s", pl.Float64, "what the links allow, one way", nullable=True)
     attained_ratio = Column("attained_ratio", pl.Float64, "median busbw / ceiling", nullable=True)

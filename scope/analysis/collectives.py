@@ -25,7 +25,7 @@ from scope.analysis.collective_tables import (
     RankWaitRows,
 )
 from scope.analysis.matching import IS_SYMMETRIC, PLACE, Matched, match_calls
-from scope.analysis.medians import lower_median, lower_median_ns
+from scope.analysis.medians import lower_median_ns, median_rate
 from scope.analysis.result import Result
 from scope.trace.schema import CollectiveCalls
 
@@ -329,8 +329,8 @@ def _summary(collectives: pl.DataFrame) -> pl.DataFrame:
         total(CollectiveRows.total_wait_ns, is_uncut),
         measured(CollectiveRows.is_cut).sum().cast(pl.Int64).alias(CollectiveSummaryRows.num_cut),
         pl.col(CollectiveRows.skew_ns).filter(is_uncut).max().alias(CollectiveSummaryRows.max_skew_ns),
-        lower_median(measured(CollectiveRows.algbw_bytes_per_s)).alias(CollectiveSummaryRows.median_algbw_bytes_per_s),
-        lower_median(measured(busbw)).alias(CollectiveSummaryRows.median_busbw_bytes_per_s),
+        median_rate(measured(CollectiveRows.algbw_bytes_per_s)).alias(CollectiveSummaryRows.median_algbw_bytes_per_s),
+        median_rate(measured(busbw)).alias(CollectiveSummaryRows.median_busbw_bytes_per_s),
         measured(busbw).max().alias(CollectiveSummaryRows.max_busbw_bytes_per_s),
     )
     cost = pl.sum_horizontal(CollectiveSummaryRows.total_transfer_ns, CollectiveSummaryRows.total_wait_ns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from scope.report.results import Results
     from scope.report.table import ReportTable
 
-_VIEWS: Final = ("summary", "each", "links", "waits", "clock", "exposed")
+_View = Literal["summary", "each", "links", "waits", "clock", "exposed"]
+_VIEWS: Final[tuple[_View, ...]] = ("summary", "each", "links", "waits", "clock", "exposed")
 
 
 @click.command()
@@ -26,7 +27,7 @@ _VIEWS: Final = ("summary", "each", "links", "waits", "clock", "exposed")
     help="summary: by group, operation and size; each: one by one; links: bandwidth against ceilings; waits: by rank; "
     "clock: how far clocks stand apart; exposed: what compute did not hide.",
 )
-def collectives(job: JobOptions, output: OutputOptions, *, view: str) -> None:
+def collectives(job: JobOptions, output: OutputOptions, *, view: _View) -> None:
     """Collectives: transfer, wait, bandwidth.
 
     Matched across ranks; bandwidth is decimal and one way, as in nccl-tests.
@@ -38,19 +39,16 @@ def collectives(job: JobOptions, output: OutputOptions, *, view: str) -> None:
     print_section(job, output, lambda results: _table(results, view), parts={"collectives", "stragglers", "exposed"})
 
 
-def _table(results: Results, view: str) -> ReportTable:
-    from scope.errors import InputError
+def _table(results: Results, view: _View) -> ReportTable:
     from scope.report.sections import collectives as sections
 
     if view == "exposed":
         return sections.exposed_table(results.exposed)
     if results.collectives is None:
-        message = f"no collectives: {results.absent['collectives']}"
-        raise InputError(message)
+        return sections.no_collectives_table(view, results.absent["collectives"])
     if view == "links":
         if results.collective_roofline is None:
-            message = f"no bandwidth: {results.absent['collective_roofline']}"
-            raise InputError(message)
+            return sections.no_collectives_table(view, results.absent["collective_roofline"])
         return sections.collective_roofline_table(results.collective_roofline)
     tables = {
         "summary": sections.collectives_table,

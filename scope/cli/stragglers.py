@@ -29,10 +29,8 @@ def stragglers(job: JobOptions, output: OutputOptions) -> None:
 
 
 def _table(results: Results) -> ReportTable:
-    from scope.errors import InputError
-    from scope.report.sections.stragglers import stragglers_table
+    from scope.report.sections.stragglers import no_stragglers_table, stragglers_table
 
     if results.stragglers is None:
-        message = f"no stragglers can be told: {results.absent['stragglers']}"
-        raise InputError(message)
+        return no_stragglers_table(results.absent["stragglers"])
     return stragglers_table(results.stragglers)

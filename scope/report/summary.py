@@ -15,7 +15,7 @@ from scope.report.sections.breakdown import (
     steps_table,
     summed_over,
 )
-from scope.report.sections.collectives import collectives_table, cut_note, exposed_table
+from scope.report.sections.collectives import collectives_table, cut_note, exposed_table, sum_notes
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.quality import format_ranks
 from scope.report.text import print_table
@@ -182,7 +182,7 @@ def _print_tables(results: Results, console: Console) -> None:
         if table.rows:
             print_table(table.limited(_MOST_ROWS), console, notes=False, shows_all=_command(command))
             if results.collectives is not None and table.name == "collectives":
-                for note in cut_note(results.collectives):
+                for note in (*sum_notes(results.collectives), *cut_note(results.collectives)):
                     console.print_wrapped(note, style="dim")
             console.print()
 

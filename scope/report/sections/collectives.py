@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from scope.analysis.collective_tables import (
     CollectiveRooflineRows,
@@ -47,8 +47,8 @@ _SUMMARY: Final = (
     CollectiveSummaryRows.library,
 )
 _SUMMARY_HEADINGS: Final = (
-    "operation", "message", "dtype", "count", "transfer", "wait", "median transfer", "busbw", "algbw", "largest skew",
-    "tier", "measured", "cut", "best busbw", "variant", "library",
+    "operation", "message", "dtype", "count", "total transfer", "total wait", "median transfer", "median busbw",
+    "median algbw", "largest skew", "tier", "measured", "cut", "best busbw", "variant", "library",
 )  # fmt: skip
 _CALLS: Final = (
     CollectiveRows.operation,
@@ -74,8 +74,8 @@ _CALLS: Final = (
     CollectiveRows.end_ns,
 )
 _CALL_HEADINGS: Final = (
-    "operation", "message", "step", "sequence", "transfer", "skew", "last rank", "imposed wait", "wait", "busbw",
-    "algbw", "ranks seen", "ranks", "complete", "cut", "tier", "dtype", "clock interval", "clock error",
+    "operation", "message", "step", "sequence", "transfer", "skew", "last rank", "imposed wait", "total wait",
+    "busbw", "algbw", "ranks seen", "ranks", "complete", "cut", "tier", "dtype", "clock interval", "clock error",
     "first arrival", "end",
 )  # fmt: skip
 _POINTS: Final = (
@@ -94,8 +94,8 @@ _POINTS: Final = (
     CollectiveRooflineRows.library,
 )
 _POINT_HEADINGS: Final = (
-    "operation", "message", "ranks", "tier", "count", "transfer", "busbw", "ceiling", "of ceiling", "best busbw",
-    "above", "dtype", "library",
+    "operation", "message", "ranks", "tier", "count", "total transfer", "median busbw", "ceiling", "of ceiling",
+    "best busbw", "above", "dtype", "library",
 )  # fmt: skip
 _IDS: Final = frozenset({"step_number", "sequence", "last_rank", "first_arrival_ns", "end_ns"})
 
@@ -157,8 +157,17 @@ EXPOSED_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     frame_column(ExposedCollectives.num_calls, "calls"),
     frame_column(ExposedCollectives.num_ranks, "ranks"),
 )
+CollectivesView = Literal["summary", "each", "links", "waits", "clock"]
+_VIEWS: Final[dict[CollectivesView, tuple[str, tuple[ReportColumn, ...]]]] = {
+    "summary": ("Collectives", SUMMARY_COLUMNS),
+    "each": ("Collectives one by one", CALL_COLUMNS),
+    "links": ("Collectives and their links", POINT_COLUMNS),
+    "waits": ("Waiting for other ranks", WAIT_COLUMNS),
+    "clock": ("Clocks of the ranks", CLOCK_COLUMNS),
+}
 _UNKNOWN: Final = "the trace does not say it"
 _NO_TOPOLOGY: Final = "unknown which ranks share a node (--ranks-per-node or --topology says it)"
+_NO_REMARK: Final = "no remark: no time of these collectives is absent or a bound"
 _NOT_MEASURED: Final = "no collective of this row is complete"
 _NO_WAIT: Final = "no collective of this row is complete and uncut"
 _CALL_REASONS: Final = {
@@ -209,6 +218,18 @@ def exposed_table(exposed: pl.DataFrame) -> ReportTable:
     )
 
 
+def no_collectives_table(view: CollectivesView, reason: str) -> ReportTable:
+    """Return the table of a view without a row, with the reason as its note.
+
+    Args:
+        view: Which of the tables.
+        reason: Why there is nothing to show.
+    """
+    title, columns = _VIEWS[view]
+    what = "No bandwidth" if view == "links" else "No collectives"
+    return whole_table("clock" if view == "clock" else "collectives", title, columns, (), notes=(f"{what}: {reason}.",))
+
+
 def collectives_table(collectives: Collectives) -> ReportTable:
     """Return collectives by group, operation and size, most transfer and wait first."""
     reasons = {source: _NOT_MEASURED for source in _SUMMARY if source.nullable}
@@ -223,7 +244,13 @@ def collectives_table(collectives: Collectives) -> ReportTable:
     ids = collectives.summary[CollectiveSummaryRows.group_id].to_list()
     cells = frame_rows(collectives.summary, _SUMMARY, reasons=reasons)
     rows = [(names[group_id], *row) for group_id, row in zip(ids, cells, strict=True)]
-    return whole_table("collectives", "Collectives", SUMMARY_COLUMNS, rows, notes=_match_notes(collectives))
+    return whole_table(
+        "collectives",
+        "Collectives",
+        SUMMARY_COLUMNS,
+        rows,
+        notes=(*sum_notes(collectives), *_match_notes(collectives, each=False)),
+    )
 
 
 def collective_calls_table(collectives: Collectives) -> ReportTable:
@@ -238,8 +265,10 @@ def collective_calls_table(collectives: Collectives) -> ReportTable:
         cells = tuple(
             (own or why) if isinstance(cell, Absent) else cell for cell, own in zip(row, absences, strict=True)
         )
-        rows.append((collective_id, names[group_id], *cells, reason or Absent("nothing to remark")))
-    return whole_table("collectives", "Collectives one by one", CALL_COLUMNS, rows, notes=_match_notes(collectives))
+        rows.append((collective_id, names[group_id], *cells, reason or Absent(_NO_REMARK)))
+    return whole_table(
+        "collectives", "Collectives one by one", CALL_COLUMNS, rows, notes=_match_notes(collectives, each=True)
+    )
 
 
 def collective_roofline_table(roofline: CollectiveRoofline) -> ReportTable:
@@ -253,7 +282,7 @@ def collective_roofline_table(roofline: CollectiveRoofline) -> ReportTable:
             (dtype if name == CollectiveRooflineRows.dtype else why) if isinstance(cell, Absent) else cell
             for cell, name in zip(row, _POINTS, strict=True)
         )
-        rows.append((*cells, reason or Absent("the ceiling is known")))
+        rows.append((*cells, reason or Absent("no remark: the ceilings of these are known")))
     notes = [f"Links: {roofline.links.source}. Bandwidth is decimal and one way, as in nccl-tests."]
     if roofline.num_without_bandwidth:
         notes.append(
@@ -292,7 +321,13 @@ def clock_table(collectives: Collectives) -> ReportTable:
     return whole_table("clock", "Clocks of the ranks", CLOCK_COLUMNS, rows, notes=notes)
 
 
-def _match_notes(collectives: Collectives) -> Iterator[str]:
+def _match_notes(collectives: Collectives, *, each: bool) -> Iterator[str]:
+    """Yield how far the calls found their partners.
+
+    Args:
+        collectives: The collectives.
+        each: The table shows those that miss ranks too; else it sums the complete ones.
+    """
     counts = (
         (collectives.num_alone, "calls show on one rank only"),
         (collectives.num_ambiguous, "calls are ambiguous: several partners fit"),
@@ -302,10 +337,24 @@ def _match_notes(collectives: Collectives) -> Iterator[str]:
         if count:
             yield f"{count:,} of {collectives.num_calls:,} {words}."
     if collectives.num_incomplete:
-        yield f"{collectives.num_incomplete:,} collectives miss ranks: waits are at least, transfers at most."
+        meaning = (
+            "of each, waits are at least and transfer at most what stands here"
+            if each
+            else "their transfers, waits and bandwidths count in no row (--view each shows what bounds there are)"
+        )
+        yield f"{collectives.num_incomplete:,} collectives miss ranks: {meaning}."
     yield from cut_note(collectives)
     if collectives.is_group_assumed:
         yield "Some calls carry no group: they were matched by operation and order over all ranks."
+
+
+def sum_notes(collectives: Collectives) -> Iterator[str]:
+    """Yield what the figures of the summary are sums and medians of, where it has any."""
+    if collectives.summary[CollectiveSummaryRows.num_measured].sum():
+        yield (
+            "Total transfer is summed over collectives, total wait over collectives and ranks; median busbw and algbw "
+            "are those of the collective of median transfer."
+        )
 
 
 def cut_note(collectives: Collectives) -> Iterator[str]:

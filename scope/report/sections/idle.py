@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from scope.analysis.idle import IDLE_CAUSES
 from scope.report.sections.base import column, figures, no_device_note, whole_table
+from scope.report.sections.breakdown import is_host_alone
+from scope.units import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scope.analysis.job import Analysis
     from scope.report.table import ReportColumn, ReportTable
 
@@ -46,7 +50,7 @@ _NO_EVENTS: Final = "the trace holds no device events"
 def idle_table(analysis: Analysis) -> ReportTable:
     """Return the idle time of each rank by cause."""
     if all(rank.idle is None for rank in analysis.ranks):
-        notes = _why_empty(analysis, what="No idle time")
+        notes = (*_why_empty(analysis, what="Why they were idle is not known"), *_idle_in_all(analysis))
         return whole_table("idle", "Why devices stood idle", IDLE_COLUMNS, (), notes=notes)
     keys = tuple(each.key for each in IDLE_COLUMNS[1:])
     rows = [
@@ -67,6 +71,14 @@ def queue_table(analysis: Analysis) -> ReportTable:
         (rank.label, *figures(rank.queue, keys, reason=rank.absent.get("queue", _NO_EVENTS))) for rank in analysis.ranks
     ]
     return whole_table("queue", "How the host fed its devices", QUEUE_COLUMNS, rows)
+
+
+def _idle_in_all(analysis: Analysis) -> Iterator[str]:
+    """Yield how much idle time there is whose causes are not known."""
+    if analysis.breakdown is not None:
+        where = " on the host" if is_host_alone(analysis) else ""
+        idle, window = (format_duration(each) for each in (analysis.breakdown.idle_ns, analysis.breakdown.window_ns))
+        yield f"Idle{where} in all, whatever the cause: {idle} of {window} (scope breakdown has it by rank)."
 
 
 def _why_empty(analysis: Analysis, *, what: str) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ _NOT_KNOWN: Final = {
     "clock_interval_ns": "no collective that was matched across ranks bounds its clock from both sides",
     "host_overlaps": "the operators were not read",
     "attributed_ratio": "no device event to attribute",
-    "roofline_coverage_ratio": "no compute kernels, or the roofline was not asked for",
+    "roofline_coverage_ratio": "no compute kernels ran on a device, so there is none to place",
 }
 
 QUALITY_COLUMNS: Final[tuple[ReportColumn, ...]] = (

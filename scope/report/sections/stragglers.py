@@ -20,14 +20,14 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         "peer's, at most last less second-last arrival.",
     ),
     column("reason", "reason", "Which of its times exceeds the peers' median most: compute, input, memory, host."),
-    column("num_collectives", "collectives", "Collectives at which it imposed wait."),
-    column("num_steps", "steps", "Steps in which it did."),
-    column("worst_step_number", "worst step", "The step with most imposed wait.", unit="id"),
-    column("worst_step_imposed_wait_ns", "in worst step", "Imposed wait in that step."),
     column("compute_excess_ns", "excess compute", "Compute beyond the peers' median before those collectives."),
     column("input_excess_ns", "excess input", "Idle for input beyond the peers' median."),
     column("memory_excess_ns", "excess memory", "Copies and allocation beyond the peers' median."),
     column("host_excess_ns", "excess host", "Other idle time beyond the peers' median."),
+    column("num_collectives", "collectives", "Collectives at which it imposed wait."),
+    column("num_steps", "steps", "Steps in which it did."),
+    column("worst_step_number", "worst step", "The step with most imposed wait.", unit="id"),
+    column("worst_step_imposed_wait_ns", "in worst step", "Imposed wait in that step."),
     column("peers", "peers", "Ranks that it is compared with."),
     column(
         "noise_floor_ns",
@@ -35,10 +35,8 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         "Lateness below the clocks' probable error plus this counts for nobody.",
     ),
 )
-_PLAIN: Final = (
-    "rank", "imposed_wait_ns", "reason", "num_collectives", "num_steps", "worst_step_number",
-    "worst_step_imposed_wait_ns",
-)  # fmt: skip
+_VERDICT: Final = ("rank", "imposed_wait_ns", "reason")
+_WHERE: Final = ("num_collectives", "num_steps", "worst_step_number", "worst_step_imposed_wait_ns")
 _EXCESS: Final = ("compute_ns", "input_ns", "memory_ns", "host_ns")
 
 
@@ -55,11 +53,18 @@ def stragglers_table(stragglers: Stragglers) -> ReportTable:
     return whole_table("stragglers", "Stragglers", STRAGGLER_COLUMNS, rows, notes=notes)
 
 
+def no_stragglers_table(reason: str) -> ReportTable:
+    """Return the table without a row, with the reason why nobody can be named as its note."""
+    note = f"No stragglers can be told: {reason}."
+    return whole_table("stragglers", "Stragglers", STRAGGLER_COLUMNS, (), notes=(note,))
+
+
 def _row(straggler: Straggler) -> tuple[Cell, ...]:
     reason = straggler.absent.get("excess", "its times could not be compared with its peers'")
     return (
-        *(figure(straggler, name) for name in _PLAIN),
+        *(figure(straggler, name) for name in _VERDICT),
         *figures(straggler.excess, _EXCESS, reason=reason),
+        *(figure(straggler, name) for name in _WHERE),
         format_ranks(straggler.peers),
         straggler.noise_floor_ns,
     )

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from exporters.rank_totals import RankTotals
-from scope.analysis.medians import lower_median, lower_median_ns
+from scope.analysis.medians import lower_median, lower_median_ns, median_rate
 from scope.analysis.recorded import StepSummary, compute_rank_excess, summarize_run, summarize_steps
 from scope.frames import columns
 from scope.frames.schema import Ranks, RankSteps
@@ -32,6 +32,15 @@ def test_columns_are_treated_like_plain_numbers(number: int) -> None:
     assert table.select(lower_median_ns("a")).item() == middle(values)
     assert table.select(lower_median(pl.col("a") / 2)).item() == middle(values) / 2
     assert table.head(1).select(lower_median_ns("a")).item() is None
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_the_median_rate_is_that_of_the_median_time(number: int) -> None:
+    """Equal amounts in the times given: the median of the rates belongs to the median of the times."""
+    times = random.Random(number).sample(range(1, 100), number)
+    rates = pl.DataFrame({"rate": [None, *(1_000 / time for time in times)]}, schema={"rate": pl.Float64})
+    assert rates.select(median_rate("rate")).item() == 1_000 / middle(times)
+    assert rates.head(1).select(median_rate("rate")).item() is None
 
 
 @pytest.mark.parametrize("num_steps", [3, 4])

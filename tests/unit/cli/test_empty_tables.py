@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scope.units import format_duration
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,6 +30,48 @@ EMPTY = {
     "critical-path --pieces": "rank 1, device host: a host timeline has no launches to follow",
     "kernels --by module": "record with_stack=True",
 }
+
+
+WITHOUT_COLLECTIVES = {
+    "stragglers": "No stragglers can be told: the traces hold no collective of a known rank.",
+    **{
+        f"collectives --view {view}": f"{what}: the traces hold no collective of a known rank."
+        for view, what in (
+            ("summary", "No collectives"),
+            ("each", "No collectives"),
+            ("waits", "No collectives"),
+            ("clock", "No collectives"),
+            ("links", "No bandwidth"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("command", WITHOUT_COLLECTIVES)
+def test_a_trace_without_collectives_is_no_mistake(
+    scope: Callable[..., Done], trace: Callable[..., Path], command: str
+) -> None:
+    """As with other tables that a trace cannot fill: the reason, an empty list or a header, and exit code 0."""
+    arguments = [*command.split(), trace()]
+    text = scope(*arguments)
+    assert (text.code, text.err) == (0, "")
+    assert WITHOUT_COLLECTIVES[command] in " ".join(text.out.split())
+    for form in ("--json", "--csv"):
+        done = scope(*arguments, form)
+        assert done.code == 0
+        assert WITHOUT_COLLECTIVES[command] in done.err
+        assert json.loads(done.out) == [] if form == "--json" else done.out.count("\n") == 1
+
+
+def test_idle_time_of_unknown_cause_is_told_from_none(scope: Callable[..., Done]) -> None:
+    """On CPUs the causes are not known, but how much there is stands in the breakdown, and both commands say it."""
+    records = json.loads(scope("breakdown", ON_CPUS, "--json").out)
+    (total,) = [record for record in records if record["label"] == "all ranks"]
+    said = " ".join(scope("idle", ON_CPUS).out.split())
+    assert total["idle_ns"] > 0
+    assert "Why they were idle is not known: no device events" in said
+    assert f"Idle on the host in all, whatever the cause: {format_duration(total['idle_ns'])} of " in said
+    assert "No idle time" not in said
 
 
 @pytest.mark.parametrize("command", EMPTY)

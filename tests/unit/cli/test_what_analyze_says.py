@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scope.report.build import compute_results
 from scope.trace import ReadOptions, load
+from scope.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,3 +91,13 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(
     document = json.loads(scope("analyze", folder, "--no-cache", "--json").out)
     assert [rank["rank"] for rank in document["ranks"]] == [0]
     assert any("rank1.json.gz" in warning for warning in document["warnings"])
+
+
+def test_what_proves_the_reason_of_a_straggler_stands_beside_it(scope: Callable[..., Done]) -> None:
+    """In 100 columns there is room for every excess, that of the reason among them."""
+    done = scope("stragglers", SAMPLES / "gloo-4-ranks-straggler")
+    (record,) = json.loads(scope("stragglers", SAMPLES / "gloo-4-ranks-straggler", "--json").out)
+    heading, row = done.out.splitlines()[1:3]
+    assert "excess host" in heading
+    assert record["reason"] == "host"
+    assert format_duration(record["host_excess_ns"]) in row

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from scope.report.build import compute_results
 from scope.report.findings import find_all
@@ -13,17 +16,18 @@ from scope.report.sections import collectives as sections
 from scope.report.summary import print_summary
 from scope.report.text import make_console
 from scope.testing import scenarios
-from scope.trace import load
+from scope.trace import ReadOptions, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from scope.analysis.collectives import Collectives
     from scope.report.results import Results
     from scope.testing.scenarios import Scenario
 
     Make = Callable[..., Results]
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
 
 
 def collectives_of(scenario: Scenario, folder: Path) -> Collectives:
@@ -96,3 +100,46 @@ def test_an_absent_tier_says_that_no_topology_is_known(tmp_path: Path, builder: 
     assert "--ranks-per-node" in record["absent"]["tier"]
     assert "no message" in record["absent"]["message_bytes"]
     assert record["absent"]["step_number"] == "it was launched in no step"
+
+
+def test_time_and_rate_of_a_row_are_those_of_one_collective() -> None:
+    """Of two all_reduces the bandwidth is the message divided by the median transfer that stands beside it."""
+    results = compute_results(
+        load(
+            str(SAMPLES / "gloo-4-ranks-straggler/attempt-000/ranks/*/traces/*.gz"),
+            options=ReadOptions(use_cache=False),
+        )
+    )
+    assert results.collectives is not None
+    table = sections.collectives_table(results.collectives)
+    (record,) = [each for each in to_records(table) if each["operation"] == "all_reduce"]
+    assert record["num_measured"] == 2
+    rate = record["message_bytes"] * 1e9 / record["median_transfer_ns"]
+    assert record["median_algbw_bytes_per_s"] == pytest.approx(rate)
+    # 2 (N - 1) / N of four ranks.
+    assert record["median_busbw_bytes_per_s"] == pytest.approx(1.5 * rate)
+    headings = [each.heading for each in table.columns]
+    assert {"total transfer", "total wait", "median transfer", "median busbw", "median algbw"} <= set(headings)
+    assert any("total wait over collectives and ranks" in note for note in table.notes)
+
+
+def test_collectives_that_miss_ranks_are_bounds_only_where_they_are_shown(tmp_path: Path) -> None:
+    """The summary counts them in no row and says so; one by one they stand with what is a bound."""
+    found = collectives_of(scenarios.missing_ranks(), tmp_path)
+    assert all(each["total_transfer_ns"] is None for each in to_records(sections.collectives_table(found)))
+    summary, each = (
+        " ".join(table.notes) for table in (sections.collectives_table(found), sections.collective_calls_table(found))
+    )
+    assert "count in no row (--view each shows" in summary
+    assert "at least" not in summary
+    assert "total wait over" not in summary
+    assert "waits are at least and transfer at most what stands here" in each
+
+
+def test_why_a_remark_is_absent_reads_as_a_sentence(tmp_path: Path) -> None:
+    """A person reads the reason below the table without its cell."""
+    found = collectives_of(scenarios.window_edge(), tmp_path)
+    assert "remark: no remark: no time of these collectives is absent or a bound" in (
+        sections.collective_calls_table(found).reasons()
+    )
+    assert any("this rank's clock is the reference" in each for each in sections.clock_table(found).reasons())
