@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.group_names import name_group
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scope.run.blackbox import BlackBoxState, GroupState
     from scope.run.schema import GroupInfo, RankInfo
@@ -136,8 +137,19 @@ def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
 
 
 def title_of(group: GroupInfo) -> str:
-    """Return what people call a group of `rank.json`."""
-    return name_group(group.name, description=group.description, mesh_axis=group.mesh_axis)
+    """Return what people call a group of `rank.json`; its ranks beside a title that is a number, which says nothing."""
+    title = name_group(group.name, description=group.description, mesh_axis=group.mesh_axis)
+    return title_with_ranks(title, group.ranks)
+
+
+def title_with_ranks(title: str, ranks: Sequence[int] | None) -> str:
+    """Return the title of a group, its ranks beside one that is no more than a number.
+
+    Examples:
+        >>> title_with_ranks("5", [0, 1, 4]), title_with_ranks("tp", [0, 1]), title_with_ranks("5", None)
+        ('5 (ranks 0-1, 4)', 'tp', '5')
+    """
+    return f"{title} ({describe_ranks(list(ranks))})" if ranks and title.isdecimal() else title
 
 
 def _add_missed_operations(rows: Iterable[dict[str, Any]], states: Mapping[int, BlackBoxState]) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded.failures import describe_failures
+from scope.analysis.recorded.first_end import find_first_end, place_of
 from scope.analysis.recorded.groups import peer_sets
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
 from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_where
@@ -44,7 +45,7 @@ _WHERE_TO_LOOK: Final[dict[str | None, str]] = {
     None: "Capture a profiler window of it and of a peer with stacks, and compare their clocks and links.",
 }
 """What to do by the phase that exceeds the peers' most, where the phase says more than that something is slow."""
-_LOOK_FOR_END: Final = "Look for its end in the node's kernel log (out of memory, XID) and in the launcher's output."
+_SHOWN_PLACES: Final = 3
 
 
 class ImposedWait(Table):
@@ -190,9 +191,7 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
     if watched.state.standing == "ended without a goodbye":
         if watched.now_ns - (watched.state.last_sign_ns or 0) <= _GONE_NS:
             return []  # a job that was asked to end is yet to be told of by what publishes it
-        ranks = watched.state.open_ranks
-        summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
-        return [_judge(watched, "crash", summary, ranks=ranks, action=_LOOK_FOR_END)]
+        return [_judge_ends_without_goodbye(watched)]
     if not watched.state.is_live:
         return []
     gone = tuple(info.rank for info in watched.infos if _is_gone(watched, info, fate))
@@ -200,10 +199,37 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
     found: list[Verdict] = []
     if gone:
         summary = f"{describe_ranks(list(gone))} died without a goodbye while others of the run live"
-        found.append(_judge(watched, "crash", summary, ranks=gone, action=_LOOK_FOR_END))
+        found.append(_judge(watched, "crash", summary, ranks=gone, action=_look_for_end(watched, gone)))
     if raised:
         found.append(_judge_exception(watched, raised))
     return found
+
+
+def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
+    """Return that ranks ended without a goodbye, and which may have died first: it is to blame, others are victims."""
+    ranks = watched.state.open_ranks
+    summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
+    if len(ranks) > 1:
+        first = find_first_end([info for info in watched.infos if info.rank in ranks], watched.boxes)
+        if first is None:
+            summary += "; which died first their black boxes do not tell"
+        else:
+            summary += f"; {describe_ranks(list(first.ranks))} may have died first: {first.evidence}"
+            ranks = first.ranks
+    return _judge(watched, "crash", summary, ranks=ranks, action=_look_for_end(watched, ranks))
+
+
+def _look_for_end(watched: Watched, ranks: Sequence[int]) -> str:
+    where = "in the node's kernel log (out of memory, XID) and in the launcher's output"
+    return f"Look for its end {where} ({_places(watched, ranks)})."
+
+
+def _places(watched: Watched, ranks: Sequence[int]) -> str:
+    """Return host, process, step and phase of the first of these ranks."""
+    infos = {info.rank: info for info in watched.infos}
+    shown = "; ".join(place_of(infos[rank], watched.boxes.get(rank)) for rank in ranks[:_SHOWN_PLACES])
+    more = len(ranks) - _SHOWN_PLACES
+    return f"{shown}; and {more:,} more" if more > 0 else shown
 
 
 def _find_silent_before_failures(watched: Watched) -> list[Verdict]:
@@ -220,7 +246,7 @@ def _find_silent_before_failures(watched: Watched) -> list[Verdict]:
     if not ranks:
         return []
     summary = f"{describe_ranks(list(ranks))} ended without a goodbye before others raised"
-    return [_judge(watched, "crash", summary, ranks=ranks, action=_LOOK_FOR_END)]
+    return [_judge(watched, "crash", summary, ranks=ranks, action=_look_for_end(watched, ranks))]
 
 
 def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
@@ -261,7 +287,7 @@ def _find_hangs(watched: Watched) -> list[Verdict]:
                 ranks=tuple(ranks),
                 group=group,
                 step=None if last_step is None else last_step + 1,
-                action="See where it stands: py-spy dump of its process, its phase on the Post-mortem page.",
+                action=f"See where it stands: py-spy dump --pid PID on its host ({_places(watched, ranks)}).",
                 evidence={"operation": operation, "call": number},
             )
         )

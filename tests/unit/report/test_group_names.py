@@ -59,12 +59,12 @@ def write_hang(folder: Path, groups: tuple[GroupInfo, ...]) -> None:
         ({"name": "0", "description": "default_pg"}, "default_pg"),
         ({"name": "7", "description": "mesh_tp", "mesh_axis": "tp"}, "tp"),
         ({"name": "5", "description": "experts"}, "experts"),
-        ({"name": "5", "description": "undefined"}, "5"),
+        ({"name": "5", "description": "undefined"}, "5 (ranks 0-1)"),
     ],
     ids=["default", "axis", "described", "undescribed"],
 )
 def test_a_hang_names_its_group_as_people_do(tmp_path: Path, facts: dict[str, Any], title: str) -> None:
-    """The state and the finding say its title; `missed` and the finding's group hold what torch calls it."""
+    """State and finding say its title, ranks beside a mere number; `missed` and `group` hold what torch calls it."""
     write_hang(tmp_path / "run", (GroupInfo(group=0, ranks=(0, 1), **facts),))
     run = open_run(tmp_path / "run")
     state = describe_run(run, now_ns=NOW)

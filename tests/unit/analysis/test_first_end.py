@@ -1,0 +1,97 @@
+"""Of ranks that all ended without a goodbye the one that died first is named where black boxes tell it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_verdicts
+from scope.frames.schema import RankSteps
+from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
+from scope.run.schema import GroupInfo, RankInfo, Verdict
+
+S = 1_000_000_000
+DIED_S = 900
+
+
+def rank_info(rank: int, *, num_ranks: int = 3) -> RankInfo:
+    """Return a rank of a world whose processes have the numbers 100 and on."""
+    group = GroupInfo(group=0, name="0", description="default_pg", ranks=tuple(range(num_ranks)))
+    return RankInfo(
+        schema="1.0", run_id="r", attempt=0, rank=rank, started_ns=0, host="node7", pid=100 + rank, groups=(group,)
+    )
+
+
+def box(
+    rank: int, *, step: int = 16, issued: int = 38, issued_s: float = DIED_S, sign_s: float = DIED_S
+) -> BlackBoxState:
+    """Return a black box whose last call was issued, and whose last sign of life was given, at such seconds."""
+    group = GroupState(
+        group=0, enqueued=issued, completed=36, enqueued_ns=round(issued_s * S), completed_ns=0, hash_low=1,
+        operation="all_reduce", dtype="float32",
+    )  # fmt: skip
+    return BlackBoxState(
+        identity=BlackBoxIdentity(
+            rank=rank, attempt=0, world_size=3, pid=rank, process_start_ticks=1, wall_offset_ns=0
+        ),
+        step=step, num_steps=step, step_start_ns=0, phase="backward", phase_start_ns=0, beat_ns=round(sign_s * S),
+        pulse_ns=round(sign_s * S), last_step_duration_ns=1, num_dropped=0, closed=False, exception=False,
+        groups=(group,),
+    )  # fmt: skip
+
+
+def judge(boxes: list[BlackBoxState]) -> Verdict:
+    """Return what is found of ranks whose processes are all gone, long after."""
+    infos = [rank_info(each.identity.rank, num_ranks=len(boxes)) for each in boxes]
+    states = {each.identity.rank: each for each in boxes}
+    nobody = ProcessTable(fate=lambda _: False, is_gone=lambda _: True)
+    now_ns = (DIED_S + 100) * S
+    state = assess_run(infos, states, last_step_ns=DIED_S * S, usual_ns=S // 10, now_ns=now_ns, processes=nobody)
+    steps = pl.DataFrame(schema=RankSteps.schema()).lazy()
+    watched = Watched(state=state, infos=infos, boxes=states, steps=steps, now_ns=now_ns)
+    (found,) = find_verdicts(watched, fate=lambda _: False)
+    return found
+
+
+def test_the_rank_that_is_behind_its_peers_is_named_with_what_tells_it() -> None:
+    """Rank 1 was killed in step 15 after 36 calls; the launcher ended ranks 0 and 2, which waited in step 16."""
+    found = judge([box(0), box(1, step=15, issued=36, sign_s=DIED_S - 0.3), box(2)])
+    assert found.ranks == (1,)
+    assert found.summary == (
+        "ranks 0-2 ended without a goodbye; rank 1 may have died first: it was in step 15 (the others in step 16) "
+        "and had not issued call 37 of group default_pg, as others had"
+    )
+    assert found.action is not None
+    assert "(rank 1: pid 101 on node7, in step 15, phase backward)" in found.action
+
+
+def test_the_rank_that_fell_silent_first_is_named() -> None:
+    """By hand: its last sign came 12.5 s before the next rank's; nobody is behind."""
+    found = judge([box(0, sign_s=DIED_S + 1), box(1, sign_s=DIED_S - 12.5), box(2)])
+    assert found.ranks == (1,)
+    assert "rank 1 may have died first: it fell silent 12.5 s before the others" in found.summary
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        pytest.param([box(0), box(1), box(2)], id="alike"),
+        pytest.param([box(0), box(1, sign_s=DIED_S - 2.9), box(2)], id="within three beats"),
+        pytest.param([box(0), box(1, issued=37), box(2, issued=37)], id="most are behind"),
+        pytest.param([box(0), box(1, issued=37, sign_s=DIED_S + 2.1), box(2)], id="it lived on while others waited"),
+    ],
+)
+def test_nobody_is_named_where_nothing_tells(boxes: list[BlackBoxState]) -> None:
+    """All are told of, and that their black boxes do not tell which died first."""
+    found = judge(boxes)
+    assert found.ranks == (0, 1, 2)
+    assert found.summary == "ranks 0-2 ended without a goodbye; which died first their black boxes do not tell"
+
+
+def test_of_two_ranks_the_one_behind_is_named_and_one_rank_alone_needs_no_word() -> None:
+    """Half of them may be to blame; one alone died first and last."""
+    assert judge([box(0), box(1, issued=37)]).ranks == (1,)
+    alone = judge([replace(box(0), groups=())])
+    assert (alone.ranks, alone.summary) == ((0,), "rank 0 ended without a goodbye")
