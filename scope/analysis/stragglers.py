@@ -20,6 +20,7 @@ from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedC
 from scope.analysis.matching import SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, build_activity, totals_at
 from scope.analysis.result import Result
+from scope.analysis.straggler_waits import StragglerWaits, compute_straggler_waits
 from scope.trace.columns import Column, Table
 from scope.units import format_duration
 
@@ -109,6 +110,8 @@ class Stragglers(Result, frozen=True, kw_only=True):
     stragglers: tuple[Straggler, ...]
     per_step: pl.DataFrame
     """The table `StragglerSteps`: imposed wait by rank and step."""
+    waits: pl.DataFrame
+    """The table `StragglerWaits`: what each rank waited, exposed, for each straggler in each step."""
     num_collectives_judged: int
     """Complete, uncut collectives among peers, in which a straggler could show."""
     num_collectives_skipped: int
@@ -137,6 +140,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     return Stragglers(
         stragglers=tuple(found),
         per_step=StragglerSteps.check(per_step),
+        waits=StragglerWaits.empty() if charges is None else compute_straggler_waits(own, charges, activity),
         num_collectives_judged=num_judged,
         num_collectives_skipped=skipped,
         verdict=_verdict(found, num_judged, job),

@@ -51,6 +51,31 @@ _UNKNOWN: Final = "Record this rank and a peer with stacks to see what differs b
 
 def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield one finding a straggler whose repair alone would save at least 1 % of step time."""
+    waits = straggler_waits(results, basis)
+    for each, cost in _costly_stragglers(results, basis):
+        yield _straggler_finding(each, cost, waits[each.rank], basis)
+
+
+def straggler_waits(results: Results, basis: Basis) -> dict[int, int]:
+    """Return, for each straggler that is a finding, how long ranks waited for it in step time without computing."""
+    named = [each.rank for each, _ in _costly_stragglers(results, basis)]
+    if not named or results.stragglers is None:
+        return {}
+    from scope.analysis.straggler_waits import StragglerWaits
+
+    judged = {rank.rank: judged_numbers(rank) for rank in results.analysis.ranks if rank.rank is not None}
+    totals = dict.fromkeys(named, 0)
+    for straggler_rank, rank, number, wait_ns in results.stragglers.waits.select(
+        StragglerWaits.straggler, StragglerWaits.rank, StragglerWaits.step_number, StragglerWaits.exposed_wait_ns
+    ).iter_rows():
+        numbers = judged.get(rank)
+        if straggler_rank in totals and (numbers is None or number in numbers):
+            totals[straggler_rank] += wait_ns
+    return totals
+
+
+def _costly_stragglers(results: Results, basis: Basis) -> Iterator[tuple[Straggler, int]]:
+    """Yield the stragglers that cost enough to be a finding, with what they cost over all devices."""
     if results.stragglers is None:
         return
     # Here, because one rank, the most frequent case, needs nothing of what finds stragglers.
@@ -62,7 +87,7 @@ def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
         # Everybody waits for the straggler, so the time is lost on every device that has the step.
         cost = sum(wait * basis.num_devices_of(number) for number, wait in waits)
         if basis.share(cost) >= STRAGGLER_SHARE:
-            yield _straggler_finding(each, cost, basis)
+            yield each, cost
 
 
 def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
@@ -154,12 +179,16 @@ def slow_collective(results: Results, basis: Basis) -> Iterator[Finding]:
             yield _slow_finding(row, cost, basis.share(cost))
 
 
-def _straggler_finding(each: Straggler, cost_ns: int, basis: Basis) -> Finding:
+def _straggler_finding(each: Straggler, cost_ns: int, waited_ns: int, basis: Basis) -> Finding:
     reason = each.reason or "a reason that the traces do not show"
     evidence = [
         Evidence(column("imposed_wait_ns", "imposed wait", "What fixing this rank saves."), each.imposed_wait_ns),
         Evidence(column("lost_ns", f"in {basis.noun} of all devices", "Imposed wait of each step x devices."), cost_ns),
         Evidence(column("basis_ns", "of", f"Length of {basis.noun}, summed over devices."), basis.window_ns),
+        Evidence(
+            column("exposed_wait_ns", "others wait, computing nothing", "Exposed waits for it, summed over ranks."),
+            waited_ns,
+        ),
         Evidence(column("num_collectives", "collectives", "Collectives it was late for."), each.num_collectives),
         Evidence(column("noise_floor_ns", "noise floor", "Lateness below it counts for nobody."), each.noise_floor_ns),
     ]

@@ -10,8 +10,10 @@ from scope.analysis.exposure import ExposedCollectives
 from scope.analysis.step_time import judged_steps
 from scope.analysis.syncs import SyncStats
 from scope.report.findings.basis import beside_missing_ranks, ranks_with
+from scope.report.findings.collectives import straggler_waits
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
+from scope.report.sections.quality import format_ranks
 from scope.trace.schema import Launches
 from scope.units import format_bytes, format_ratio
 
@@ -31,10 +33,19 @@ _MOST_NAMED: Final = 3
 
 
 def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when at least 5 % of step time is communication that no compute hides."""
-    cost = basis.exposed_communication_ns
+    """Yield a finding when at least 5 % of step time is communication that no compute hides.
+
+    Waiting for a straggler that is a finding of its own is left out: no bucket makes that shorter.
+    """
+    exposed_ns = basis.exposed_communication_ns
+    if basis.share(exposed_ns) < EXPOSED_SHARE:
+        return
+    waits = straggler_waits(results, basis)
+    waited_ns = min(exposed_ns, sum(waits.values()))
+    cost = exposed_ns - waited_ns
     if basis.share(cost) < EXPOSED_SHARE:
         return
+    late = f"rank{'s' * (len(waits) > 1)} {format_ranks(tuple(waits))}"
     # In the order of the whole recording, so that of equals the same comes first as in its table.
     exposed = results.exposed.filter(pl.col(ExposedCollectives.step_exposed_ns) > 0).sort(
         ExposedCollectives.step_exposed_ns, descending=True, maintain_order=True
@@ -42,10 +53,12 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     rows = exposed.head(_MOST_NAMED)
     names = [_collective_name(row) for row in rows.iter_rows(named=True)]
     worst_ns = int(rows[ExposedCollectives.step_exposed_ns][0]) if names else 0
-    worst = f", {'most of it' if 2 * worst_ns > cost else 'the largest part'} {names[0]}" if names else ""
+    worst = f", {'most of it' if 2 * worst_ns > exposed_ns else 'the largest part'} {names[0]}" if names else ""
     breakdown = results.analysis.breakdown
     evidence = [
-        Evidence(column("exposed_communication_ns", "exposed communication", "Communication minus compute."), cost),
+        Evidence(
+            column("exposed_communication_ns", "exposed communication", "Communication minus compute."), exposed_ns
+        ),
         Evidence(column("window_ns", "of", "Time that shares are taken of, summed over devices."), basis.window_ns),
     ]
     if breakdown is not None and breakdown.overlap_ratio is not None:
@@ -54,9 +67,13 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     if names:
         alone = column("worst_exposed_ns", "the worst alone", f"Exposed time of the first, in {basis.noun}.")
         evidence.append(Evidence(alone, worst_ns))
+    if waited_ns:
+        meaning = "Exposed waits for stragglers that are findings of their own, summed over ranks."
+        evidence.append(Evidence(column("straggler_wait_ns", f"of it waiting for {late}", meaning), waited_ns))
+    beside = f" besides the waiting for {late}" if waited_ns else ""
     yield Finding(
         kind="exposed_communication",
-        title=f"Communication that no compute hides takes {basis.text(cost)}{worst}",
+        title=f"Communication that no compute hides takes {basis.text(cost)}{beside}{worst}",
         where=Where(groups=tuple(names)),
         evidence=tuple(evidence),
         cost_ns=cost,
@@ -65,7 +82,12 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
             results.analysis,
             "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient "
             "buckets (bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-"
-            "parallel exchanges. If the waits come from a late rank, fix that rank first.",
+            "parallel exchanges. "
+            + (
+                f"Fix {late} first: the waiting for it is not counted here, and none of this would make it shorter."
+                if waited_ns
+                else "If the waits come from a late rank, fix that rank first."
+            ),
         ),
     )
 

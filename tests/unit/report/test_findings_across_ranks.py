@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +43,31 @@ def test_a_planted_straggler_is_named_with_its_reason(tmp_path: Path, kind: str)
     # The recording ends with the last of four steps, so three count; each costs 5 ms on four devices.
     assert finding.cost_ns == 3 * 5_000_000 * 4
     assert "over all devices that is" in finding.title
+
+
+def test_waiting_for_a_straggler_is_no_matter_of_buckets(tmp_path: Path) -> None:
+    """Where exposed communication is the wait for one rank, that rank is the finding, and buckets are no advice."""
+    results = _results(straggling_job(Layout(dp=4), rank=2, kind="host"), tmp_path)
+    assert find_all(results)[0].kind == "straggler"
+    (finding,) = _of(results, "straggler")
+    # Three peers stand 5 ms a step; the last of four steps is cut.
+    assert {each.column.key: each.value for each in finding.evidence}["exposed_wait_ns"] == 3 * 3 * 5_000_000
+    assert _of(results, "exposed_communication") == []
+
+
+def test_exposed_communication_leaves_out_the_wait_for_a_straggler(tmp_path: Path) -> None:
+    """A slow link beside a late rank: what the link costs and what the rank costs are two findings, told apart."""
+    job = replace(straggling_job(Layout(dp=4), rank=2, kind="host"), slow_groups={"mesh_dp:0": 0.05})
+    results = _results(job, tmp_path)
+    (finding,) = _of(results, "exposed_communication")
+    values = {each.column.key: each.value for each in finding.evidence}
+    assert values["straggler_wait_ns"] == 3 * 3 * 5_000_000
+    assert finding.cost_ns == values["exposed_communication_ns"] - 3 * 3 * 5_000_000
+    assert "besides the waiting for rank 2" in finding.title
+    assert "Fix rank 2 first: the waiting for it is not counted here" in finding.action
+    alone = _of(_results(replace(job, plants=()), tmp_path / "alone"), "exposed_communication")[0]
+    assert "straggler_wait_ns" not in {each.column.key for each in alone.evidence}
+    assert alone.cost_ns == pytest.approx(finding.cost_ns, rel=0.01)
 
 
 def test_a_job_without_a_straggler_names_nobody(tmp_path: Path) -> None:
