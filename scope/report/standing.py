@@ -27,17 +27,25 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     if state.standing == "not begun":
         return "no rank has begun to record yet"
     if state.standing == "finished":
-        why = readable(", ".join(state.exit_reasons[:_SHOWN_RANKS]))
-        how = f"{state.outcome} ({why})" if state.exit_reasons else "finished"
-        return f"{how} at {clock(state.last_sign_ns)}; {last}"
+        reasons = [reason for reason in state.exit_reasons[:_SHOWN_RANKS] if reason != state.outcome]
+        how = f"{state.outcome} ({readable(', '.join(reasons))})" if reasons else state.outcome
+        return f"{how} at {clock(state.last_sign_ns)}{_stood_words(state)}; {last}"
     if state.standing == "ended without a goodbye":
         how = "crashed, and some ranks" if state.outcome == "crashed" else ""
         how = f"{how} ended without a goodbye".lstrip()
-        return f"{how} at {clock(state.last_sign_ns)} (last sign of life); {last}"
+        return f"{how} at {clock(state.last_sign_ns)} (last sign of life){_stood_words(state)}; {last}"
     gone = _gone_words(state.gone_ranks)
     if state.standing == "running" or state.last_step_ns is None:
         return f"running{gone}; {last}"
     return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {missed_words(state.missed)}"
+
+
+def _stood_words(state: RunState) -> str:
+    """Return that a run which has ended hung by then, and who had not arrived, to stand behind its end."""
+    if state.still_ns is None:
+        return ""
+    missed = missed_words(state.missed, ended=True) if state.missed else "its black boxes show none that was behind"
+    return f", when no step had ended for {age(state.still_ns)}: {missed}"
 
 
 def _gone_words(ranks: Sequence[int]) -> str:
@@ -62,24 +70,24 @@ def _last_step_words(state: RunState, *, now_ns: int) -> str:
     return f"no step of attempt {state.attempt} has ended yet{before}"
 
 
-def missed_words(missed: Sequence[MissedCall]) -> str:
-    """Return who has not arrived at which call, or that the black boxes do not tell."""
+def missed_words(missed: Sequence[MissedCall], *, ended: bool = False) -> str:
+    """Return who has not arrived at which call, or had not by the end, or that the black boxes do not tell."""
     if not missed:
         return "its ranks live, and the black boxes show none that has not arrived"
     calls: dict[tuple[str, int, str, str], list[int]] = {}
     for each in missed:
         calls.setdefault((each.operation, each.number, each.group, each.group_title), []).append(each.rank)
     return "; ".join(
-        f"{_ranks(ranks)} not arrived at {readable(operation)} {number} of group {readable(title)}"
+        f"{_ranks(ranks, ended=ended)} not arrived at {readable(operation)} {number} of group {readable(title)}"
         for (operation, number, _, title), ranks in calls.items()
     )
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _ranks(ranks: Sequence[int], *, ended: bool) -> str:
     if len(ranks) == 1:
-        return f"rank {ranks[0]} has"
+        return f"rank {ranks[0]} {'had' if ended else 'has'}"
     more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
-    return f"ranks {', '.join(map(str, ranks[:_SHOWN_RANKS]))}{more} have"
+    return f"ranks {', '.join(map(str, ranks[:_SHOWN_RANKS]))}{more} {'had' if ended else 'have'}"
 
 
 def age(length_ns: int) -> str:

@@ -51,12 +51,15 @@ class RunState:
         standing: In a word. `no step`: its ranks live, and none has finished a step for long.
         last_step_ns: End of the last step of any rank; None before the first.
         last_sign_ns: Last sign of life of the ranks that have not ended, of all when all have.
-        missed: Ranks that the others wait for while no step ends; empty when the black boxes show none.
+        missed: Ranks that the others wait for while no step ends, or waited for when the run ended; empty when the
+            black boxes show none.
         open_ranks: Ranks of the last attempt without an end on record.
         exit_reasons: Why ranks ended before they had finished, each once.
         attempt: The last attempt, which all of this is about.
         earlier_step_ns: End of the last step of the attempts before, where the caller adds it; None for none.
         gone_ranks: Those of `open_ranks` whose process is known for certain to be gone.
+        still_ns: Of a run that ended out of order, how long no step had ended by then, where that makes it a hang; else
+            None.
     """
 
     standing: RunStanding
@@ -68,6 +71,7 @@ class RunState:
     attempt: int = 0
     earlier_step_ns: int | None = None
     gone_ranks: tuple[int, ...] = ()
+    still_ns: int | None = None
 
     @property
     def outcome(self) -> RunOutcome:
@@ -105,7 +109,7 @@ def assess_run(
     A run ended without a goodbye when its ranks that have not ended gave no sign of life for 60 s (ten usual steps,
     where they have no black box to give one) and none of their processes is known to live; when all their processes are
     known to be gone, 5 s suffice; when they are for certain, nothing is waited for. No step: none has ended for ten
-    usual steps and 10 s.
+    usual steps and 10 s. A run that was ended while that held hung, which its ends alone do not tell.
 
     Args:
         infos: `rank.json` of the ranks of the last attempt.
@@ -127,17 +131,21 @@ def assess_run(
     ranks = tuple(info.rank for info in still_open)
     ended = [info for info in infos if has_ended(info, states.get(info.rank))]
     reasons = {_exit_reason(info, states.get(info.rank)) for info in ended} - {"finished"}
+    usual = _STILL_STEPS * (usual_ns or 0)
+    stood_ns = None if last_step_ns is None else last_sign_ns - last_step_ns
+    still_ns = stood_ns if stood_ns is not None and stood_ns > max(_STILL_NS, usual) else None
     if not still_open:
+        still_ns = still_ns if reasons else None
         return RunState(
             standing="finished",
             last_step_ns=last_step_ns,
             last_sign_ns=last_sign_ns,
+            missed=() if still_ns is None else _find_missed(infos, states),
             exit_reasons=tuple(sorted(reasons)),
             attempt=attempt,
+            still_ns=still_ns,
         )
-    usual = _STILL_STEPS * (usual_ns or 0)
     standing: RunStanding = "running"
-    missed: tuple[MissedCall, ...] = ()
     with_heart = [rank for rank in ranks if rank in states]
     limit_ns = _SILENT_NS if with_heart else max(_SILENT_NS, usual)
     fates = {processes.fate(info) for info in still_open} if now_ns - last_sign_ns > _GONE_NS else {True}
@@ -148,17 +156,22 @@ def assess_run(
         standing = "ended without a goodbye"
     elif last_step_ns is not None and now_ns - last_step_ns > max(_STILL_NS, usual):
         standing = "no step"
-        missed = tuple(find_missed_calls(compute_group_progress(infos, states)))
+    has_ended_still = standing == "ended without a goodbye" and still_ns is not None
     return RunState(
         standing=standing,
         last_step_ns=last_step_ns,
         last_sign_ns=last_sign_ns,
-        missed=missed,
+        missed=_find_missed(infos, states) if standing == "no step" or has_ended_still else (),
         open_ranks=ranks,
         exit_reasons=tuple(sorted(reasons)) if standing == "ended without a goodbye" else (),
         attempt=attempt,
         gone_ranks=gone_ranks,
+        still_ns=still_ns if has_ended_still else None,
     )
+
+
+def _find_missed(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState]) -> tuple[MissedCall, ...]:
+    return tuple(find_missed_calls(compute_group_progress(infos, states)))
 
 
 def _exit_reason(info: RankInfo, state: BlackBoxState | None) -> str:

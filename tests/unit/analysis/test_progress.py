@@ -237,9 +237,38 @@ def test_the_sentence_says_state_and_age_of_the_last_step() -> None:
 def test_a_run_that_was_ended_from_outside_has_not_finished() -> None:
     """Ranks that were asked to end say so, and when."""
     ended = [replace_info(rank, ended_ns=900 * S, exit_reason="terminated by signal 15") for rank in range(2)]
-    found = assess_run(ended, {}, last_step_ns=800 * S, usual_ns=S, now_ns=1_000 * S)
+    found = assess_run(ended, {}, last_step_ns=890 * S, usual_ns=S, now_ns=1_000 * S)
     words = standing_words(found, now_ns=1_000 * S)
     assert words.startswith("killed (terminated by signal 15) at 1970-01-01 00:15:00 UTC; the last step ended ")
+
+
+@pytest.mark.parametrize(
+    ("reason", "usual_s", "words"),
+    [
+        ("interrupted", 1, "interrupted at 1970-01-01 00:15:00 UTC, when no step had ended for 50 s: "),
+        ("exception", 1, "crashed (exception) at 1970-01-01 00:15:00 UTC, when no step had ended for 50 s: "),
+        ("interrupted", 5, "interrupted at 1970-01-01 00:15:00 UTC; the last step ended "),
+        ("finished", 1, "finished at 1970-01-01 00:15:00 UTC; the last step ended "),
+    ],
+)
+def test_a_run_that_was_ended_while_it_hung_says_both(reason: str, usual_s: int, words: str) -> None:
+    """Ctrl-C at second 900, the last step at 850: a hang where steps take 1 s, and none where they take 5 s."""
+    ended = [replace_info(rank, ended_ns=900 * S, exit_reason=reason) for rank in range(2)]
+    boxes = {rank: replace(state(rank, {0: (7 - rank, rank)}), closed=True) for rank in range(2)}
+    found = assess_run(ended, boxes, last_step_ns=850 * S, usual_ns=usual_s * S, now_ns=1_000 * S)
+    said = standing_words(found, now_ns=1_000 * S)
+    assert said.startswith(words)
+    missed = "rank 1 had not arrived at all_reduce 7 of group world"
+    assert (missed in said) == words.endswith(": ") == bool(found.missed)
+
+
+def test_a_hang_that_was_killed_says_who_had_not_arrived() -> None:
+    """By hand: the last step at 880, the last sign of life at 930: 50 s; the processes are gone."""
+    said = standing_words(assess(step_s=880, beat_s=930, gone=(0, 1)), now_ns=1_000 * S)
+    assert said.startswith(
+        "ended without a goodbye at 1970-01-01 00:15:30 UTC (last sign of life), when no step had ended for 50 s: "
+        "rank 1 had not arrived at all_reduce 7 of group world; "
+    )
 
 
 def replace_info(rank: int, **changes: object) -> RankInfo:

@@ -66,11 +66,12 @@ class World:
                 with (paths.rank_folder(self.folder, 0, rank) / paths.STEPS_FILE).open("ab") as stream:
                     stream.write(msgspec.json.encode(step) + b"\n")
             self.num_steps += 1
+        begun_ns = BEGAN + self.num_steps * S
         for rank, box in enumerate(self.boxes):
             issued = 100 - rank * self.behind
             box.write_state(layout.STATE.pack(0, 0, now_ns, now_ns, now_ns, 0, 0, b"backward"))
             box.write_pulse(layout.PULSE.pack(now_ns, 1, 0, 0, 0, -1))
-            box.write_groups([layout.GROUP.pack(0, issued, issued - 1, now_ns, now_ns, 7, 0, 0, 0, 0, 0, 0)])
+            box.write_groups([layout.GROUP.pack(0, issued, issued - 1, begun_ns, begun_ns, 7, 0, 0, 0, 0, 0, 0)])
         return now_ns
 
     def lines(self) -> list[Verdict]:
