@@ -130,10 +130,17 @@ def match_devices(trace: RankTrace, *, catalogue: Mapping[str, Gpu] | None = Non
 
 
 def chosen_devices(trace: RankTrace, gpu: Gpu) -> dict[int, GpuMatch]:
-    """Return the GPU that the user named, for every device of a trace."""
-    seen = trace.device_events[KernelWork.device].unique().sort().to_list()
-    match = GpuMatch(facts=DeviceFacts(name=gpu.title), gpu=gpu, reason=f"{gpu.title}, as the user chose")
-    return dict.fromkeys(seen, match)
+    """Return the GPU that the user named, for every device of a trace; the reason says if the trace names another."""
+    return {device: _chosen(gpu, named) for device, named in match_devices(trace).items()}
+
+
+def _chosen(gpu: Gpu, named: GpuMatch) -> GpuMatch:
+    """Return the user's choice for a device beside what the trace names it."""
+    possible = {each.gpu_id for each in ((named.gpu,) if named.gpu is not None else named.candidates)}
+    name = named.facts.name.strip()
+    is_other = bool(name) and bool(possible) and gpu.gpu_id not in possible
+    but = f", though the trace names {name!r}" if is_other else ""
+    return GpuMatch(facts=DeviceFacts(name=gpu.title), gpu=gpu, reason=f"{gpu.title}, as the user chose{but}")
 
 
 def compute_roofline(

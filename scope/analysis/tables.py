@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from scope.analysis.windows import Timeline
     from scope.trace.model import Job
 
-NO_STACKS: Final = "the trace holds no Python calls (record with_stack=True, and load with the Python calls)"
+NO_STACKS: Final = (
+    "no Python stacks were read: --modules reads them (in Python, ReadOptions(python_calls=True)), where traces were "
+    "recorded with with_stack=True"
+)
 _DEFAULTS: Final = Options()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -27,7 +28,7 @@ _KEYS: Final[dict[str, KernelKey]] = {
     type=click.Choice(list(_KEYS)),
     default="name",
     show_default=True,
-    help="Group by this; modules need --modules.",
+    help="Group by this; module reads Python stacks too, as --modules does.",
 )
 def kernels(job: JobOptions, output: OutputOptions, *, by: str) -> None:
     """Which kernels took the time.
@@ -39,4 +40,6 @@ def kernels(job: JobOptions, output: OutputOptions, *, by: str) -> None:
     from scope.cli.tables import print_section
     from scope.report.sections.kernels import kernels_table
 
-    print_section(job, output, lambda results: kernels_table(results.analysis, by=_KEYS[by]))
+    if by == "module":
+        job = replace(job, modules=True)
+    print_section(job, output, lambda results: kernels_table(results.analysis, by=_KEYS[by], stacks_read=job.modules))

@@ -116,7 +116,7 @@ _OUTPUT: Final[tuple[Decorator, ...]] = (
         "--limit",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Rows to print; 0 for all. 20 in a terminal, else all.",
+        help="Rows to print; 0 for all. By default text has 20 of each table, JSON and CSV have all.",
     ),
 )
 

@@ -36,6 +36,7 @@ _BAR: Final = 30
 _MOST_RANKS: Final = 8
 _MOST_FINDINGS: Final = 6
 _MOST_ROWS: Final = 5
+_MOST_GPUS: Final = 2
 _PARTS: Final = (
     ("compute", "compute_ns", "blue"),
     ("exposed communication", "exposed_communication_ns", "red"),
@@ -60,6 +61,7 @@ def print_summary(results: Results, findings: Sequence[Finding], console: Consol
     print_findings(findings, console, limit=_MOST_FINDINGS)
     console.print()
     _print_tables(results, console)
+    _print_gpus(results, console)
     _print_trust(analysis, console)
 
 
@@ -185,6 +187,15 @@ def _print_tables(results: Results, console: Console) -> None:
                 for note in (*sum_notes(results.collectives), *cut_note(results.collectives)):
                     console.print_wrapped(note, style="dim")
             console.print()
+
+
+def _print_gpus(results: Results, console: Console) -> None:
+    """Print which GPUs the devices are, as the roofline takes them to be."""
+    matches = [match for each in results.rooflines.values() for match in each.devices]
+    reasons = list(dict.fromkeys(match.reason for match in matches))
+    if reasons:
+        more = f" and {len(reasons) - _MOST_GPUS} more (scope roofline PATH)" if len(reasons) > _MOST_GPUS else ""
+        console.print_wrapped(f"GPU: {'; '.join(reasons[:_MOST_GPUS])}{more}", style="dim")
 
 
 def _print_trust(analysis: Analysis, console: Console) -> None:

@@ -167,7 +167,7 @@ _VIEWS: Final[dict[CollectivesView, tuple[str, tuple[ReportColumn, ...]]]] = {
 }
 _UNKNOWN: Final = "the trace does not say it"
 _NO_TOPOLOGY: Final = "unknown which ranks share a node (--ranks-per-node or --topology says it)"
-_NO_REMARK: Final = "no remark: no time of these collectives is absent or a bound"
+_NO_REMARK: Final = "none; no time of these collectives is absent or a bound"
 _NOT_MEASURED: Final = "no collective of this row is complete"
 _NO_WAIT: Final = "no collective of this row is complete and uncut"
 _CALL_REASONS: Final = {
@@ -282,7 +282,7 @@ def collective_roofline_table(roofline: CollectiveRoofline) -> ReportTable:
             (dtype if name == CollectiveRooflineRows.dtype else why) if isinstance(cell, Absent) else cell
             for cell, name in zip(row, _POINTS, strict=True)
         )
-        rows.append((*cells, reason or Absent("no remark: the ceilings of these are known")))
+        rows.append((*cells, reason or Absent("none; the ceilings of these are known")))
     notes = [f"Links: {roofline.links.source}. Bandwidth is decimal and one way, as in nccl-tests."]
     if roofline.num_without_bandwidth:
         notes.append(

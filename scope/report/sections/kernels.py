@@ -31,6 +31,7 @@ _SHOWN: Final = (
     KernelStats.category,
     KernelStats.min_ns,
 )
+_NO_STACKS: Final = "the traces hold no Python stacks: record them with with_stack=True"
 _NO_KEY: Final[dict[KernelKey, str]] = {
     "name": "the trace gives no name",
     "kernel_class": "the class is unknown",
@@ -45,10 +46,16 @@ def kernel_columns(by: KernelKey = "name") -> tuple[ReportColumn, ...]:
     return tuple(frame_column(source, heading) for source, heading in zip(_SHOWN, headings, strict=True))
 
 
-def kernels_table(analysis: Analysis, *, by: KernelKey = "name") -> ReportTable:
-    """Return device events of all ranks, grouped; shares are of the sum of their lengths, not of the window."""
+def kernels_table(analysis: Analysis, *, by: KernelKey = "name", stacks_read: bool = False) -> ReportTable:
+    """Return device events of all ranks, grouped; shares are of the sum of their lengths, not of the window.
+
+    Args:
+        analysis: The results of a job.
+        by: What to group by.
+        stacks_read: The traces were read with their Python stacks, so where there is none they hold none.
+    """
     frame = _frame(analysis.kernels, by)
-    reason = analysis.kernels.absent.get("by_module", "the trace was recorded without modules (with_modules=True)")
+    reason = _NO_STACKS if stacks_read else analysis.kernels.absent.get("by_module", _NO_STACKS)
     rows = () if frame is None else [*frame_rows(frame, _SHOWN, reasons={KernelStats.key: _NO_KEY[by]})]
     notes = (f"No modules: {reason}.",) if frame is None else ()
     if not rows and not notes:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from scope.analysis.memory import MemoryHolders
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
+from scope.report.table import Absent
 
 if TYPE_CHECKING:
-    from scope.analysis.job import Analysis
+    from scope.analysis.job import Analysis, RankAnalysis
     from scope.analysis.memory import MemoryPeak
-    from scope.report.table import ReportColumn, ReportTable
+    from scope.report.table import Cell, ReportColumn, ReportTable
 
 _HOST: Final = 0
 _PLACE: Final = (
@@ -25,22 +26,30 @@ _FIGURES: Final = (
     column("growth_bytes", "growth", "Bytes allocated minus bytes released while recording."),
     column("unseen_bytes", "unseen", "In use at the peak, but allocated before the recording began."),
     column("num_events", "events", "Allocations and releases that were recorded."),
-    column("peak_ns", "peak at", "First instant of the peak, ns since the epoch.", unit="id"),
 )
-PEAK_COLUMNS: Final[tuple[ReportColumn, ...]] = (*_PLACE, *_FIGURES)
+_INSTANT: Final = (
+    column(
+        "peak_offset_ns",
+        "peak after",
+        "First instant of the peak, since the window of the rank's devices began; negative before that.",
+    ),
+    column("peak_ns", "peak at (epoch ns)", "First instant of the peak, ns since the epoch.", unit="id"),
+)
+PEAK_COLUMNS: Final[tuple[ReportColumn, ...]] = (*_PLACE, *_FIGURES, *_INSTANT)
 HOLDER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *_PLACE,
     frame_column(MemoryHolders.operator, "operator"),
     frame_column(MemoryHolders.held_bytes, "held"),
     frame_column(MemoryHolders.num_blocks, "blocks"),
 )
+_NO_WINDOW: Final = "nothing ran on a device of the rank, so there is no window"
 _NOT_RECORDED: Final = "No memory events in the trace: record it with profile_memory=True."
 
 
 def memory_table(analysis: Analysis) -> ReportTable:
     """Return the peak of each rank's devices."""
     rows = [
-        (rank.label, _device(peak), *(figure(peak, each.key) for each in _FIGURES))
+        (rank.label, _device(peak), *(figure(peak, each.key) for each in _FIGURES), *_instant(rank, peak))
         for rank in analysis.ranks
         for peak in rank.memory
     ]
@@ -58,6 +67,12 @@ def holders_table(analysis: Analysis) -> ReportTable:
         for row in frame_rows(peak.holders, sources, reasons=unknown)
     ]
     return whole_table("memory", "In use at the peak", HOLDER_COLUMNS, rows, notes=() if rows else (_NOT_RECORDED,))
+
+
+def _instant(rank: RankAnalysis, peak: MemoryPeak) -> tuple[Cell, ...]:
+    """Return when the peak was, in the rank's window and since the epoch."""
+    begin_ns = min((device.windows.whole.start_ns for device in rank.devices), default=None)
+    return (Absent(_NO_WINDOW) if begin_ns is None else peak.peak_ns - begin_ns, peak.peak_ns)
 
 
 def _device(peak: MemoryPeak) -> str:

@@ -92,7 +92,7 @@ def _rows(label: str, roofline: Roofline) -> Iterator[tuple[Cell, ...]]:
         shapes = cells[_SHAPES]
         if isinstance(shapes, str):
             cells[_SHAPES] = _SPACES.sub("", shapes)
-        yield (*cells, reason or Absent("no remark: these kernels have a place under the roofline"))
+        yield (*cells, reason or Absent("none; these kernels have a place under the roofline"))
 
 
 def _duration(row: tuple[Cell, ...]) -> int:

@@ -28,7 +28,7 @@ EMPTY = {
     "memory": "record it with profile_memory=True",
     "critical-path": "rank 0, device host: a host timeline has no launches to follow",
     "critical-path --pieces": "rank 1, device host: a host timeline has no launches to follow",
-    "kernels --by module": "record with_stack=True",
+    "kernels --by module": "record them with with_stack=True",
 }
 
 

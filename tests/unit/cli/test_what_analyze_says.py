@@ -101,3 +101,51 @@ def test_what_proves_the_reason_of_a_straggler_stands_beside_it(scope: Callable[
     assert "excess host" in heading
     assert record["reason"] == "host"
     assert format_duration(record["host_excess_ns"]) in row
+
+
+def test_a_gpu_that_the_trace_contradicts_is_said(
+    scope: Callable[..., Done], trace: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The summary names the GPU; one that the user chose against the trace's own word is said to be against it."""
+    document = json.loads(trace().read_text())
+    document["deviceProperties"] = [{"id": 0, "name": "AMD Instinct MI300X VF", "totalGlobalMem": 205_590_757_376}]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(document))
+    assert "Instinct MI300X" in scope("analyze", path).out
+    for command in ("analyze", "roofline"):
+        chosen, agreeing = (" ".join(scope(command, path, "--gpu", gpu).out.split()) for gpu in ("h100-sxm", "mi300x"))
+        assert "as the user chose, though the trace names 'AMD Instinct MI300X VF'" in chosen
+        assert "as the user chose" in agreeing
+        assert "though" not in agreeing
+
+
+def test_modules_are_read_where_they_are_asked_for(scope: Callable[..., Done], shared_traces: Path) -> None:
+    """`--by module` needs no further option; JSON of everything names the option that it was not given."""
+    path = shared_traces / "tracelens" / "mi300_bert_small.json.gz"
+    rows = json.loads(scope("kernels", path, "--by", "module", "--json").out)
+    assert rows == json.loads(scope("kernels", path, "--by", "module", "--modules", "--json").out)
+    assert any(row["key"] == "nn.Module: BertSdpaSelfAttention_0" for row in rows)
+
+
+def test_the_peak_of_memory_is_placed_in_the_window(scope: Callable[..., Done], trace: Callable[..., Path]) -> None:
+    """The largest use is that at 700 us; the first kernel begins at 100 us, so it is 600 us after that."""
+    record = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
+    sizes = {"Device Type": 1, "Device Id": 0, "Bytes": 10, "Total Reserved": 100, "Addr": 7}
+    extra = [{**record, "ts": at, "args": {**sizes, "Total Allocated": total}} for at, total in ((300, 10), (700, 20))]
+    path = trace(extra=extra)
+    (row,) = json.loads(scope("memory", path, "--json").out)
+    assert row["peak_offset_ns"] == 600_000
+    done = scope("memory", path)
+    assert "peak after" in done.out
+    assert "600 us" in done.out
+
+
+def test_how_many_rows_are_printed_is_as_the_help_says(scope: Callable[..., Done], tmp_path: Path) -> None:
+    """Text has 20 rows of a table, on a terminal or not; JSON and CSV have all."""
+    said = " ".join(scope("kernels", "--help").out.split())
+    assert "By default text has 20 of each table, JSON and CSV have all." in said
+    text, as_csv, as_json = (scope("kernels", TWO_RANKS, *form).out for form in ((), ("--csv",), ("--json",)))
+    num_rows = len(json.loads(as_json))
+    assert num_rows > 20
+    assert f"20 of {num_rows} rows" in text
+    assert len(as_csv.splitlines()) == 1 + num_rows

@@ -139,7 +139,7 @@ def test_collectives_that_miss_ranks_are_bounds_only_where_they_are_shown(tmp_pa
 def test_why_a_remark_is_absent_reads_as_a_sentence(tmp_path: Path) -> None:
     """A person reads the reason below the table without its cell."""
     found = collectives_of(scenarios.window_edge(), tmp_path)
-    assert "remark: no remark: no time of these collectives is absent or a bound" in (
+    assert "remark: none; no time of these collectives is absent or a bound" in (
         sections.collective_calls_table(found).reasons()
     )
     assert any("this rank's clock is the reference" in each for each in sections.clock_table(found).reasons())
