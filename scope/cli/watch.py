@@ -40,6 +40,7 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     """
     from scope.frames import open_run
     from scope.report.inert import readable_problem
+    from scope.report.run_state_costs import cost_lines, find_costs
     from scope.report.standing import standing_words
     from scope.report.watching import Watcher, find_findings
 
@@ -73,6 +74,8 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
         watcher.close()
     if once:
         if not json:
+            for words in cost_lines(find_costs(change.watched.steps)):
+                click.echo(words)
             click.echo(standing_words(change.watched.state, now_ns=change.watched.now_ns))
         if any(verdict.severity == "critical" for verdict in holding):
             raise click.exceptions.Exit(1)

@@ -23,6 +23,8 @@ from scope.analysis.recorded import (
 from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import readable
+from scope.report.run_state_costs import cost_lines, find_costs
+from scope.report.run_state_ranks import describe_stops, stop_lines
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
 from scope.report.watching import add_earlier_boxes, look_at_run
@@ -83,7 +85,10 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "lost_steps_are_at_least": bool(summary.num_lost_steps) and is_count_of_lost_at_least(steps, _broken_off(run)),
         "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
         "custom_phases_ns": compute_custom_phases(steps),
+        "now_ns": now,
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
+        "stopped_ranks": describe_stops(watched),
+        "costs": find_costs(watched.steps),
         "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
         "memory": _memory(steps),
         "peers": peers,
@@ -174,7 +179,9 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         more = summary["num_missing_ranks"] - len(shown)
         rest = f" and {more:,} more" if more else ""
         yield f"  ranks that have recorded nothing: {format_ranks(shown)}{rest}"
+    yield from stop_lines(state["stopped_ranks"], now_ns=state["now_ns"])
     yield from _phases(summary, state["custom_phases_ns"])
+    yield from cost_lines(state["costs"])
     yield from _collectives(state["collectives"])
     yield from _memory_lines(state["memory"])
     if state["state"]["standing"] != "no step":
@@ -182,7 +189,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield from _slowest(state["slowest_ranks"], state["peers"])
     yield from _checkpoints(state["checkpoints"])
     yield from _windows(state["windows"])
-    if state["state"]["standing"] in ("running", "no step"):
+    if state["state"]["standing"] == "running" and not state["stopped_ranks"]:
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
         if verdict not in ends:
