@@ -58,6 +58,7 @@ class RankTotals:
         control: Control traffic by the same.
         recent_ns: Lengths of the last hundred steps.
         last: The last step; None before the first, and while there are summaries alone.
+        last_undisturbed: The last step that is like others, which alone utilisation is of.
         last_end_ns: End of the last step.
         peak: Largest memory of any step.
         steps: (attempt, first step, last step, length) of each line, for goodput; first and last differ in a summary.
@@ -83,6 +84,7 @@ class RankTotals:
         self.control: dict[tuple[int, str], CollectiveSum] = {}
         self.recent_ns: deque[int] = deque(maxlen=_RECENT_STEPS)
         self.last: StepRecord | None = None
+        self.last_undisturbed: StepRecord | None = None
         self.last_end_ns: int | None = None
         self.first_step: int | None = None
         self.peak: dict[str, int] = {}
@@ -144,6 +146,8 @@ class RankTotals:
     def _add_step(self, step: StepRecord) -> None:
         self.num_steps += 1
         self.last = step
+        if step.disturbed is None:
+            self.last_undisturbed = step
         self.recent_ns.append(step.end_ns - step.start_ns)
         if step.memory is not None:
             self._add_peak(step.memory.peak)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -64,6 +65,12 @@ def report_bad_lines(reader: RankReader | RunReader, error: str, report: Report)
         report(error, problems[0])
 
 
+def _report_lasting(error: RunError | OSError, kind: str, report: Report) -> None:
+    """Report what cannot be read, but not what a rank that began a moment ago is about to write."""
+    if not (isinstance(error, RunError) and error.is_passing):
+        report(kind, str(error))
+
+
 class _Rank:
     """One rank of one attempt, read incrementally."""
 
@@ -83,8 +90,14 @@ class _Rank:
         try:
             self.info = self.reader.info()
         except (RunError, OSError) as error:
-            report("rank", str(error))
+            _report_lasting(error, "rank", report)
         return self.info
+
+    def move(self, folder: Path) -> None:
+        """Go on in another folder that holds the same rank; steps that were counted are not counted again."""
+        self.reader = RankReader(folder)
+        self._restarts = self.reader.restarts
+        self._counted = self.totals.num_steps
 
     def read(self, report: Report) -> None:
         """Take in what is new; a file that cannot be read costs itself alone."""
@@ -94,12 +107,12 @@ class _Rank:
             while lines := self.reader.new_steps(max_bytes=_READ_BYTES):
                 self._add(lines, report)
         except (RunError, OSError) as error:
-            report("steps", str(error))
+            _report_lasting(error, "steps", report)
         report_bad_lines(self.reader, "steps", report)
         try:
             self.state = self.reader.state(with_ring=False)
         except (RunError, OSError) as error:
-            report("black_box", str(error))
+            _report_lasting(error, "black_box", report)
 
     def _add(self, lines: list[StepLine], report: Report) -> None:
         """Add lines to the sums but those that were counted before old steps were folded: no sum may fall."""
@@ -186,6 +199,15 @@ class _Run:
         for rank in self.ranks.values():
             rank.read(report)
 
+    def move(self, folder: Path) -> None:
+        """Go on in the run directory that the spool was published to."""
+        self.folder = folder
+        self.reader = RunReader(folder)
+        self.verdicts = []
+        self._listed_ns = -1
+        for number, rank in self.ranks.items():
+            rank.move(paths.rank_folder(folder, self.attempt, number))
+
     def _find_ranks(self, report: Report, is_here: Callable[[RankInfo], bool]) -> None:
         """Take in this node's new ranks, a bounded number of folders at a time: a shared run may hold ten thousand."""
         folder = paths.attempt_folder(self.folder, self.attempt) / "ranks"
@@ -271,6 +293,9 @@ class TrainingCollector:
         self._node = node or ThisNode(socket.gethostname(), _read_boot_id(), read_start_ticks)
         self._lock = threading.Lock()
         self._runs: dict[Path, _Run] = {}
+        self._targets: dict[Path, Path] = {}
+        # Run directories of spools that were published and emptied, and until when they are read.
+        self._over: dict[Path, int] = {}
         self._next_scan_ns = 0
         self._version = 0
         self._series = SeriesSet()
@@ -320,9 +345,10 @@ class TrainingCollector:
             self._scan()
         series = SeriesSet()
         seen: dict[tuple[str, int], RankInfo] = {}
-        for run in list(self._runs.values()):
+        for folder, run in list(self._runs.items()):
             try:
-                run.read(self._note, self._is_here)
+                if not self._is_emptied(folder):
+                    run.read(self._note, self._is_here)
                 self._add_run(series, run, now_ns, seen)
             except Exception as error:  # noqa: BLE001 - a run that its readers did not foresee costs itself alone
                 self._note("invalid", f"{run.folder}: {error!r}")
@@ -359,7 +385,28 @@ class TrainingCollector:
             if folder not in self._runs:
                 self._runs[folder] = _Run(folder, self._node.start_ticks)
         for folder in self._runs.keys() - set(found[:MAX_RUNS]):
-            del self._runs[folder]
+            if self._clock_ns() > self._over.get(folder, -1):
+                self._over.pop(folder, None)
+                self._follow_home(folder, self._runs.pop(folder))
+        self._targets |= {Path(entry.spool): Path(entry.run_dir) for entry in entries if entry.run_dir is not None}
+
+    def _follow_home(self, spool: Path, run: _Run) -> None:
+        """Show a run whose spool was published and emptied from its run directory, until its ranks leave.
+
+        A run directory on a network file system is never asked: it might hang.
+        """
+        target = self._targets.pop(spool, None)
+        if os.path.isdir(spool) or target is None or target in self._runs or len(self._over) >= MAX_RUNS:  # noqa: PTH112
+            return
+        if paths.is_network_path(target) or not self._is_run(str(target)):
+            return
+        run.move(target)
+        self._runs[target] = run
+        self._over[target] = self._clock_ns() + LINGER_NS
+
+    def _is_emptied(self, folder: Path) -> bool:
+        """Return whether a spool is gone whose run is looked for elsewhere at the next scan."""
+        return folder in self._targets and not os.path.isdir(folder)  # noqa: PTH112
 
     def _is_run(self, path: str) -> bool:
         try:

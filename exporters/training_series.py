@@ -52,8 +52,8 @@ GC_SECONDS: Final = _counter("gc_seconds", "Pauses of the garbage collector.")
 TOKENS: Final = _counter("tokens", "Tokens that this rank trained on.")
 FLOP: Final = _counter("model_flop", "Model FLOPs of this rank, recompute excluded.")
 INPUT_BYTES: Final = _counter("input_bytes", "Bytes of the batches that this rank got.")
-MFU: Final = _gauge("mfu_ratio", "Model FLOPs utilisation of the last step.")
-HFU: Final = _gauge("hfu_ratio", "Hardware FLOPs utilisation of the last step (with recompute).")
+MFU: Final = _gauge("mfu_ratio", "Model FLOPs utilisation of the last undisturbed step.")
+HFU: Final = _gauge("hfu_ratio", "Hardware FLOPs utilisation of the last undisturbed step (with recompute).")
 GOODPUT: Final = _gauge("goodput_ratio", "Time in steps that were kept over the time since the run began.")
 COLLECTIVE_CALLS: Final = _counter(
     "collective_calls", "Collective calls; no series of them holds control traffic.", "operation", "axis"
@@ -171,8 +171,9 @@ def _add_steps(series: SeriesSet, view: RankView) -> None:
     if last is None:
         return
     series.add(STEP_LAST, labels, (last.end_ns - last.start_ns) / NS_PER_S)
-    series.add(MFU, labels, last.mfu_ratio)
-    series.add(HFU, labels, last.hfu_ratio)
+    if totals.last_undisturbed is not None:
+        series.add(MFU, labels, totals.last_undisturbed.mfu_ratio)
+        series.add(HFU, labels, totals.last_undisturbed.hfu_ratio)
     series.add(WAIT_COVERAGE, labels, last.communication_wait_coverage_ratio)
     if last.memory is not None:
         peak = last.memory.peak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -178,11 +179,29 @@ def register_spool(entry: Registration, *, folder: Path | None = None) -> None:
     try:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         # Runs of one id in two folders have an entry each.
-        digest = hashlib.sha256(entry.spool.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-        replace_document(folder / f"{entry.run_id}-{digest}.json", msgspec.json.encode(entry))
+        name = f"{entry.run_id}{_end_of_entry(entry.spool)}"
+        replace_document(folder / name, msgspec.json.encode(entry))
     except (OSError, UnicodeEncodeError):
         # A folder whose name is no text in UTF-8 cannot stand in a document; its run is recorded all the same.
         return
+
+
+def unregister_spool(spool: Path, *, folder: Path | None = None) -> None:
+    """Take back what `register_spool` noted of a spool that is published whole and emptied; others stay."""
+    folder = folder or registry_folder()
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"*{_end_of_entry(str(spool))}"):
+            try:
+                entry = msgspec.json.decode(read_document(path), type=Registration)
+            except (RunError, msgspec.MsgspecError, RecursionError):
+                continue  # not one of ours
+            if entry.spool == str(spool):
+                path.unlink(missing_ok=True)
+
+
+def _end_of_entry(spool: str) -> str:
+    """Return how the name of an entry ends, whatever the run is called."""
+    return f"-{hashlib.sha256(spool.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.json"
 
 
 def read_registry(folder: Path | None = None) -> tuple[list[Registration], list[str]]:

@@ -85,9 +85,14 @@ class Publisher:
         return not self.problems
 
     def remove_spool(self) -> None:
-        """Delete what ranks wrote into the spool; call it only after all was published and every rank has ended."""
+        """Delete what ranks wrote into the spool; call it only after all was published and every rank has ended.
+
+        Its entry in the registry goes with it: an exporter that shows the run goes on from the run directory.
+        """
         with contextlib.suppress(OSError):
             remove_run_files(self.spool)
+        if not paths.list_attempts(self.spool):
+            paths.unregister_spool(self.spool)
 
     def _publish_rank(self, folder: Path) -> None:
         for name in _GROWING:
