@@ -18,15 +18,17 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from scope.record import Recorder
+from scope.record.examples.libraries import require
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train for 10 updates of two micro-batches each."""
-    from accelerate import Accelerator
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run-dir", default="runs/accelerate")
     options = parser.parse_args(arguments)
+    require("accelerate")
+    from accelerate import Accelerator
+
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     samples = cast("Dataset[torch.Tensor]", [torch.randn(32) for _ in range(80)])
     network = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))

@@ -16,15 +16,17 @@ import tempfile
 import torch
 
 from scope.record.callbacks import hugging_face_callback
+from scope.record.examples.libraries import require
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train for 10 updates of 4 sequences of 16 tokens."""
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run-dir", default="runs/trainer")
     options = parser.parse_args(arguments)
+    require("transformers", "accelerate")
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
     config = LlamaConfig(
         vocab_size=128,
         hidden_size=32,

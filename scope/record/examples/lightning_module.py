@@ -18,10 +18,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from scope.record.callbacks import lightning_callback
+from scope.record.examples.libraries import require
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train for 10 updates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run-dir", default="runs/lightning")
+    options = parser.parse_args(arguments)
+    require("lightning")
     import lightning
 
     class Module(lightning.LightningModule):
@@ -40,9 +45,6 @@ def main(arguments: list[str] | None = None) -> None:
             """Return the optimizer."""
             return torch.optim.AdamW(self.parameters())
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run-dir", default="runs/lightning")
-    options = parser.parse_args(arguments)
     samples = cast("Dataset[torch.Tensor]", [torch.randn(32) for _ in range(40)])
     trainer = lightning.Trainer(
         accelerator="cpu",

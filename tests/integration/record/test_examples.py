@@ -19,6 +19,7 @@ from scope.run.reader import RankReader, read_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     from scope.run.schema import StepRecord
 
@@ -39,6 +40,25 @@ def test_plain_loop(tmp_path: Path) -> None:
 
 of_another_library = pytest.mark.filterwarnings("default")
 """What other libraries warn of, of themselves and of this torch, is no failure of an example."""
+
+
+@pytest.mark.parametrize(
+    ("example", "libraries"),
+    [
+        (accelerate_loop, "accelerate"),
+        (hugging_face_trainer, "transformers and accelerate"),
+        (lightning_module, "lightning"),
+    ],
+)
+def test_a_library_that_is_missing_is_asked_for_in_one_line(
+    example: ModuleType, libraries: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What to install, exit code 1 (a text as the code of SystemExit is that), and no recording was begun."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(SystemExit) as ended:
+        example.main(["--run-dir", str(tmp_path / "run")])
+    assert ended.value.code == f"this example needs {libraries}: pip install {libraries.replace(' and ', ' ')}"
+    assert not (tmp_path / "run").exists()
 
 
 @of_another_library
