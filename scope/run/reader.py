@@ -12,6 +12,7 @@ import re
 import stat
 import time
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,6 +25,7 @@ from scope.run.calls import CallRecord, read_segment
 from scope.run.files import check_no_link, read_document
 from scope.run.lines import LinePlace, LineTail
 from scope.run.names import find_unknown_name, with_known_names
+from scope.run.parents import has_spawned
 from scope.run.schema import (
     SCHEMA_MAJOR,
     SCHEMA_MINOR,
@@ -351,6 +353,7 @@ class RunReader:
         self._ranks: dict[tuple[int, int], RankReader] = {}
         self._verdicts = LineTail(self.run / paths.VERDICTS_FILE, _verdicts_decoder)
         self._links: set[Path] = set()
+        self._of_a_parent: dict[int, bool] = {}
         self._looked_ns: dict[Path, int] = {}
 
     def info(self) -> RunInfo:
@@ -377,8 +380,39 @@ class RunReader:
         )
 
     def attempts(self) -> list[int]:
-        """Return the attempts, sorted."""
-        return paths.list_attempts(self.run)
+        """Return the attempts, sorted, but those of programs that only spawned the ranks of the next one."""
+        found = paths.list_attempts(self.run)
+        return [
+            attempt
+            for attempt, following in zip_longest(found, found[1:])
+            if following is None or not self._is_of_a_parent(attempt, following)
+        ]
+
+    def _is_of_a_parent(self, attempt: int, following: int) -> bool:
+        """Return whether an attempt is that of a program without a step that spawned the ranks of the next one."""
+        if attempt not in self._of_a_parent:
+            is_parent = self._look_for_parent(attempt, following)
+            if is_parent is None:
+                return False  # it may turn out to be one
+            self._of_a_parent[attempt] = is_parent
+        return self._of_a_parent[attempt]
+
+    def _look_for_parent(self, attempt: int, following: int) -> bool | None:
+        """Return whether an attempt is one of a parent, None where that may change."""
+        folder = paths.rank_folder(self.run, attempt, 0)
+        try:
+            if paths.list_ranks(self.run, attempt) != [0] or (folder / paths.STEPS_FILE).lstat().st_size:
+                return False
+        except OSError:
+            pass  # there are no steps
+        parent = RankReader(folder)
+        ranks = paths.list_ranks(self.run, following)
+        try:
+            child = read_rank_info(paths.rank_folder(self.run, following, ranks[0])) if ranks else None
+            is_parent = child is not None and has_spawned(parent.info(), parent.state(with_ring=False), child)
+        except (RunError, OSError):
+            return None
+        return is_parent or None
 
     def take_problems(self) -> list[str]:
         """Return which verdicts were no records since the last call, and the links that were not followed, once."""
