@@ -19,6 +19,7 @@ from scope.analysis.recorded import (
     say_where,
     summarize_collectives,
     summarize_run,
+    title_with_ranks,
 )
 from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
@@ -290,7 +291,7 @@ def name_groups(row: Mapping[str, Any]) -> str:
     """Return what people call the group or groups of a row of the table `CollectiveSummary`."""
     if row["mesh_axis"] is None and row["group"] is None:
         return count(row["num_groups"], "group")
-    return name_group(row["group"], mesh_axis=row["mesh_axis"])
+    return title_with_ranks(name_group(row["group"], mesh_axis=row["mesh_axis"]), row["group_ranks"])
 
 
 def _memory(steps: pl.LazyFrame) -> dict[str, int | None]:

@@ -18,6 +18,7 @@ from scope.analysis.recorded.progress import (
     compute_group_progress,
     find_missed_calls,
     title_of,
+    title_with_ranks,
 )
 from scope.analysis.recorded.ranks import (
     RankExcess,
@@ -84,4 +85,5 @@ __all__ = [
     "summarize_steps",
     "summarize_traffic",
     "title_of",
+    "title_with_ranks",
 ]

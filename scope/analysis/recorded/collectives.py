@@ -17,6 +17,7 @@ class CollectiveSummary(Table):
 
     mesh_axis = Column("mesh_axis", pl.String, "axis of the device mesh", nullable=True)
     group = Column("group", pl.String, "torch's name of the group, where the row is of one", nullable=True)
+    group_ranks = Column("group_ranks", pl.List(pl.Int32), "its global ranks, where the row is of one", nullable=True)
     group_size = Column("group_size", pl.UInt32, "ranks of the group", nullable=True)
     operation = Column("operation", pl.String, "one name whatever the library")
     variant = Column("variant", pl.String, "how it was called")
@@ -70,6 +71,9 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
             pl.when(pl.col(CollectiveTotals.group).n_unique() == 1)
             .then(pl.col(CollectiveTotals.group).cast(pl.String).first())
             .alias(CollectiveSummary.group),
+            pl.when(pl.struct(CollectiveTotals.group, CollectiveTotals.group_ranks).n_unique() == 1)
+            .then(pl.col(CollectiveTotals.group_ranks).first())
+            .alias(CollectiveSummary.group_ranks),
             pl.col(
                 CollectiveTotals.num_calls,
                 CollectiveTotals.in_bytes,

@@ -76,17 +76,24 @@ def test_a_hang_names_its_group_as_people_do(tmp_path: Path, facts: dict[str, An
 
 
 def test_collectives_of_a_run_name_their_groups(tmp_path: Path) -> None:
-    """One row of the default group and one of an axis; two groups of one size without an axis are counted."""
-    groups = [("0", None), ("7", "tp"), ("8", None), ("9", None)]
+    """One row of the default group and one of an axis; two groups of one size without an axis are counted.
+
+    One whose name is a number and that alone has its size is told by its ranks.
+    """
+    groups = [("0", None), ("7", "tp"), ("8", None), ("9", None), ("11", None)]
+    members = {"8": (0, 1, 2), "9": (0, 1, 2), "11": (0, 1, 2, 5)}
     write_hang(
         tmp_path / "run",
         tuple(
-            GroupInfo(group=place, name=name, ranks=(0, 1) if place < 2 else (0, 1, 2), mesh_axis=axis)
+            GroupInfo(group=place, name=name, ranks=members.get(name, (0, 1)), mesh_axis=axis)
             for place, (name, axis) in enumerate(groups)
         ),
     )
     state = describe_run(open_run(tmp_path / "run"), now_ns=NOW)
     rows = pl.DataFrame(state["collectives"]).select("mesh_axis", "group", "num_groups").sort("group", nulls_last=True)
-    assert rows.rows() == [(None, "0", 1), ("tp", "7", 1), (None, None, 2)]
+    assert rows.rows() == [(None, "0", 1), (None, "11", 1), ("tp", "7", 1), (None, None, 2)]
     lines = [line.split() for line in render_run(state).splitlines() if line.startswith("  all_reduce")]
-    assert sorted(line[1:3] for line in lines) == [["2", "groups"], ["default_pg", "2"], ["tp", "2"]]
+    assert sorted(line[1:3] for line in lines) == [
+        ["11", "(ranks"], ["2", "groups"], ["default_pg", "2"], ["tp", "2"],
+    ]  # fmt: skip
+    assert any(line[1:5] == ["11", "(ranks", "0-2,", "5)"] for line in lines)
