@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,6 +13,9 @@ from scope.cli.options import UNASKED_PATH
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_SIGNALLED: Final = 128
+"""Added to the number of a signal, it is the exit code that shells give a command that ended by it."""
 
 
 @click.command()
@@ -91,4 +94,6 @@ def _end_like(returncode: int) -> None:
         if -returncode not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-returncode, signal.SIG_DFL)
         os.kill(os.getpid(), -returncode)
+        # The first process of a container does not end by its own signal; shells name one so.
+        raise click.exceptions.Exit(_SIGNALLED - returncode)
     raise click.exceptions.Exit(returncode)

@@ -460,7 +460,8 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         num_dropped: Records that were dropped in this step (full disk, full queue, budget).
         calls_recorded: Whether `calls/*.bin` holds this step's calls.
         disturbed: Why the step is not like others: `flops_counted`, `capture`, `models_searched`, `end_unknown` (the
-            last one, of a loop without a loader: it ends with the last that was seen of training), or absent.
+            last one, of a loop without a loader or left by `break`: it ends with the last that was seen of training),
+            or absent.
     """
 
     step: Count

@@ -181,6 +181,8 @@ def _is_unfinished(piece: bytes, error: Exception) -> bool:
     """Say whether an event goes on behind a piece, perhaps behind a damaged byte in it."""
     if _TRUNCATED in str(error):
         return True
+    if len(piece) > _LONGEST_REPAIR_BYTES:
+        return False
     try:
         _exact_decoder.decode(_cleaned(piece))
     except DECODE_ERRORS as other:
@@ -263,7 +265,8 @@ def _repair(piece: bytes, found: Salvaged) -> None:
     for part in _parts(piece):
         mended = _mended(part)
         if mended is None:
-            found.lost += 1
+            # A piece too long to be taken apart holds as many as seem to begin in it.
+            found.lost += max(1, len(_EVENT_START.findall(part))) if len(part) > _LONGEST_REPAIR_BYTES else 1
         else:
             found.events.append(mended)
             found.repaired += 1

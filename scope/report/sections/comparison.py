@@ -79,16 +79,18 @@ def comparison_table(comparison: Comparison) -> ReportTable:
 
 def describe_change(comparison: Comparison) -> Iterator[str]:
     """Say in a sentence how much longer or shorter a step is and where it is measured, and in one what changed most."""
-    place = {"device": "on the device", "host": "on the host", None: "on the device or the host"}
-    windows = (comparison.before_step_ns, comparison.after_step_ns, place[comparison.steps_lie_on])
-    on_host = (comparison.before_host_step_ns, comparison.after_host_step_ns, place["host"])
-    before, after, where = windows if None not in windows[:2] else on_host
+    lies_on = comparison.steps_lie_on
+    windows = (comparison.before_step_ns, comparison.after_step_ns)
+    # Between a device and a host only what both have on the host compares.
+    is_known = lies_on is not None and None not in windows
+    before, after = windows if is_known else (comparison.before_host_step_ns, comparison.after_host_step_ns)
+    where = "on the device" if is_known and lies_on == "device" else "on the host"
     if before and after is not None:
         lengths = f"{format_duration(before)} before, {format_duration(after)} after"
         change = _how_much(after - before, format_ratio(abs(after - before) / before))
         yield f"The median step {where}: {lengths}, {change}."
     kernels = comparison.kernels.changes
-    if kernels.is_empty():
+    if lies_on is None or kernels.is_empty():
         return
     changed = kernels.filter(pl.col(Changes.change) != "same")
     if changed.is_empty():

@@ -114,3 +114,15 @@ def test_what_neither_run_has_is_named(scope: Callable[..., Any], tmp_path: Path
     text = scope("compare", before, after, "--no-cache").out
     assert "Kernels: 40 us before, 50 us after." in text
     assert "Changed most: gemm_a, 10 us longer per rank and step." in " ".join(text.split())
+
+
+def test_a_host_timeline_and_a_device_have_their_host_steps_compared(scope: Callable[..., Any], tmp_path: Path) -> None:
+    """Of 900 us on the host against 500 us: the step of the device, and what changed most, would compare nothing."""
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 9, "tid": 9, "ts": 10, "dur": 700}
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9, "ts": 0, "dur": 900}
+    host = tmp_path / "host.json"
+    host.write_text(json.dumps({"traceEvents": [step, operator]}))
+    said = " ".join(scope("compare", host, _write(tmp_path / "device.json", [("gemm", 40)])).out.split())
+    assert "The median step on the host: 900 us before, 500 us after, 44.4 % shorter." in said
+    assert "Changed most" not in said
+    assert "their times don't compare" in said

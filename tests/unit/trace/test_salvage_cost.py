@@ -67,3 +67,21 @@ def test_quotes_in_names_are_found_as_one_pattern_finds_them() -> None:
     for number in range(len(pieces) ** 4):
         text = b"".join(pieces[number // len(pieces) ** place % len(pieces)] for place in range(4))
         assert module._with_quotes_escaped(text) == pattern.sub(escaped, text)
+
+
+def test_a_long_run_of_broken_events_is_counted_one_by_one() -> None:
+    """Of 20,000 events that lack their ends, 1.6 MB in all, each counts as lost, and so does that which ends them."""
+    broken = (GOOD.removesuffix(b"}}") + b"\n") * 20_000
+    found = salvage(GOOD + b"," + broken + GOOD + b"," + GOOD, is_last=True)
+    assert len(found.events) == 2
+    assert found.lost == 20_001
+
+
+def test_a_long_piece_is_not_copied_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too long to be mended, 2 MB of backslashes, is not cleaned either."""
+    cleaned: list[int] = []
+    clean = module._cleaned
+    monkeypatch.setattr(module, "_cleaned", lambda piece: cleaned.append(len(piece)) or clean(piece))
+    found = salvage(b"\\" * (2 << 20) + b"," + GOOD + b"}," + GOOD, is_last=True)
+    assert found.lost >= 1
+    assert max(cleaned, default=0) <= module._LONGEST_REPAIR_BYTES
