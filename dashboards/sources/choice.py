@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.recorded import assess_run
+from scope.analysis.recorded import ProcessTable, assess_run
 from scope.errors import ScopeError
 from scope.run import paths
 from scope.run.reader import RunReader, read_run_info
@@ -83,7 +83,9 @@ def _lives(run: Path) -> bool:
                 info, box = rank.info(), rank.state(with_ring=False)
                 boxes = {} if box is None else {info.rank: box}
                 now_ns = time.time_ns()
-                if assess_run([info], boxes, last_step_ns=None, usual_ns=None, now_ns=now_ns).is_live:
+                near = ProcessTable.of_run(run)
+                state = assess_run([info], boxes, last_step_ns=None, usual_ns=None, now_ns=now_ns, processes=near)
+                if state.is_live:
                     return True
     return False
 

@@ -16,6 +16,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from scope.analysis.recorded import (
+    ProcessTable,
     RunState,
     RunSummary,
     StepSummary,
@@ -198,7 +199,14 @@ class LiveRun:
         usual_ns = self.kept("usual step", self._usual_ns)
         # An attempt that has made no step yet does not stand still since the last step of the one before.
         last_ns = self.last_ns if not self.attempt else self._last_end(pl.col(RankSteps.attempt) == self.attempt)
-        state = assess_run(infos, self.black_boxes(), last_step_ns=last_ns, usual_ns=usual_ns, now_ns=time.time_ns())
+        state = assess_run(
+            infos,
+            self.black_boxes(),
+            last_step_ns=last_ns,
+            usual_ns=usual_ns,
+            now_ns=time.time_ns(),
+            processes=ProcessTable.of_run(self.run.path),
+        )
         if not self.attempt:
             return state
         earlier = self.kept("end before", lambda: self._last_end(pl.col(RankSteps.attempt) < self.attempt))

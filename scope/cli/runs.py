@@ -120,7 +120,7 @@ def _standing(entry: RunEntry) -> str:
     """Return how a run stands in a word, as `scope show` and the dashboard have it."""
     if entry.unrecorded is not None:
         return "nothing recorded"
-    from scope.analysis.recorded.standing import assess_run
+    from scope.analysis.recorded.standing import ProcessTable, assess_run
     from scope.errors import RunError
     from scope.run.reader import RunReader
 
@@ -136,5 +136,12 @@ def _standing(entry: RunEntry) -> str:
             states[infos[-1].rank] = box
     if entry.ranks and not infos:
         return "unreadable"
-    state = assess_run(infos, states, last_step_ns=entry.last_step_ns, usual_ns=entry.usual_ns, now_ns=time.time_ns())
+    state = assess_run(
+        infos,
+        states,
+        last_step_ns=entry.last_step_ns,
+        usual_ns=entry.usual_ns,
+        now_ns=time.time_ns(),
+        processes=ProcessTable.of_run(entry.path),
+    )
     return state.outcome

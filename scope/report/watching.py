@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 
 from scope.analysis.medians import lower_median_ns
-from scope.analysis.recorded import Watched, assess_run, find_failures, find_verdicts
+from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_failures, find_verdicts
 from scope.frames.schema import RankSteps
 from scope.run import paths
 from scope.run.files import AppendFile
@@ -53,7 +53,8 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
     # Black boxes know of steps that are yet to be written, or never will be, on a full disk.
     ends = (box.step_start_ns for box in boxes.values() if box.num_steps and box.step_start_ns)
     last_ns = max((end for end in (last_ns, *ends) if end is not None and end <= now), default=last_ns)
-    state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now)
+    near = ProcessTable.of_run(run.path)
+    state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now, processes=near)
     state = replace(state, earlier_step_ns=earlier.collect().item() if attempt else None)
     failures = find_failures(run.events(), attempt=attempt)
     return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now, failures=failures)

@@ -46,18 +46,26 @@ def find_fate(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BO
     return is_living(info, proc=proc) if _is_of_this_host(info, boot_id) else None
 
 
-def is_gone(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BOOT_ID) -> bool:
+def is_gone(info: RankInfo, *, run: Path | None = None, proc: Path = Path("/proc"), boot_id: Path = _BOOT_ID) -> bool:
     """Return whether the process of a rank is gone for certain, and left no end on record.
 
     That is known where this process is in the rank's container, or sees those of all containers of its host, and where
-    the folder that the rank itself wrote to tells of no end either: what is published may lag behind it.
+    the folder that the rank itself wrote to tells of no end either: what is published may lag behind it. A spool is
+    deleted once it is published whole: then the copy in the run directory tells, as it is now.
+
+    Args:
+        info: `rank.json` of the rank, as it was read some time ago.
+        run: The run directory; None where a deleted spool shall leave it unknown.
+        proc: The table of processes.
+        boot_id: What tells this boot of the host.
     """
     if not _is_of_this_host(info, boot_id) or is_living(info, proc=proc):
         return False
-    if not _counts_as_we_do(info, proc) and (not sees_all_processes(proc=proc) or _lives_in_a_container(info, proc)):
+    is_near = _counts_as_we_do(info, proc)
+    if not is_near and (not sees_all_processes(proc=proc) or _lives_in_a_container(info, proc)):
         return False
-    # Only now: whoever ends in order says so before he goes.
-    return _left_no_end(info)
+    # Only now: whoever ends in order says so before he goes. A spool in another container may merely not be seen.
+    return _left_no_end(info, run if is_near else None)
 
 
 def sees_all_processes(*, proc: Path = Path("/proc")) -> bool:
@@ -105,18 +113,28 @@ def _lives_in_a_container(info: RankInfo, proc: Path) -> bool:
     return False
 
 
-def _left_no_end(info: RankInfo) -> bool:
-    """Return whether the folder that a rank wrote to can be read, on this host, and tells of no end of it."""
+def _left_no_end(info: RankInfo, run: Path | None) -> bool:
+    """Return whether the folder that a rank wrote to, or its copy once that is deleted, tells of no end of it."""
     folder = None if info.spool is None else Path(info.spool)
     if folder is None or not folder.is_absolute() or paths.is_network_path(folder):
         return False
+    if run is not None and _is_deleted(folder):
+        folder = paths.rank_folder(run, info.attempt, info.rank)
     reader = RankReader(folder)
     try:
         latest, box = reader.info(), reader.state(with_ring=False)
     except RunError:
-        return False  # it was deleted once all of it was published
+        return False  # it was deleted, or is torn
     is_same = (latest.pid, latest.process_start_ticks) == (info.pid, info.process_start_ticks)
     return is_same and not has_ended(latest, box)
+
+
+def _is_deleted(folder: Path) -> bool:
+    try:
+        folder.lstat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def has_living_rank(spool: Path, *, proc: Path = Path("/proc")) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
@@ -11,6 +12,7 @@ from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from scope.analysis.recorded.progress import MissedCall
     from scope.run.blackbox import BlackBoxState
@@ -38,6 +40,11 @@ class ProcessTable(NamedTuple):
 
     fate: Callable[[RankInfo], bool | None] = find_fate
     is_gone: Callable[[RankInfo], bool] = is_gone
+
+    @classmethod
+    def of_run(cls, run: Path) -> ProcessTable:
+        """Return what this host knows, where a run directory holds what its ranks wrote."""
+        return cls(is_gone=partial(is_gone, run=run))
 
 
 THIS_HOST: Final = ProcessTable()

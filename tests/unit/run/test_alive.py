@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from scope.run import paths
+from scope.run import layout, paths
 from scope.run.alive import has_living_rank, is_gone, read_start_ticks
+from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.reader import read_rank_info
 from scope.run.schema import SCHEMA_VERSION, RankInfo
 
@@ -141,6 +143,30 @@ def test_a_rank_that_told_its_end_where_it_wrote_is_not_gone_without_a_goodbye(t
     (own / paths.RANK_FILE).unlink()
     assert not is_gone(info, proc=proc, boot_id=boot)
     assert not is_gone(msgspec.structs.replace(info, spool=None), proc=proc, boot_id=boot)
+
+
+@pytest.mark.parametrize("place", ["rank.json-end", "box-closed", "none", "copy-missing", "of-another"])
+def test_once_its_spool_is_deleted_the_run_directory_tells_of_an_end(tmp_path: Path, place: str) -> None:
+    """The copy counts as it is now: what was read of it before may be older than the last that was published."""
+    info, proc, boot = make_world(tmp_path)
+    info = msgspec.structs.replace(info, pid_namespace=int(HOST[5:-1]))
+    run = tmp_path / "run"
+    copy = paths.rank_folder(run, 0, 0)
+    if place != "copy-missing":
+        facts: dict[str, Any] = {"rank.json-end": {"ended_ns": 5}, "of-another": {"pid": 41}}.get(place, {})
+        write_rank(run, **facts)
+    if place == "box-closed":
+        who = BlackBoxIdentity(rank=0, attempt=0, world_size=1, pid=40, process_start_ticks=77, wall_offset_ns=0)
+        box = BlackBox(copy / paths.BLACK_BOX_FILE, who)
+        box.write_state(layout.STATE.pack(1, 1, 1, 1, 1, 1, 0, b"forward"))
+        box.write_pulse(layout.PULSE.pack(1, 1, 0, layout.PULSE_CLOSED, 0, 0))
+        box.close()
+    assert is_gone(info, run=run, proc=proc, boot_id=boot)  # its own folder tells of no end
+    shutil.rmtree(tmp_path / "spool")
+    assert is_gone(info, run=run, proc=proc, boot_id=boot) is (place == "none")
+    assert not is_gone(info, proc=proc, boot_id=boot)
+    # Of a rank in another namespace nobody can tell that its spool is deleted, and not merely out of sight.
+    assert not is_gone(msgspec.structs.replace(info, pid_namespace=7), run=run, proc=proc, boot_id=boot)
 
 
 def test_a_rank_of_the_same_container_is_gone_for_certain(tmp_path: Path) -> None:
