@@ -40,10 +40,22 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def read_start_ticks(pid: int, *, proc: Path = Path("/proc")) -> int | None:
-    """Return field 22 of /proc/PID/stat, the start of the process in clock ticks since boot."""
+def read_own_start_ticks(*, proc: Path = Path("/proc")) -> int | None:
+    """Return field 22 of /proc/PID/stat, the start of this process in clock ticks since boot, to be told from others.
+
+    None where /proc is that of another namespace of process ids (a new one for which none was mounted): by its id there
+    this process would be taken for another one.
+    """
     try:
-        text = (proc / str(pid) / "stat").read_text()
+        number = str((proc / "self").readlink())
+    except OSError:
+        return None
+    return _read_ticks(proc / number) if number == str(os.getpid()) else None
+
+
+def _read_ticks(process: Path) -> int | None:
+    try:
+        text = (process / "stat").read_text()
         # The name of the program stands in parentheses and may itself hold spaces and parentheses.
         return int(text.rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -65,7 +77,7 @@ def read_boot_id(*, proc: Path = Path("/proc")) -> str | None:
 
 def process_age_ns(*, proc: Path = Path("/proc")) -> int | None:
     """Return how long ago this process began, to a clock tick (10 ms)."""
-    ticks = read_start_ticks(os.getpid(), proc=proc)
+    ticks = _read_ticks(proc / "self")
     uptime = _read(proc / "uptime")
     if ticks is None or uptime is None:
         return None

@@ -8,6 +8,7 @@ without a goodbye: it was killed, or crashed beyond any handler.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,7 +44,7 @@ def find_fate(info: RankInfo, *, proc: Path = Path("/proc"), boot_id: Path = _BO
     False is the answer of this host's table of processes, and is as well that of a process in a container of its own:
     believe it only of a rank that is silent too.
     """
-    return is_living(info, proc=proc) if _is_of_this_host(info, boot_id) else None
+    return is_living(info, proc=proc) if _is_of_this_host(info, boot_id, proc) else None
 
 
 def is_gone(info: RankInfo, *, run: Path | None = None, proc: Path = Path("/proc"), boot_id: Path = _BOOT_ID) -> bool:
@@ -59,7 +60,7 @@ def is_gone(info: RankInfo, *, run: Path | None = None, proc: Path = Path("/proc
         proc: The table of processes.
         boot_id: What tells this boot of the host.
     """
-    if not _is_of_this_host(info, boot_id) or is_living(info, proc=proc):
+    if not _is_of_this_host(info, boot_id, proc) or is_living(info, proc=proc):
         return False
     is_near = _counts_as_we_do(info, proc)
     if not is_near and (not sees_all_processes(proc=proc) or _lives_in_a_container(info, proc)):
@@ -89,9 +90,9 @@ def _counts_as_we_do(info: RankInfo, proc: Path) -> bool:
     return namespace == f"pid:[{info.pid_namespace}]" and read_start_ticks(1, proc=proc) is not None
 
 
-def _is_of_this_host(info: RankInfo, boot_id: Path) -> bool:
-    """Return whether a rank began on this host, since it was booted, and told when."""
-    if info.boot_id is None or info.process_start_ticks is None:
+def _is_of_this_host(info: RankInfo, boot_id: Path, proc: Path) -> bool:
+    """Return whether a rank began on this host, since it was booted, and told when, and processes are known here."""
+    if info.boot_id is None or info.process_start_ticks is None or not knows_processes(proc):
         return False
     try:
         return info.boot_id == boot_id.read_text(encoding="ascii").strip()
@@ -102,7 +103,7 @@ def _is_of_this_host(info: RankInfo, boot_id: Path) -> bool:
 def _lives_in_a_container(info: RankInfo, proc: Path) -> bool:
     """Return whether a process lives that has the rank's number within its own namespace, and its start."""
     for process in proc.iterdir():
-        if process.name.isdigit() and read_start_ticks(int(process.name), proc=proc) == info.process_start_ticks:
+        if process.name.isdigit() and _read_ticks(process) == info.process_start_ticks:
             try:
                 status = (process / "status").read_text(encoding="utf-8", errors="replace")
             except OSError:
@@ -180,9 +181,28 @@ def is_living(info: RankInfo, *, proc: Path = Path("/proc")) -> bool:
 
 
 def read_start_ticks(pid: int, *, proc: Path = Path("/proc")) -> int | None:
-    """Return the start of a process in clock ticks since boot; `None` when it is gone, or dead and not yet reaped."""
+    """Return the start of a process in clock ticks since boot; `None` when it is gone, or dead and not yet reaped.
+
+    None as well where ids of processes mean nothing here, as `knows_processes` tells.
+    """
+    return _read_ticks(proc / str(pid)) if knows_processes(proc) else None
+
+
+def knows_processes(proc: Path = Path("/proc")) -> bool:
+    """Return whether the table of processes counts them as this process does.
+
+    It does not in a new namespace of process ids for which no /proc was mounted: what stands there under an id is
+    another process.
+    """
     try:
-        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        return str((proc / "self").readlink()) == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _read_ticks(process: Path) -> int | None:
+    try:
+        text = (process / "stat").read_text(encoding="utf-8", errors="replace")
         # The name of the program stands in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19])

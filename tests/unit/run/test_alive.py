@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from scope.record import facts
 from scope.run import layout, paths
-from scope.run.alive import has_living_rank, is_gone, read_start_ticks
+from scope.run.alive import find_fate, has_living_rank, is_gone, read_start_ticks
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.reader import read_rank_info
 from scope.run.schema import SCHEMA_VERSION, RankInfo
@@ -31,9 +32,19 @@ def write_rank(spool: Path, *, attempt: int = 0, rank: int = 0, **facts: Any) ->
     (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(info))
 
 
+def write_self(proc: Path, *, pid: int | None = None) -> Path:
+    """Say under which number a table of processes has this one; return what stands there of it."""
+    own = proc / str(os.getpid() if pid is None else pid)
+    own.mkdir(parents=True, exist_ok=True)
+    if not (proc / "self").is_symlink():
+        (proc / "self").symlink_to(own.name)
+    return own
+
+
 def write_process(proc: Path, *, state: str = "S", ticks: int = 77) -> None:
     """Write the `stat` of process 40, whose name is as nasty as names may be."""
     (proc / "40").mkdir(parents=True)
+    write_self(proc)
     fields = [state, "1", *["0"] * 17, str(ticks), "0"]
     (proc / "40" / "stat").write_text(f"40 (a ) b (c) {' '.join(fields)}\n")
 
@@ -86,8 +97,9 @@ def make_world(folder: Path, *, namespace: str = HOST, first: bool = True) -> tu
     """Make a spool with rank 0, process 40 of this boot, and a table of processes without it."""
     proc, boot = folder / "proc", folder / "boot_id"
     boot.write_text("this-boot\n")
-    (proc / "self" / "ns").mkdir(parents=True)
-    (proc / "self" / "ns" / "pid").symlink_to(namespace)
+    own_names = write_self(proc) / "ns"
+    own_names.mkdir()
+    (own_names / "pid").symlink_to(namespace)
     if first:
         (proc / "1").mkdir()
         (proc / "1" / "stat").write_text(f"1 (init) S 0 {' '.join(['0'] * 17)} 3 0\n")
@@ -143,6 +155,28 @@ def test_a_rank_that_told_its_end_where_it_wrote_is_not_gone_without_a_goodbye(t
     (own / paths.RANK_FILE).unlink()
     assert not is_gone(info, proc=proc, boot_id=boot)
     assert not is_gone(msgspec.structs.replace(info, spool=None), proc=proc, boot_id=boot)
+
+
+def test_a_table_of_processes_that_counts_otherwise_tells_nothing(tmp_path: Path) -> None:
+    """In a new namespace without a /proc of its own, the process with a rank's number is another one."""
+    info, proc, boot = make_world(tmp_path)
+    info = msgspec.structs.replace(info, pid_namespace=int(HOST[5:-1]))
+    write_process(proc)
+    own = proc / str(os.getpid())
+    (own / "stat").write_text((proc / "40" / "stat").read_text())
+    (proc / "uptime").write_text("7.77 1.0\n")
+    assert (find_fate(info, proc=proc, boot_id=boot), has_living_rank(tmp_path / "spool", proc=proc)) == (True, True)
+    assert facts.read_own_start_ticks(proc=proc) == 77
+    (proc / "self").unlink()
+    own.rename(proc / "4711")
+    (proc / "self").symlink_to("4711")
+    assert find_fate(info, proc=proc, boot_id=boot) is None
+    assert not has_living_rank(tmp_path / "spool", proc=proc)
+    assert read_start_ticks(40, proc=proc) is None
+    assert facts.read_own_start_ticks(proc=proc) is None
+    assert facts.process_age_ns(proc=proc) == 7_770_000_000 - 77 * 10**9 // os.sysconf("SC_CLK_TCK")  # it is our own
+    (proc / "40" / "stat").unlink()
+    assert not is_gone(info, proc=proc, boot_id=boot)
 
 
 @pytest.mark.parametrize("place", ["rank.json-end", "box-closed", "none", "copy-missing", "of-another"])
