@@ -187,6 +187,7 @@ class Run:
             except RunError as error:
                 self._note(error, of=path)
                 continue
+            self._note_all(reader.take_problems())
             if state is not None:
                 states[state.identity.rank] = state
         return states

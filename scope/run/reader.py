@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from scope.errors import RunError
-from scope.run import paths
+from scope.run import layout, paths
 from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.calls import CallRecord, read_segment
 from scope.run.files import check_no_link, read_document
@@ -189,6 +189,8 @@ class RankReader:
         self._name_problems: list[str] = []
         self._call_problems: list[str] = []
         self._trace_problems: list[str] = []
+        self._box_problems: list[str] = []
+        self._is_cut = False
 
     @property
     def restarts(self) -> int:
@@ -208,7 +210,7 @@ class RankReader:
         return info
 
     def state(self, *, with_ring: bool = True) -> BlackBoxState | None:
-        """Return what the black box says, `None` when there is none.
+        """Return what the black box says, `None` when there is none; `take_problems` names one that was cut short.
 
         Args:
             with_ring: Read the newest calls as well.
@@ -222,12 +224,26 @@ class RankReader:
         _check_written(path)
         state = read_black_box(path, with_ring=with_ring)
         _check_place(self.folder, path, attempt=state.identity.attempt, rank=state.identity.rank)
+        self._check_whole(path)
         return state
 
+    def _check_whole(self, path: Path) -> None:
+        """Note of a black box that is shorter than it was made that it was cut, once; its header may be whole still."""
+        try:
+            num_bytes = path.lstat().st_size
+        except OSError:
+            return
+        if num_bytes < layout.BLACK_BOX_BYTES and not self._is_cut:
+            self._box_problems.append(
+                f"{path}: is cut: {num_bytes} of {layout.BLACK_BOX_BYTES} bytes are left; its last collective calls "
+                "are missing, and where the rank stands is told as of the last second at best"
+            )
+        self._is_cut = num_bytes < layout.BLACK_BOX_BYTES
+
     def take_problems(self) -> list[str]:
-        """Return what was wrong with steps, events, segments of calls and captured windows since the last call."""
-        others = [*self._name_problems, *self._call_problems, *self._trace_problems]
-        self._name_problems, self._call_problems, self._trace_problems = [], [], []
+        """Return what was wrong with steps, events, calls, captured windows and the black box since the last call."""
+        others = [*self._name_problems, *self._call_problems, *self._trace_problems, *self._box_problems]
+        self._name_problems, self._call_problems, self._trace_problems, self._box_problems = [], [], [], []
         return [*self._steps.take_problems(), *self._events.take_problems(), *others]
 
     def take_num_unnamed(self) -> int:

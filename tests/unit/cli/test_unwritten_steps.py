@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -112,3 +113,19 @@ def test_watch_tells_what_cannot_be_read(tmp_path: Path, scope: Callable[..., Do
         done = scope("watch", run, "--once", *options)
         assert done.err.splitlines()[:5] == shown.splitlines()[:5]
         assert done.code == 0
+
+
+@pytest.mark.parametrize("num_bytes", [4096, 6656])
+@pytest.mark.parametrize("command", [("show",), ("show", "--json"), ("watch", "--once"), ("doctor",)])
+def test_a_black_box_that_was_cut_is_named(
+    tmp_path: Path, scope: Callable[..., Done], num_bytes: int, command: tuple[str, ...]
+) -> None:
+    """Its header still tells where the rank stood, but not its last calls; a whole one is not named."""
+    run = write_run(tmp_path / "r", num_written=9, num_steps=9, num_dropped=0, reason=None)
+    name, *options = command
+    box = paths.rank_folder(run, 0, 0) / paths.BLACK_BOX_FILE
+    assert "is cut" not in (whole := scope(name, run, *options)).out + whole.err
+    os.truncate(box, num_bytes)
+    done = scope(name, run, *options)
+    said = done.out + done.err
+    assert said.count(f"{paths.BLACK_BOX_FILE}: is cut: {num_bytes} of 69632 bytes are left") == 1
