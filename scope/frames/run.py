@@ -13,6 +13,7 @@ from scope.frames import columns
 from scope.frames.kept import KEY_SCHEMA, KeptSteps
 from scope.frames.pile import Pile
 from scope.frames.schema import Calls, Events, NumberedTotals, Ranks, RankSteps, Traces
+from scope.run.goodbyes import is_told_by_events
 from scope.run.paths import BLACK_BOX_FILE, RANK_FILE, rank_folder
 from scope.run.reader import RunReader, read_steps
 
@@ -221,7 +222,8 @@ class Run:
         """Return what is known of a rank; its `rank.json` is decoded again only when it was replaced."""
         version = _version_of(reader.folder / RANK_FILE)
         known = self._by_folder.get(reader.folder)
-        if known is not None and version is not None and known.version == version:
+        is_same = version is not None and known is not None and known.version == version
+        if known is not None and is_same and not is_told_by_events(reader.folder, known.info):
             return known
         info = reader.info()
         known = self._ranks.setdefault((attempt, info.rank), _Rank(reader=reader, info=info))

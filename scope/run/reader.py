@@ -23,6 +23,7 @@ from scope.run import layout, paths
 from scope.run.blackbox import BlackBoxState, read_black_box
 from scope.run.calls import CallRecord, read_segment
 from scope.run.files import check_no_link, read_document
+from scope.run.goodbyes import with_told_end
 from scope.run.lines import LinePlace, LineTail
 from scope.run.names import find_unknown_name, with_known_names
 from scope.run.parents import has_spawned
@@ -198,7 +199,7 @@ class RankReader:
         return self._steps.restarts
 
     def info(self) -> RankInfo:
-        """Return `rank.json` as it is now.
+        """Return `rank.json` as it is now, with the end that only the events tell of where a disk was full.
 
         Raises:
             RunError: As `read_rank_info`.
@@ -207,7 +208,7 @@ class RankReader:
         note = check_version(info.schema, self.folder / paths.RANK_FILE)
         if note and note not in self.notes:
             self.notes.append(note)
-        return info
+        return with_told_end(self.folder, info)
 
     def state(self, *, with_ring: bool = True) -> BlackBoxState | None:
         """Return what the black box says, `None` when there is none; `take_problems` names one that was cut short.

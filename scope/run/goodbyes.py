@@ -1,0 +1,75 @@
+"""Ends of recordings of which the events alone tell: a full disk has no room for a new `rank.json`.
+
+A line more may fit there where a document, which is written anew and whole, does not; a black box, whose room is taken
+at the start, tells of an end by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from scope.errors import RunError
+from scope.run import paths
+from scope.run.files import open_regular
+from scope.run.schema import EventRecord, RankInfo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAID: Final = "recording ended: "
+"""How the message of an `attempt_end` begins; the rest of it is `RankInfo.exit_reason`."""
+_TAIL_BYTES: Final = 2**16
+_decoder: Final = msgspec.json.Decoder(EventRecord)
+
+
+def is_told_by_events(folder: Path, info: RankInfo) -> bool:
+    """Return whether the events alone may tell of a rank's end: no end stands in `rank.json`, and no black box is."""
+    if info.ended_ns is not None:
+        return False
+    try:
+        (folder / paths.BLACK_BOX_FILE).lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def with_told_end(folder: Path, info: RankInfo) -> RankInfo:
+    """Return what is known of a rank, with the end of which its last events tell where nothing else can.
+
+    Args:
+        folder: The folder of the rank.
+        info: Its `rank.json`.
+    """
+    event = _find_end(folder / paths.EVENTS_FILE) if is_told_by_events(folder, info) else None
+    if event is None:
+        return info
+    return msgspec.structs.replace(info, ended_ns=event.time_ns, exit_reason=event.message.removeprefix(SAID))
+
+
+def _find_end(path: Path) -> EventRecord | None:
+    """Return the event of the end of a recording, None where it has none or began anew; bad lines are passed over."""
+    for line in reversed(_read_tail(path).split(b"\n")):
+        try:
+            event = _decoder.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        if event.kind == "attempt_start":
+            return None
+        if event.kind == "attempt_end" and event.message.startswith(SAID):
+            return event
+    return None
+
+
+def _read_tail(path: Path) -> bytes:
+    try:
+        with open(open_regular(path), "rb") as file:  # noqa: PTH123 - takes a descriptor
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES)
+    except (OSError, RunError):
+        return b""
