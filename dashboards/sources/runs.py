@@ -273,7 +273,7 @@ class LiveRun:
 
     def _summarize(self) -> RunSummary:
         boxes = add_earlier_boxes(self.run, self.black_boxes(), attempt=self.attempt)
-        return summarize_run(self.ranks, self.steps.lazy(), boxes=boxes)
+        return summarize_run(self.ranks, self.steps.lazy(), boxes=boxes, events=self.run.events())
 
     def by_step(self) -> pl.DataFrame:
         """Return the table `StepSummary` of all attempts."""

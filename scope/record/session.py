@@ -34,6 +34,7 @@ from scope.record.pipelines import PipelineHooks
 from scope.record.preflight import attach_preflight
 from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
+from scope.run.goodbyes import SAID
 from scope.run.layout import GROUP
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
@@ -191,6 +192,7 @@ class Session:
         self.writer.update_info(absent={**self.writer.info.absent, "steps": reason})
 
     def _tell_ending(self, exit_reason: str) -> None:
+        num_steps = self.clock.num_steps + self.boundary.updated
         if self.boundary.updated:
             # No work for a next step tells where this one ended: what the program does after its loop is in none.
             end_ns = max(self.clock.find_end(), min(self._last_call_ns(), time.monotonic_ns()))
@@ -200,7 +202,8 @@ class Session:
         elif self.boundary.num_microbatches:
             self._tell_no_boundary()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
-        self.writer.add_event("attempt_end", f"recording ended: {exit_reason}", step=self.step)
+        # On a full disk an event may be all that has room, and tells how many steps have no record.
+        self.writer.add_event("attempt_end", f"{SAID}{exit_reason}", step=self.step, num_steps=num_steps)
 
     def _last_call_ns(self) -> int:
         """Return the last instant at which a call is known to have been issued, waited for or completed; 0 without."""

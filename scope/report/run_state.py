@@ -69,6 +69,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         now_ns=now if state.is_live else state.last_sign_ns,
         began_ns=info.started_ns,
         boxes=add_earlier_boxes(run, boxes, attempt=state.attempt),
+        events=run.events(),
     )
     # As the dashboard does: each rank beside those that do the same work, in the last attempt.
     peers = peer_sets(each for each in run.rank_infos if each.attempt == summary.attempt)
@@ -213,7 +214,7 @@ def _progress(summary: Mapping[str, Any]) -> str:
 
 
 def unwritten_words(num_steps: int, *, ranks: Sequence[int], is_recording: bool) -> str | None:
-    """Return how many steps only black boxes know of, without a full stop; None where that is nothing to tell.
+    """Return how many steps only counts of ranks know of, without a full stop; None where that is nothing to tell.
 
     Args:
         num_steps: `RunSummary.num_unwritten_steps`.
@@ -222,8 +223,8 @@ def unwritten_words(num_steps: int, *, ranks: Sequence[int], is_recording: bool)
     """
     if not num_steps or is_recording:
         return None
-    whose = f"black box of rank {ranks[0]}" if len(ranks) == 1 else f"black boxes of ranks {format_ranks(tuple(ranks))}"
-    whose = whose if ranks else "black boxes of earlier attempts"
+    whose = f"count of rank {ranks[0]}" if len(ranks) == 1 else f"counts of ranks {format_ranks(tuple(ranks))}"
+    whose = whose if ranks else "counts of earlier attempts"
     return f"{count(num_steps, 'step')} more by the {whose}, of which no record can be read"
 
 

@@ -16,6 +16,7 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import is_living
 from scope.run.files import AppendFile, replace_document
+from scope.run.goodbyes import SAID
 from scope.run.reader import read_rank_info, read_run_info
 from scope.run.schema import EventRecord
 
@@ -111,7 +112,7 @@ def _record_ending(folder: Path, reason: str) -> bool:
         replace_document(folder / paths.RANK_FILE, msgspec.json.encode(ended))
     except (RunError, OSError):
         return False
-    _add_event(folder, EventRecord(time_ns=now_ns, kind="attempt_end", message=f"recording ended: {reason}"))
+    _add_event(folder, EventRecord(time_ns=now_ns, kind="attempt_end", message=f"{SAID}{reason}"))
     return True
 
 

@@ -557,7 +557,7 @@ class EventRecord(_Record, frozen=True):
         duration_ns: Its length.
         detail: Figures by name. A checkpoint has `path`, `bytes`, `asynchronous`, `blocked_ns`; a capture `trace`,
             `first_step`, `num_steps`, `reason`; a coverage `group`, `operation`, `seen`, `flight_recorder`; a stack
-            dump `reason` and `stacks`.
+            dump `reason` and `stacks`; the end of an attempt `num_steps`, the steps finished in it.
     """
 
     time_ns: Instant

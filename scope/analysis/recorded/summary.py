@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+import msgspec
 import polars as pl
 
 from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
-from scope.frames.schema import Ranks, RankSteps
+from scope.frames.schema import Events, Ranks, RankSteps
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 RECENT_STEPS: Final = 50
 _SHOWN_MISSING: Final = 1_024
+_MOST_STEPS: Final = 2**31
+"""A file that tells of more is foreign: black boxes have no room for them."""
 
 
 class RunSpeed(Result, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ class RunSummary(Result, frozen=True, kw_only=True):
     num_dropped: int
     """Records that were dropped: of each rank as its black box counted them, where that is more than its steps tell."""
     num_unwritten_steps: int = 0
-    """Steps that black boxes counted and no record tells of; in a run that is recorded now those of the last second."""
+    """Steps that black boxes or ends of recordings counted and no record tells of; in a live run the last second's."""
     unwritten_ranks: tuple[int, ...] = ()
     """Ranks of the last attempt that have such steps."""
 
@@ -88,6 +91,7 @@ def summarize_run(
     now_ns: int | None = None,
     began_ns: int | None = None,
     boxes: Mapping[tuple[int, int], BlackBoxState] | None = None,
+    events: pl.DataFrame | None = None,
 ) -> RunSummary:
     """Return the run at a glance.
 
@@ -98,6 +102,7 @@ def summarize_run(
             step.
         began_ns: When the run began, as `run.json` says; None for the start of its first rank.
         boxes: Black boxes by attempt and rank, which know of steps and records that could not be written.
+        events: Table `Events`, in which the ends of recordings know of such steps as well.
     """
     by_step = summarize_steps(steps)
     attempt = _integer(ranks[Ranks.attempt].max())
@@ -108,7 +113,7 @@ def summarize_run(
     goodput = compute_goodput(compute_kept(steps), ranks, now_ns=ended_ns or 0, began_ns=began_ns)
     latest = by_step.filter(pl.col(StepSummary.attempt) == pl.col(StepSummary.attempt).max())
     no_step = "no step has ended yet"
-    unwritten = _find_unwritten(steps, boxes or {})
+    unwritten = _find_unwritten(steps, boxes or {}, {} if events is None else _count_ended(events))
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
@@ -145,23 +150,39 @@ def summarize_run(
 
 
 class _Unwritten(NamedTuple):
-    """What the black box of a rank counted beyond the records of its steps."""
+    """What a rank counted beyond the records of its steps."""
 
     num_steps: int
     num_dropped: int
 
 
 def _find_unwritten(
-    steps: pl.LazyFrame, boxes: Mapping[tuple[int, int], BlackBoxState]
+    steps: pl.LazyFrame, boxes: Mapping[tuple[int, int], BlackBoxState], ended: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], _Unwritten]:
-    """Return, by attempt and rank, what its black box counted and its steps do not tell of."""
+    """Return, by attempt and rank, what its black box, or the end of its recording, counted and no step tells of."""
     columns = (RankSteps.num_steps, RankSteps.num_dropped)
     told = steps.group_by(RankSteps.attempt, RankSteps.rank).agg(pl.col(column).sum() for column in columns)
-    written = {(attempt, rank): counts for attempt, rank, *counts in told.collect().iter_rows()} if boxes else {}
+    written = (
+        {(attempt, rank): counts for attempt, rank, *counts in told.collect().iter_rows()} if boxes or ended else {}
+    )
     found: dict[tuple[int, int], _Unwritten] = {}
-    for key, box in boxes.items():
+    for key in boxes.keys() | ended.keys():
         num_steps, num_dropped = written.get(key, (0, 0))
-        found[key] = _Unwritten(max(0, box.num_steps - num_steps), max(0, box.num_dropped - num_dropped))
+        box = boxes.get(key)
+        counted = max(0 if box is None else box.num_steps, ended.get(key, 0))
+        num_lost = 0 if box is None else max(0, box.num_dropped - num_dropped)
+        found[key] = _Unwritten(max(0, counted - num_steps), num_lost)
+    return found
+
+
+def _count_ended(events: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """Return, by attempt and rank, how many steps were finished when the recording ended, where its end tells."""
+    ends = events.filter(pl.col(Events.kind) == "attempt_end").select(Events.attempt, Events.rank, Events.detail)
+    found: dict[tuple[int, int], int] = {}
+    for attempt, rank, detail in ends.iter_rows():
+        num_steps = msgspec.json.decode(detail, type=dict[str, object]).get("num_steps")
+        if isinstance(num_steps, int) and not isinstance(num_steps, bool) and 0 <= num_steps <= _MOST_STEPS:
+            found[attempt, rank] = num_steps
     return found
 
 

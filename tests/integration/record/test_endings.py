@@ -125,8 +125,10 @@ def test_what_was_recorded_is_readable(endings: dict[str, Ending], name: str) ->
     in_order = reason is not None and not reason.startswith("terminated")
     assert (box.closed, box.exception) == (in_order, reason == "exception")
     assert [entry.ended for entry in list_runs(ending.folder / "run")[0]] == [reason is not None]
-    told = [event.message for event in RankReader(ending.rank).new_events() if event.kind == "attempt_end"]
-    assert told == ([] if reason is None else [f"recording ended: {reason}"])
+    told = [event for event in RankReader(ending.rank).new_events() if event.kind == "attempt_end"]
+    assert [event.message for event in told] == ([] if reason is None else [f"recording ended: {reason}"])
+    counted = [event.detail["num_steps"] for event in told if in_order]
+    assert counted == [len(read_steps(ending.rank))] * in_order
     assert not list((ending.folder / "spool").iterdir())
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from scope.frames import open_run
-from scope.report.run_state import describe_run
+from scope.report.run_state import describe_run, render_run
 from scope.run import paths
 from scope.run.files import FOLDER_MODE
 from scope.run.reader import RankReader
@@ -51,7 +51,17 @@ def test_an_end_that_only_the_events_tell_is_an_end(tmp_path: Path) -> None:
     own = write_run(tmp_path, START, END, warning)
     info = RankReader(own).info()
     assert (info.ended_ns, info.exit_reason) == (BEGAN + 19 * S, "finished")
-    assert describe_run(open_run(tmp_path))["state"]["standing"] == "finished"
+    state = describe_run(open_run(tmp_path))
+    assert state["state"]["standing"] == "finished"
+    assert (state["summary"]["num_unwritten_steps"], state["summary"]["unwritten_ranks"]) == (15, (0,))
+    assert "15 steps more by the count of rank 0, of which no record can be read" in render_run(state)
+
+
+@pytest.mark.parametrize("number", [None, "19", -1, True, 2**40, 19.5, 4, 3])
+def test_steps_are_counted_by_a_number_alone(tmp_path: Path, number: Any) -> None:
+    """An end without a number of steps, or with one that cannot be, or of no more than have records, tells of none."""
+    write_run(tmp_path, START, msgspec.structs.replace(END, detail={} if number is None else {"num_steps": number}))
+    assert describe_run(open_run(tmp_path))["summary"]["num_unwritten_steps"] == 0
 
 
 @pytest.mark.parametrize("events", [(START,), (END, START), ()], ids=["begun", "begun-anew", "no-events"])
