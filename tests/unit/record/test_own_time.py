@@ -63,7 +63,7 @@ def test_measuring_the_peak_is_part_of_the_counted_step(tmp_path: Path, monkeypa
     make_slow(monkeypatch, flops, "measure_product", flops.measure_product)
     steps = read_steps(train(Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE)))
     lengths = [step.end_ns - step.start_ns for step in steps]
-    assert [step.disturbed for step in steps] == ["flops_counted", None, None, None]
+    assert [step.disturbed for step in steps] == ["flops_counted", None, None, "end_unknown"]
     assert SLOW_NS <= steps[0].recorder_ns <= lengths[0]
     assert all(length < SLOW_NS for length in lengths[1:])
     assert all(step.recorder_ns < SLOW_NS / 10 for step in steps[1:])
