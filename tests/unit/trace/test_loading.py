@@ -168,9 +168,7 @@ def same(left: RankTrace, right: RankTrace) -> bool:
     assert len(names) == len(TABLES)
     for name in names:
         assert_frame_equal(getattr(left, name), getattr(right, name))
-    return all(
-        getattr(left, name) == getattr(right, name) for name in RankTrace.__struct_fields__ if name not in names
-    )
+    return all(getattr(left, name) == getattr(right, name) for name in RankTrace.__struct_fields__ if name not in names)
 
 
 def test_side_by_side_is_the_same(tmp_path: Path) -> None:
