@@ -181,7 +181,9 @@ def test_a_zero_bubble_schedule_counts_each_micro_batch_once_a_stage(tmp_path: P
 
     def train(recorder: Recorder) -> None:
         modules = [nn.Linear(8, 8, bias=False) for _ in range(2)]
-        stages = [PipelineStage(module, place, 2, torch.device("cpu")) for place, module in enumerate(modules)]
+        stages: list[Any] = [
+            PipelineStage(module, place, 2, torch.device("cpu")) for place, module in enumerate(modules)
+        ]
         schedule = schedules.ScheduleInterleavedZeroBubble(stages, NUM_MICROBATCHES, loss_fn=nn.functional.mse_loss)
         optimizer = torch.optim.SGD([weight for module in modules for weight in module.parameters()], lr=0.1)
         for _ in range(3):
