@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import bcrypt
 import pytest
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from dashboards.sources.catalogue import find_sources
 
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.system("chromium")
 
 DRAWN_MS = 60_000
 GUESSES = 50
+FOLLOWS_MS = 10_000
 
 
 def look_at(visitor: Visitor, step: int) -> None:
@@ -79,7 +82,9 @@ def test_back_leaves_a_page_after_two_presses(visitor: Visitor, address: str, pl
     assert visitor.page.evaluate("() => history.length") <= before + 4
     for _ in range(2):
         visitor.page.go_back()
-        if "/timeline" in visitor.page.url:
+        # The page follows its address a while later; a second press before that would leave Timeline behind.
+        with suppress(PlaywrightTimeoutError):
+            visitor.page.wait_for_url("**/timeline*", timeout=FOLLOWS_MS)
             break
     visitor.wait_until_drawn("Timeline")
     assert shown(visitor)[0] == source.source_id
