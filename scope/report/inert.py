@@ -109,14 +109,11 @@ def capped(text: str, *, word: int = 300, whole: int = 4_000) -> str:
 def readable(text: str, *, word: int = 300, whole: int = 4_000) -> str:
     r"""Return `text` as a terminal shows it: no character of it acts, and what is too long to be read is cut.
 
-    Args:
-        text: Words, names among them.
-        word: The most characters between two spaces.
-        whole: The most characters of all, the remarks on what was cut aside.
+    `word` and `whole` are those of `capped`.
 
     Examples:
-        >>> readable("rank 0 raised [31mabcdefghijklmnopqrstuvwxyz", word=12)
-        'rank 0 raised \x1b[31ma…[19 characters left out]…xyz'
+        >>> readable("rank 0 raised \x1b[31mabcdefghijklmnopqrstuvwxyz", word=12)
+        'rank 0 raised \\x1b[31ma…[22 characters left out]…xyz'
     """
     return capped(visible(text), word=word, whole=whole)
 

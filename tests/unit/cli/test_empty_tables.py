@@ -47,20 +47,24 @@ WITHOUT_COLLECTIVES = {
 }
 
 
+def assert_says_why(scope: Callable[..., Done], arguments: list[object], reason: str) -> None:
+    """Assert that text holds a reason; that JSON is an empty list, CSV a header, and that both say it on stderr."""
+    text = scope(*arguments)
+    assert (text.code, text.err) == (0, "")
+    assert reason in " ".join(text.out.split())
+    for form in ("--json", "--csv"):
+        done = scope(*arguments, form)
+        assert done.code == 0
+        assert reason in done.err
+        assert json.loads(done.out) == [] if form == "--json" else done.out.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", WITHOUT_COLLECTIVES)
 def test_a_trace_without_collectives_is_no_mistake(
     scope: Callable[..., Done], trace: Callable[..., Path], command: str
 ) -> None:
     """As with other tables that a trace cannot fill: the reason, an empty list or a header, and exit code 0."""
-    arguments = [*command.split(), trace()]
-    text = scope(*arguments)
-    assert (text.code, text.err) == (0, "")
-    assert WITHOUT_COLLECTIVES[command] in " ".join(text.out.split())
-    for form in ("--json", "--csv"):
-        done = scope(*arguments, form)
-        assert done.code == 0
-        assert WITHOUT_COLLECTIVES[command] in done.err
-        assert json.loads(done.out) == [] if form == "--json" else done.out.count("\n") == 1
+    assert_says_why(scope, [*command.split(), trace()], WITHOUT_COLLECTIVES[command])
 
 
 def test_idle_time_of_unknown_cause_is_told_from_none(scope: Callable[..., Done]) -> None:
@@ -77,15 +81,7 @@ def test_idle_time_of_unknown_cause_is_told_from_none(scope: Callable[..., Done]
 @pytest.mark.parametrize("command", EMPTY)
 def test_a_table_that_a_cpu_cannot_fill_says_why(scope: Callable[..., Done], command: str) -> None:
     """Text holds the reason; JSON is an empty list, CSV a header, and both say it on stderr."""
-    arguments = [*command.split(), ON_CPUS]
-    text = scope(*arguments)
-    assert (text.code, text.err) == (0, "")
-    assert EMPTY[command] in " ".join(text.out.split())
-    for form in ("--json", "--csv"):
-        done = scope(*arguments, form)
-        assert done.code == 0
-        assert EMPTY[command] in done.err
-        assert json.loads(done.out) == [] if form == "--json" else done.out.count("\n") == 1
+    assert_says_why(scope, [*command.split(), ON_CPUS], EMPTY[command])
 
 
 def test_what_a_gpu_did_not_do_is_told_from_what_cannot_be_known(
