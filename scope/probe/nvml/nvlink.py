@@ -188,4 +188,4 @@ def decode_error_ratio(packed: int) -> float:
         >>> decode_error_ratio((15 << 8) | 6)
         1.5e-05
     """
-    return ((packed >> 8) & 0xF) * 10.0 ** -(packed & 0xFF)
+    return ((packed >> 8) & 0xF) / 10.0 ** (packed & 0xFF)
