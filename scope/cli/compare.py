@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,12 +39,13 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
     import msgspec
 
     from scope.cli.job import load_job
-    from scope.cli.tables import check_output, print_tables
+    from scope.cli.tables import check_output, print_tables, say
 
     check_output(output)
     jobs = [load_job(JobOptions(paths=[path], no_cache=no_cache)) for path in (before, after)]
+    for job in jobs:
+        say(job.warnings)
     from scope.analysis.comparison import compare_jobs
-    from scope.report.inert import visible
     from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 
     comparison = compare_jobs(jobs[0], jobs[1], noise_ratio=noise)
@@ -55,8 +55,7 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
     sides = [_side(name, path, job) for name, path, job in zip(("before", "after"), (before, after), jobs, strict=True)]
     if output.json or output.csv:
         # Neither has a place for it.
-        for side in sides:
-            sys.stderr.write(f"scope: {visible(side)}\n")
+        say(sides)
     else:
         tables[0] = msgspec.structs.replace(tables[0], notes=(*sides, *tables[0].notes))
     print_tables(tables, output)

@@ -18,11 +18,12 @@ def findings(job: JobOptions, output: OutputOptions) -> None:
     Example: scope findings traces/ --csv
     """
     from scope.cli.job import load_results
-    from scope.cli.tables import check_output, print_tables, write
+    from scope.cli.tables import check_output, print_tables, say, write
     from scope.report.results import SUMMARY_PARTS
 
     check_output(output)
     results = load_results(job, parts=SUMMARY_PARTS)
+    say(results.analysis.warnings)
     from scope.report.findings import find_all
 
     found = find_all(results)

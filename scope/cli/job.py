@@ -49,10 +49,11 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         patterns=() if options.classes is None else read_patterns(options.classes),
         use_cache=not options.no_cache,
     )
-    chosen = _choose_traces(paths or options.paths, options.window)
+    chosen, window = _choose_traces(paths or options.paths, options.window)
     with _progress(chosen) as progress:
         return load(
             chosen,
+            window=window,
             ranks=parse_ranks(options.rank),
             options=read,
             processes=options.processes or os.cpu_count() or 1,
@@ -60,17 +61,20 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         )
 
 
-def _choose_traces(paths: Sequence[str], step: int | None) -> Sequence[str]:
-    """Return the traces to read; of recorded runs say on stderr which of their windows these are."""
-    if step is None and not any(Path(path).is_dir() for path in paths):
-        return paths
+def _choose_traces(paths: Sequence[str], step: int | None) -> tuple[Sequence[str], int | None]:
+    """Return the traces to read, and the window to look for among them.
+
+    Of recorded runs say on stderr which of their windows these are.
+    """
+    if not any(Path(path).is_dir() for path in paths):
+        return paths, step
     # A path that is no folder is no run, and what reads runs takes as long to import as a tenth of polars.
     from scope.report.windows import choose_traces
 
     chosen, sentences = choose_traces(paths, step=step)
     for sentence in sentences:
         sys.stderr.write(f"scope: {sentence}\n")
-    return chosen
+    return chosen, None if sentences else step
 
 
 def load_results(

@@ -83,8 +83,8 @@ _JOB: Final[tuple[Decorator, ...]] = (
         "--window",
         type=click.IntRange(min=0),
         metavar="STEP",
-        help="Of a run directory, the profiler window that begins at this step; by default the newest that most ranks "
-        "share.",
+        help="The profiler window that begins at this step, of a run directory or of traces of several windows; by "
+        "default the newest that most ranks share.",
     ),
     click.option("--memory-as-compute", is_flag=True, help="Copies and sets count as compute."),
     click.option("--sets-as-compute", is_flag=True, help="Sets (memset), but not copies, count as compute."),

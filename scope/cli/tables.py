@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from scope.cli.options import JobOptions, OutputOptions
@@ -39,7 +39,17 @@ def print_section(
     check_output(output)
     from scope.cli.job import load_results
 
-    print_tables([make(load_results(job, parts=parts, path_step=path_step))], output)
+    results = load_results(job, parts=parts, path_step=path_step)
+    say(results.analysis.warnings)
+    print_tables([make(results)], output)
+
+
+def say(sentences: Iterable[str]) -> None:
+    """Write to stderr what holds for the whole job and no table has a place for, such as which window was read."""
+    from scope.report.inert import visible
+
+    for sentence in sentences:
+        sys.stderr.write(f"scope: {visible(sentence)}\n")
 
 
 def check_output(output: OutputOptions) -> None:
@@ -84,11 +94,8 @@ def _csv(tables: list[ReportTable]) -> str:
 
 def _say_why_empty(tables: list[ReportTable]) -> None:
     """Write to stderr why a table has no rows: JSON records and CSV have no place for it."""
-    from scope.report.inert import visible
-
     for table in tables:
-        for note in () if table.rows else table.notes:
-            sys.stderr.write(f"scope: {visible(note)}\n")
+        say(() if table.rows else table.notes)
 
 
 def write(text: str) -> None:

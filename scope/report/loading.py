@@ -31,8 +31,9 @@ def load(
     Args:
         paths: A trace, a folder of traces, a glob, a recorded run (its directory, one of its attempts, a rank's
             folder), or several of them. A run stands for the newest of the profiler windows that most ranks share;
-            which one that is, and which others there are, is among the `warnings` of the job.
-        window: First step of another window of a recorded run.
+            which one that is, and which others there are, is among the `warnings` of the job. So are traces of several
+            windows, as `torch.profiler.schedule(repeat=...)` leaves them in one folder.
+        window: First step of another window, of a recorded run or of traces that hold several windows of their ranks.
         ranks: Ranks of files that do not say theirs, or say it wrongly: path or file name -> rank.
         options: How to read.
         processes: How many files are read at the same time at most; None is one a core.
@@ -46,5 +47,12 @@ def load(
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     chosen, sentences = choose_traces([os.fspath(path) for path in given], step=window)
-    job = load_traces(chosen, ranks=ranks, options=options, processes=processes, progress=progress)
+    job = load_traces(
+        chosen,
+        window=None if sentences else window,
+        ranks=ranks,
+        options=options,
+        processes=processes,
+        progress=progress,
+    )
     return replace(job, warnings=(*sentences, *job.warnings)) if sentences else job

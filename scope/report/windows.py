@@ -40,18 +40,19 @@ class _Window:
 
 
 def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[list[str], list[str]]:
-    """Return the traces to read, and sentences that say which windows they are.
+    """Return the traces to read, and sentences that say which windows of recorded runs they are.
 
     A run directory, one of its attempts, a rank's folder or its `traces` stands for the newest of the windows that most
     ranks share. Other paths are returned as they are.
 
     Args:
         paths: What the user named.
-        step: First step of the window that is wanted; None for the newest.
+        step: First step of the window of a run that is wanted; None for the newest. Where no path is a run, the reader
+            of the traces looks for it.
 
     Raises:
         InputError: A run holds no window, or a folder holds no trace while folders in it do.
-        UsageError: None begins at that step, or a step is given and no path is a recorded run's.
+        UsageError: No window of a run begins at that step.
     """
     chosen: list[str] = []
     sentences: list[str] = []
@@ -72,9 +73,6 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
             *_say_missing(Path(path), window),
             *(f"{problem}; the other windows are read" for problem in problems),
         ]
-    if step is not None and not sentences:
-        message = "--window: no path is that of a recorded run; leave it out, or name a run directory"
-        raise UsageError(message)
     return chosen, sentences
 
 

@@ -25,6 +25,7 @@ from scope.trace.ranks import rank_of_metadata, rank_of_name
 from scope.trace.reader import NotATraceError, read_trace
 from scope.trace.schema import Annotations, DeviceEvents, PythonCalls
 from scope.trace.sources import Limits, Source
+from scope.trace.windows import choose_window
 from scope.trace.workers import read_side_by_side
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class ReadOptions(Record, frozen=True, kw_only=True):
 def load(
     paths: Paths,
     *,
+    window: int | None = None,
     ranks: Mapping[str, int] | None = None,
     options: ReadOptions | None = None,
     processes: int | None = None,
@@ -71,8 +73,11 @@ def load(
 ) -> Job:
     """Read the profiler traces of one job.
 
+    Where the same ranks recorded several windows of steps, one is read; which, is among the `warnings` of the job.
+
     Args:
         paths: A file, a folder (its traces, not those of folders in it), a glob, or several of them.
+        window: First step of the window that is wanted; None for the newest of those that most ranks share.
         ranks: Ranks of files that do not say theirs, or say it wrongly: path or file name -> rank.
         options: How to read.
         processes: How many files are read at the same time at most, each in a process of its own; None is one a core.
@@ -81,17 +86,17 @@ def load(
 
     Raises:
         TraceError: No trace was found, one cannot be read, or two files claim one rank.
-        UsageError: `ranks` names a file that is not among the paths.
+        UsageError: `ranks` names a file that is not among the paths, or no trace begins at the step `window`.
         LimitError: A file unpacks to more than its cap.
     """
     files, may_skip = _expand(paths)
     chosen = _chosen_ranks(files, ranks or {})
     options = options or ReadOptions()
     traces, warnings = _read_all(files, may_skip, options, _Crew(processes, progress))
-    named = [
-        _named(trace, path, number, chosen=chosen.get(str(path)))
-        for number, (path, trace) in enumerate(traces.items(), start=1)
-    ]
+    owned = [_owned(trace, path, chosen=chosen.get(str(path))) for path, trace in traces.items()]
+    kept, sentences = choose_window(owned, step=window)
+    warnings += sentences
+    named = [_labelled(trace, number) for number, trace in enumerate(kept, start=1)]
     _check_distinct(named)
     ordered = sorted(named, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.path))
     return _job(ordered, warnings)
@@ -104,7 +109,7 @@ def load_rank(path: str | os.PathLike[str], *, options: ReadOptions | None = Non
         TraceError: It cannot be read, or is no trace.
         LimitError: It unpacks to more than its cap.
     """
-    return _named(read_file(Path(path), options or ReadOptions()), Path(path), 1)
+    return _labelled(_owned(read_file(Path(path), options or ReadOptions()), Path(path)), 1)
 
 
 def read_file(path: Path, options: ReadOptions) -> RankTrace:
@@ -154,13 +159,16 @@ def _read_tables(path: Path, options: ReadOptions, limits: Limits, loaded: Table
     return assemble(read, identity, patterns=options.patterns, loaded=loaded)
 
 
-def _named(trace: RankTrace, path: Path, number: int, *, chosen: int | None = None) -> RankTrace:
+def _owned(trace: RankTrace, path: Path, *, chosen: int | None = None) -> RankTrace:
     """Give a trace its rank: the user's word, else the trace's, else the file name's."""
     rank = chosen
     if rank is None:
         rank = trace.rank if trace.rank is not None else rank_of_name(str(path))
-    label = f"rank {rank}" if rank is not None else f"file {number}"
-    return replace(trace, rank=rank, label=label, path=str(path))
+    return replace(trace, rank=rank, path=str(path))
+
+
+def _labelled(trace: RankTrace, number: int) -> RankTrace:
+    return replace(trace, label=f"rank {trace.rank}" if trace.rank is not None else f"file {number}")
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def test_a_later_attempt_is_named(scope: Callable[..., Done], run: Path) -> None
 
 
 def test_a_run_without_a_window_says_how_to_get_one(scope: Callable[..., Done], run: Path) -> None:
-    """Before and after ranks began, the message names the request; `--window` on other paths is refused."""
+    """Before and after ranks began, the message names the request; ranks without one are not read."""
     for folder in paths.rank_folder(run, 0, 0).parent.iterdir():
         shutil.rmtree(folder / "traces")
     for _ in range(2):
@@ -120,12 +120,14 @@ def test_python_loads_what_the_commands_read(run: Path) -> None:
     )
     other = load([run], window=9, options=options)
     assert [rank.device_events["name"][0] for rank in other.ranks] == ["kernel_0_9"]
-    with pytest.raises(UsageError, match="no path is that of a recorded run"):
-        load(other.ranks[0].path, window=9, options=options)
+    first: Any = other.ranks[0].steps["number"].min()
+    assert load(other.ranks[0].path, window=first, options=options).ranks[0].steps.height
+    with pytest.raises(UsageError, match="--window 99: no trace begins at this step"):
+        load(other.ranks[0].path, window=99, options=options)
 
 
-def test_a_window_of_plain_traces_is_refused(scope: Callable[..., Done], trace: Callable[..., Path]) -> None:
-    """`--window` means nothing where no recorded run is named."""
-    done = scope("analyze", trace(), "--window", 3)
+def test_a_window_that_no_plain_trace_has_is_refused(scope: Callable[..., Done], trace: Callable[..., Path]) -> None:
+    """`--window` of plain traces is the step that one begins at; else the steps that there are, are named."""
+    done = scope("analyze", trace(), "--window", 98)
     assert done.code == 2
-    assert "name a run directory" in done.err
+    assert "--window 98: no trace begins at this step; there are: step " in done.err
