@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from scope.cost.dtypes import matrix_path
+from scope.cost.dtypes import INTEGRAL, matrix_path
 from scope.cost.result import OperatorCost, added, cost, sized, stored, unknown
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SHAPES: Final = "the shapes are not those of attention"
 _LENGTHS: Final = "sequences of unequal length: the trace does not hold the lengths (cumulative offsets)"
 _NO_MASK: Final = "the trace does not say whether the mask is causal"
+_CACHE: Final = "keys and values lie in a cache, and how much of it was read is not recorded"
+_BAND: Final = "a window whose place the package decides: how many pairs it leaves is not recorded"
 
 _Axes = Literal["BHSD", "BSHD"]
 
@@ -48,6 +50,12 @@ class _Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Position of the longest query length (that of the keys follows it)."""
     window: int | None = None
     """Position of the left window (the right one follows it); -1 or nothing is no window."""
+    hidden: tuple[int, ...] = ()
+    """Positions of block tables and of lengths in use, beside which the keys are a cache."""
+    new_keys: int | None = None
+    """Position of keys that the call adds to a cache."""
+    band: int | None = None
+    """Position of the width of a window around a diagonal; nothing or 0 is no window."""
     bottom_right: bool = False
     backward: bool = False
 
@@ -65,16 +73,20 @@ class _Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def attention(call: OperatorCall) -> OperatorCost:
     """Any attention operator; the layout of its arguments follows from its name."""
-    layout = _LAYOUTS[call.name]
+    layout = _layout_of(call)
     q, k, v = (call.tensor(layout.query + each) for each in range(3))
     if q is None or k is None or v is None:
         return unknown("attention", _SHAPES)
+    if _is_cached(call, layout):
+        return unknown("attention", _CACHE)
     problem = _problem(call, layout, q, k, v)
     if isinstance(problem, str):
         return _without_flops(call, layout, problem)
     products = 3 * problem.d_qk + 2 * problem.d_v if layout.backward else problem.d_qk + problem.d_v
     all_pairs = problem.batch * problem.heads * problem.queries * problem.keys
     unmasked = 2 * all_pairs * products
+    if layout.band is not None and (call.integer(layout.band) or 0) > 0:
+        return _without_flops(call, layout, _BAND)
     doubled = _doubled_pairs(call, layout, problem)
     read, written = _traffic(call, layout)
     base = cost("attention", flops=unmasked, read=read, written=written, math_dtype=matrix_path(q.dtype))
@@ -82,6 +94,27 @@ def attention(call: OperatorCall) -> OperatorCost:
         return msgspec.structs.replace(base, flops=None, flops_reason=_NO_MASK, flops_unmasked=unmasked)
     flops = problem.batch * problem.heads * doubled * products
     return msgspec.structs.replace(base, flops=flops, flops_unmasked=unmasked)
+
+
+def _layout_of(call: OperatorCall) -> _Layout:
+    """Return where a call keeps its arguments, in the version of its package that has them where the call does."""
+    for layout in _VERSIONS.get(call.name, ()):
+        if layout.causal is not None and call.text(layout.causal).strip().lower() in {"true", "false"}:
+            return layout
+    return _LAYOUTS[call.name]
+
+
+def _is_cached(call: OperatorCall, layout: _Layout) -> bool:
+    if layout.new_keys is not None and call.tensor(layout.new_keys) is not None:
+        return True
+    # Whole numbers: where one version has a block table, another has its result.
+    tensors = (call.tensor(place) for place in layout.hidden)
+    return any(each is not None and (each.dtype is None or each.dtype in INTEGRAL) for each in tensors)
+
+
+def in_a_cache(call: OperatorCall) -> OperatorCost:
+    """Attention to keys that a server keeps: neither their number nor the pages that were read are recorded."""
+    return unknown("attention", _CACHE)
 
 
 def _without_flops(call: OperatorCall, layout: _Layout, reason: str) -> OperatorCost:
@@ -208,7 +241,8 @@ def _traffic(call: OperatorCall, layout: _Layout) -> tuple[int | None, int | Non
     assert v is not None
     bias = None if layout.bias is None else call.tensor(layout.bias)
     out_elements = q.num_elements // max(1, q.dims[-1]) * v.dims[-1] if q.dims and v.dims else 0
-    out = sized(out_elements, q.dtype)
+    # Kernels that read FP8 write 16-bit numbers.
+    out = sized(out_elements, "bfloat16" if (q.dtype or "").startswith("float8") else q.dtype)
     # One float32 log-sum-exp for each query and head.
     logsumexp = sized(q.num_elements // max(1, q.dims[-1]) if q.dims else 0, "float32")
     if not layout.backward:
@@ -221,9 +255,23 @@ def _traffic(call: OperatorCall, layout: _Layout) -> tuple[int | None, int | Non
 _SDPA: Final = _Layout(bias=3, causal=5)
 _FLASH_ATTN: Final = _Layout(axes="BSHD", causal=5, window=6, bottom_right=True)
 _FLASH_ATTN_BACKWARD: Final = _Layout(axes="BSHD", query=1, causal=11, window=12, bottom_right=True, backward=True)
-_VARLEN: Final = _Layout(axes="BSHD", offsets=3, lengths=5, causal=9, window=10, bottom_right=True)
+_VARLEN: Final = _Layout(axes="BSHD", offsets=3, lengths=5, causal=9, window=10, hidden=(15, 17), bottom_right=True)
 _VARLEN_BACKWARD: Final = _Layout(
     axes="BSHD", query=1, offsets=9, lengths=11, causal=15, window=16, bottom_right=True, backward=True
+)
+_FLASH_ATTN_3: Final = _Layout(
+    axes="BSHD", offsets=7, lengths=12, causal=24, window=25, new_keys=3, hidden=(10, 11, 14), bottom_right=True
+)
+_EFFICIENT: Final = _Layout(axes="BSHD", bias=3, offsets=4, lengths=6, mask_type=9, hidden=(12,), band=13)
+_AITER_BACKWARD: Final = _Layout(axes="BSHD", query=1, causal=8, window=9, bottom_right=True, backward=True)
+_AITER_VARLEN: Final = _Layout(
+    axes="BSHD", offsets=3, lengths=5, causal=12, window=13, hidden=(18, 19), bottom_right=True
+)
+_AITER_VARLEN_BACKWARD: Final = _Layout(
+    axes="BSHD", query=1, offsets=6, lengths=8, causal=13, window=14, bottom_right=True, backward=True
+)
+_VLLM_FLASH_2: Final = _Layout(
+    axes="BSHD", offsets=4, lengths=10, causal=15, window=16, hidden=(6, 8), bottom_right=True
 )
 _LAYOUTS: Final = {
     "aten::scaled_dot_product_attention": _SDPA,
@@ -241,12 +289,12 @@ _LAYOUTS: Final = {
         query=1, bias=4, causal=13, backward=True
     ),
     "aten::_flash_attention_forward": _Layout(
-        axes="BSHD", offsets=3, lengths=5, causal=8, window=11, bottom_right=True
+        axes="BSHD", offsets=3, lengths=5, causal=8, window=11, hidden=(13, 15), bottom_right=True
     ),
     "aten::_flash_attention_backward": _Layout(
         axes="BSHD", query=1, offsets=6, lengths=8, causal=11, window=15, bottom_right=True, backward=True
     ),
-    "aten::_efficient_attention_forward": _Layout(axes="BSHD", bias=3, offsets=4, lengths=6, mask_type=9),
+    "aten::_efficient_attention_forward": _EFFICIENT,
     "aten::_efficient_attention_backward": _Layout(
         axes="BSHD", query=1, bias=4, offsets=6, lengths=8, mask_type=14, backward=True
     ),
@@ -260,17 +308,75 @@ _LAYOUTS: Final = {
     # The autograd function of older versions: the profiler records its tensors and not its flags.
     "FlashAttnFunc": _Layout(axes="BSHD", causal=-1),
     # flash-attn 3: hopper/flash_api.cpp
-    "flash_attn_3::fwd": _Layout(axes="BSHD", offsets=7, lengths=12, causal=24, window=25, bottom_right=True),
+    "flash_attn_3::fwd": _FLASH_ATTN_3,
     "flash_attn_3::bwd": _Layout(
         axes="BSHD", query=1, offsets=9, lengths=13, causal=16, window=17, bottom_right=True, backward=True
     ),
+    # the same as custom operators: hopper/flash_attn_interface.py
+    "flash_attn_3::_flash_attn_forward": _FLASH_ATTN_3,
+    "flash_attn_3::_flash_attn_backward": _Layout(
+        axes="BSHD", query=1, offsets=6, lengths=10, causal=16, window=17, bottom_right=True, backward=True
+    ),
+    # vLLM's builds of both: csrc/flash_attn/flash_api_torch_lib.cpp, hopper/flash_api_torch_lib.cpp
+    "_vllm_fa2_C::varlen_fwd": _VLLM_FLASH_2,
+    "_vllm_fa3_C::fwd": _FLASH_ATTN_3,
     # aiter (AMD): aiter/ops/mha.py
     "aiter::_flash_attn_forward": _FLASH_ATTN,
     "aiter::_flash_attn_backward": _Layout(
         axes="BSHD", query=1, causal=12, window=13, bottom_right=True, backward=True
     ),
-    # xformers: xformers/ops/fmha/{flash,cutlass}.py; the flash form always packs
-    "xformers_flash::flash_fwd": _Layout(axes="BSHD", offsets=3, lengths=6, causal=10, window=11, bottom_right=True),
-    "xformers::efficient_attention_forward_cutlass": _Layout(axes="BSHD", bias=3, offsets=4, lengths=6, mask_type=9),
+    **dict.fromkeys(("aiter::mha_fwd", "aiter::fmha_v3_fwd", "aiter::wrapper_fmha_v3_fwd"), _FLASH_ATTN),
+    **dict.fromkeys(("aiter::mha_bwd", "aiter::fmha_v3_bwd", "aiter::wrapper_fmha_v3_bwd"), _AITER_BACKWARD),
+    **dict.fromkeys(
+        ("aiter::mha_varlen_fwd", "aiter::fmha_v3_varlen_fwd", "aiter::wrapper_fmha_v3_varlen_fwd"), _AITER_VARLEN
+    ),
+    **dict.fromkeys(
+        ("aiter::mha_varlen_bwd", "aiter::wrapper_mha_varlen_bwd", "aiter::fmha_v3_varlen_bwd",
+         "aiter::wrapper_fmha_v3_varlen_bwd"),
+        _AITER_VARLEN_BACKWARD,
+    ),
+    # xformers: xformers/ops/fmha/{flash,flash3,cutlass,ck}.py; the flash form always packs
+    "xformers_flash::flash_fwd": _Layout(
+        axes="BSHD", offsets=3, lengths=6, causal=10, window=11, hidden=(5, 14), bottom_right=True
+    ),
+    "xformers_flash::flash_bwd": _Layout(
+        axes="BSHD", query=2, offsets=7, lengths=9, causal=13, window=14, bottom_right=True, backward=True
+    ),
+    "xformers_flash3::flash_fwd": _Layout(
+        axes="BSHD", offsets=3, lengths=7, causal=11, window=17, hidden=(5, 15), bottom_right=True
+    ),
+    "xformers::efficient_attention_forward_cutlass": _EFFICIENT,
+    "xformers::efficient_attention_backward_cutlass": _Layout(
+        axes="BSHD", query=1, bias=4, offsets=6, lengths=8, mask_type=14, band=18, backward=True
+    ),
+    "xformers::efficient_attention_forward_ck": _Layout(
+        axes="BSHD", bias=3, offsets=4, lengths=6, mask_type=9, hidden=(11,), band=12
+    ),
+}  # fmt: skip
+_VERSIONS: Final = {
+    # without the gradient of a bias
+    "aiter::_flash_attn_backward": (
+        _LAYOUTS["aiter::_flash_attn_backward"],
+        _Layout(axes="BSHD", query=1, causal=11, window=12, bottom_right=True, backward=True),
+    ),
+    # without the shortest length and the cap of the logits
+    "aiter::mha_varlen_fwd": (
+        _AITER_VARLEN,
+        _Layout(axes="BSHD", offsets=3, lengths=5, causal=10, window=11, hidden=(16,), bottom_right=True),
+    ),
+    # without padding on the left, block tables and a window
+    "xformers_flash3::flash_fwd": (
+        _LAYOUTS["xformers_flash3::flash_fwd"],
+        _Layout(axes="BSHD", offsets=3, lengths=6, causal=10, hidden=(5,), bottom_right=True),
+    ),
 }
-MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = dict.fromkeys(_LAYOUTS, attention)
+"""Of packages whose versions place arguments differently: told apart by where the causal flag stands."""
+_CACHED: Final = (
+    "vllm::unified_attention", "vllm::unified_attention_with_output", "_vllm_fa2_C::fwd_kvcache",
+    "_C::paged_attention_v1", "_C::paged_attention_v2", "_C::sm100_cutlass_mla_decode",
+    "sgl_kernel::cutlass_mla_decode", "vllm::rocm_aiter_mla_decode_fwd",
+)  # fmt: skip
+MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
+    **dict.fromkeys(_LAYOUTS, attention),
+    **dict.fromkeys(_CACHED, in_a_cache),
+}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from scope.cost.call import OperatorCall, TensorArg
 
+_EIGHT_BIT_FLOATS: Final = ("fbgemm::f8", "mslk::f8")
 TRITON_PREFIX: Final = "triton_"
 _TEMPLATE: Final = "triton_tem_"
 _NOT_LINEAR: Final = "the shapes are not those of a linear layer"
@@ -122,6 +123,27 @@ def transformer_engine_linear(call: OperatorCall) -> OperatorCost:
     return unknown("gemm", _NOT_LINEAR)
 
 
+def transformer_engine_grouped(call: OperatorCall) -> OperatorCost:
+    """Transformer Engine's `_GroupedLinear` (forward): rows `[...,K]` cut among weights `[N,K]`, one for each expert.
+
+    Each row meets one weight, so that the work is that of one product, whatever the split.
+    """
+    tensors = call.tensors
+    if len(tensors) < 2 or len(tensors[0].dims) < 2:
+        return unknown("gemm", _NOT_LINEAR)
+    x, weights = tensors[0], [each for each in tensors[1:] if len(each.dims) == 2]
+    if not weights or any(each.dims != weights[0].dims for each in weights) or weights[0].dims[1] != x.dims[-1]:
+        return unknown("gemm", _NOT_LINEAR)
+    rows = math.prod(x.dims[:-1])
+    return cost(
+        "gemm",
+        flops=2 * rows * weights[0].num_elements,
+        read=stored((x, *weights)),
+        written=sized(rows * weights[0].dims[0], x.dtype),
+        math_dtype=matrix_path(x.dtype),
+    )
+
+
 def transformer_engine_mlp(call: OperatorCall) -> OperatorCost:
     """Transformer Engine's `_LayerNormMLP` (forward): two products; a gated first layer is twice as wide.
 
@@ -177,6 +199,11 @@ def transformer_engine_gemm(call: OperatorCall) -> OperatorCost:
     return msgspec.structs.replace(base, misaligned=gemm.misaligned(a.dtype, M=m, N=n, K=k))
 
 
+def attention_by_layout(call: OperatorCall) -> OperatorCost:
+    """Transformer Engine's `FusedAttnFunc`: the order of axes and the mask are arguments that no trace holds."""
+    return unknown("attention", "the trace holds neither the order of the axes nor the mask (qkv_format, mask type)")
+
+
 def gradient_alone(call: OperatorCall) -> OperatorCost:
     """An autograd function's backward pass: the profiler records the gradients that enter it and nothing it saved."""
     family = "attention" if "Attn" in call.name else "gemm"
@@ -209,7 +236,9 @@ def weight_by_rows(call: OperatorCall) -> OperatorCost:
         flops=2 * rows * columns * x.dims[-1],
         read=stored((x, weight, *extra)),
         written=written,
-        math_dtype=matrix_path("float8" if call.name.startswith("fbgemm::f8") and x.dtype == "uint8" else x.dtype),
+        math_dtype=matrix_path(
+            "float8" if call.name.startswith(("fbgemm::f8", "mslk::f8")) and x.dtype == "uint8" else x.dtype
+        ),
     )
     return msgspec.structs.replace(base, misaligned=gemm.misaligned(x.dtype, M=x.dims[-2], N=columns, K=x.dims[-1]))
 
@@ -220,11 +249,22 @@ _BY_ROWS: Final = (
     "fbgemm::f8f8bf16_rowwise", "fbgemm::f8f8bf16_rowwise_out", "fbgemm::f8f8bf16_rowwise_batched",
     "fbgemm::f8f8bf16_blockwise", "fbgemm::f8f8bf16_rowwise_grouped_stacked", "fbgemm::bf16bf16bf16_grouped_stacked",
     "fbgemm::i8i8bf16", "fbgemm::i8i8bf16_dynamic", "fbgemm::bf16i4bf16_rowwise", "fbgemm::f8i4bf16_rowwise",
+    "fbgemm::f8f8f16_rowwise", "fbgemm::f8f8bf16_rowwise_preshuffle", "fbgemm::f8f8f16_rowwise_preshuffle",
+    # aiter/ops/gemm_op_a8w8.py: the operators inside those above, which name their result
+    "aiter::gemm_a8w8_ck", "aiter::gemm_a8w8_bpreshuffle_ck", "aiter::gemm_a8w8_bpreshuffle_cktile",
+    "aiter::gemm_a8w8_blockscale_ck", "aiter::gemm_a8w8_blockscale_cktile",
+    "aiter::gemm_a8w8_blockscale_bpreshuffle_ck", "aiter::gemm_a8w8_blockscale_bpreshuffle_cktile",
+    # vllm/_aiter_ops.py and its predecessors
+    "vllm::rocm_aiter_gemm_a8w8", "vllm::rocm_aiter_gemm_a8w8_blockscale", "vllm::rocm_aiter_gemm_a8w8_bpreshuffle",
+    "vllm::rocm_aiter_triton_gemm_a8w8_blockscale", "vllm::rocm_aiter_gemm_w8a8",
+    "vllm::rocm_aiter_gemm_w8a8_blockscale",
 )  # fmt: skip
 MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "_Linear": transformer_engine_linear,
     "_LayerNormLinear": transformer_engine_linear,
     "_LayerNormMLP": transformer_engine_mlp,
+    "_GroupedLinear": transformer_engine_grouped,
+    "FusedAttnFunc": attention_by_layout,
     "tex_ts::te_gemm_ts": transformer_engine_gemm,
     **dict.fromkeys(
         ("_LinearBackward", "_LayerNormLinearBackward", "_LayerNormMLPBackward", "_GroupedLinearBackward"),
@@ -232,4 +272,6 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     ),
     **dict.fromkeys(("FlashAttnFuncBackward", "FusedAttnFuncBackward", "FlashAttnVarlenFuncBackward"), gradient_alone),
     **dict.fromkeys(_BY_ROWS, weight_by_rows),
+    # FBGEMM's products moved to a package of their own
+    **dict.fromkeys((name.replace("fbgemm::", "mslk::") for name in _BY_ROWS), weight_by_rows),
 }

@@ -16,6 +16,7 @@ from scope.cost import (
     optimizer,
     pointwise,
     pooling,
+    quantised,
     recommender,
 )
 from scope.cost.call import OperatorCall, parse_call
@@ -32,6 +33,7 @@ _MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     **pooling.MODELS,
     **recommender.MODELS,
     **fused.MODELS,
+    **quantised.MODELS,
     **gemm.MODELS,
     **convolution.MODELS,
     **attention.MODELS,
@@ -45,11 +47,13 @@ _PART_MODELS: Final[dict[str, Callable[[OperatorCall, str], OperatorCost | None]
     **indexing.PART_MODELS,
     **recommender.PART_MODELS,
 }
-_MATRIX_NAMES: Final = frozenset({*gemm.MODELS, *convolution.MODELS, *attention.MODELS, *fused.MODELS})
+_MATRIX_NAMES: Final = frozenset(
+    {*gemm.MODELS, *quantised.MODELS, *convolution.MODELS, *attention.MODELS, *fused.MODELS}
+)
 _FAMILIES: Final = {
     "attention": attention.MODELS,
     "convolution": convolution.MODELS,
-    "gemm": gemm.MODELS,
+    "gemm": {**gemm.MODELS, **quantised.MODELS},
     "normalisation": normalisation.MODELS,
     "embedding": lookup.MODELS,
 }
