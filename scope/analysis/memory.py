@@ -13,15 +13,9 @@ from scope.trace.schema import Memory, Ops, Steps
 if TYPE_CHECKING:
     from scope.trace.model import RankTrace
 
+NOTHING_RESERVES: Final = "on the host no allocator holds memory back"
+_HOST: Final = 0
 _STEP_END: Final = "step_end_ns"
-
-
-class MemoryTimeline(Table):
-    """Memory of one device after each allocation and release, in the order of time."""
-
-    time_ns = Column("time_ns", pl.Int64, "instant")
-    allocated_bytes = Column("allocated_bytes", pl.Int64, "in use", nullable=True)
-    reserved_bytes = Column("reserved_bytes", pl.Int64, "held by the allocator", nullable=True)
 
 
 class MemoryHolders(Table):
@@ -79,18 +73,6 @@ class MemoryPeak(Result, frozen=True, kw_only=True):
             assert held + self.unseen_bytes == self.peak_allocated_bytes
 
 
-def build_memory_timeline(memory: pl.DataFrame, *, device_type: int, device: int | None) -> pl.DataFrame:
-    """Return the table `MemoryTimeline` of one device.
-
-    Args:
-        memory: A rank's table `Memory`.
-        device_type: torch's DeviceType.
-        device: Device index.
-    """
-    rows = _of_device(memory, device_type, device)
-    return rows.select(pl.col(column) for column in MemoryTimeline.columns())
-
-
 def compute_memory_peaks(trace: RankTrace) -> tuple[MemoryPeak, ...]:
     """Return the peak of every device whose memory was recorded, sorted by type and device."""
     keys = trace.memory.select(Memory.device_type, Memory.device).unique().sort(Memory.device_type, Memory.device)
@@ -111,7 +93,10 @@ def compute_step_memory(trace: RankTrace) -> pl.DataFrame:
     table = owned.group_by(keys).agg(
         pl.len().cast(pl.UInt32).alias(StepMemory.num_events),
         pl.col(Memory.allocated_bytes).max().alias(StepMemory.peak_allocated_bytes),
-        pl.col(Memory.reserved_bytes).max().alias(StepMemory.peak_reserved_bytes),
+        pl.col(Memory.reserved_bytes)
+        .filter(pl.col(Memory.device_type) != _HOST)
+        .max()
+        .alias(StepMemory.peak_reserved_bytes),
         pl.col(Memory.size_bytes).sum().alias(StepMemory.growth_bytes),
     )
     return StepMemory.check(table.sort(keys).select(StepMemory.columns()))
@@ -132,9 +117,12 @@ def _peak(rows: pl.DataFrame, ops: pl.DataFrame) -> MemoryPeak:
     peak = int(use[top]) if is_absolute else None
     no_total = "the trace does not say the total in use"
     absent: dict[str, str] = {} if is_absolute else dict.fromkeys(_TOTALS, no_total)
-    reserved = rows[Memory.reserved_bytes].max()
+    is_host = rows[Memory.device_type][0] == _HOST
+    # Of the host torch writes 0, whatever is in use: nothing reserves there.
+    reserved = None if is_host else rows[Memory.reserved_bytes].max()
     if reserved is None:
-        absent["peak_reserved_bytes"] = "the trace does not say what the allocator holds"
+        unsaid = "the trace does not say what the allocator holds"
+        absent["peak_reserved_bytes"] = NOTHING_RESERVES if is_host else unsaid
     if rows[Memory.device][0] is None:
         absent["device"] = "the trace does not say which device"
     return MemoryPeak(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
+from msgspec.structs import replace
+
 from scope.analysis.copies import summarize_copies
 from scope.analysis.idle import find_idle_spans
 from scope.analysis.kernels import key_events, summarize_kernels
 from scope.analysis.launches import compute_launch_delays, summarize_launches
 from scope.analysis.memory import compute_memory_peaks
-from scope.analysis.options import Options
 from scope.analysis.recompute import compute_recompute, sum_recompute
 from scope.analysis.result import LazyResult
 from scope.analysis.syncs import summarize_syncs
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from scope.analysis.job import Analysis
     from scope.analysis.kernels import KernelKey
     from scope.analysis.launches import LaunchDelays
     from scope.analysis.memory import MemoryPeak
+    from scope.analysis.options import Options
     from scope.analysis.recompute import Recompute
     from scope.analysis.windows import Timeline
-    from scope.trace.model import Job
+    from scope.trace.model import Job, RankTrace
 
 NO_STACKS: Final = (
     "no Python stacks were read: --modules reads them (in Python, ReadOptions(python_calls=True)), where traces were "
     "recorded with with_stack=True"
 )
-_DEFAULTS: Final = Options()
 
 
 class KernelTables(LazyResult):
@@ -125,26 +127,36 @@ class Tables(LazyResult):
         return sum_recompute(compute_recompute(timeline) for timeline in self._timelines)
 
 
-def summarize_step_tables(job: Job, *, number: int, options: Options = _DEFAULTS) -> Tables:
-    """Return the tables of one step over all ranks that have it.
+def narrow_tables(analysis: Analysis, job: Job, *, number: int) -> Analysis:
+    """Return the analysis with the tables of one step alone; ranks that lack the step are left out.
 
-    An event belongs to the step during whose window it starts, a call to the step on the host.
+    An event belongs to the step during whose window it starts, a call to the step on the host. The breakdowns, which
+    have figures of every step already, stay those of the whole windows.
 
     Args:
+        analysis: What `scope.analysis.summary.analyze` returned for the job.
         job: What `scope.load` returned.
         number: n of `ProfilerStep#n`.
-        options: Which events count.
 
     Raises:
         UsageError: No rank has such a step.
     """
     check_step(job, number)
-    ranks: list[tuple[Timeline, pl.DataFrame]] = []
-    for trace in job.ranks:
-        for step_id in trace.steps.filter(trace.steps[Steps.number] == number)[Steps.step_id]:
-            timeline = build_timeline(trace, options=options)
-            ranks.append((narrow_to_step(timeline, step_id=step_id), find_idle_spans(timeline)))
-    return Tables(ranks)
+    parts = [_of_step(trace, number, analysis.options) for trace in job.ranks]
+    ranks = tuple(
+        replace(rank, tables=Tables(found)) for rank, found in zip(analysis.ranks, parts, strict=True) if found
+    )
+    return replace(analysis, ranks=ranks, tables=Tables([each for found in parts for each in found]))
+
+
+def _of_step(trace: RankTrace, number: int, options: Options) -> list[tuple[Timeline, pl.DataFrame]]:
+    """Return a rank's events of a step, with the idle spans of its whole window; several where a number comes again."""
+    ids = trace.steps.filter(trace.steps[Steps.number] == number)[Steps.step_id]
+    if ids.is_empty():
+        return []
+    timeline = build_timeline(trace, options=options)
+    idle = find_idle_spans(timeline)
+    return [(narrow_to_step(timeline, step_id=step_id), idle) for step_id in ids]
 
 
 def check_step(job: Job, number: int) -> None:

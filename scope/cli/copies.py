@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output, takes_step
 
 
 @click.command()
 @takes_job
 @takes_output
-def copies(job: JobOptions, output: OutputOptions) -> None:
+@takes_step
+def copies(job: JobOptions, output: OutputOptions, *, step: int | None) -> None:
     """Copies and sets by direction.
 
     Bytes, bandwidth, and what neither compute nor communication hid.
@@ -20,4 +21,4 @@ def copies(job: JobOptions, output: OutputOptions) -> None:
     from scope.cli.tables import print_section
     from scope.report.sections.host import copies_table
 
-    print_section(job, output, lambda results: copies_table(results.analysis))
+    print_section(job, output, lambda results: copies_table(results.analysis), tables_step=step)

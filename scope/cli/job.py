@@ -82,6 +82,7 @@ def load_results(
     *,
     parts: Collection[Part],
     path_step: int | None = None,
+    tables_step: int | None = None,
 ) -> Results:
     """Read and analyse the traces that the user named, redacted when the user asks for it.
 
@@ -89,13 +90,14 @@ def load_results(
         options: What the user said.
         parts: Which analyses to run beside those that always run.
         path_step: Number of the step whose critical path is wanted; None for that of median length.
+        tables_step: Number of the step that the tables of kernels, launches, copies and blocking calls are of.
     """
     check_layout(ranks_per_node=options.ranks_per_node, topology=options.topology)
     require("polars", extra="trace")
     job = load_job(options)
     from scope.report.build import compute_results
 
-    choices = msgspec.structs.replace(make_choices(options, job), path_step=path_step)
+    choices = msgspec.structs.replace(make_choices(options, job), path_step=path_step, tables_step=tables_step)
     results = compute_results(job, choices, parts=parts)
     if options.redact:
         from scope.report.redaction import make_redactor, redact

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output, takes_step
 
 if TYPE_CHECKING:
     from scope.analysis.kernels import KernelKey
@@ -23,6 +23,7 @@ _KEYS: Final[dict[str, KernelKey]] = {
 @click.command()
 @takes_job
 @takes_output
+@takes_step
 @click.option(
     "--by",
     type=click.Choice(list(_KEYS)),
@@ -30,10 +31,10 @@ _KEYS: Final[dict[str, KernelKey]] = {
     show_default=True,
     help="Group by this; module reads Python stacks too, as --modules does.",
 )
-def kernels(job: JobOptions, output: OutputOptions, *, by: str) -> None:
+def kernels(job: JobOptions, output: OutputOptions, *, by: str, step: int | None) -> None:
     """Which kernels took the time.
 
-    Device events of all ranks by name, class, operator or module.
+    Device events of all ranks by name, class, operator or module, in the whole window or in one step.
 
     Example: scope kernels trace.json.gz --by operator --limit 10
     """
@@ -42,4 +43,9 @@ def kernels(job: JobOptions, output: OutputOptions, *, by: str) -> None:
 
     if by == "module":
         job = replace(job, modules=True)
-    print_section(job, output, lambda results: kernels_table(results.analysis, by=_KEYS[by], stacks_read=job.modules))
+    print_section(
+        job,
+        output,
+        lambda results: kernels_table(results.analysis, by=_KEYS[by], stacks_read=job.modules),
+        tables_step=step,
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output, takes_step
 
 
 @click.command()
 @takes_job
 @takes_output
-def launches(job: JobOptions, output: OutputOptions) -> None:
+@takes_step
+def launches(job: JobOptions, output: OutputOptions, *, step: int | None) -> None:
     """Launching calls and their delay.
 
     From the start of each call to the start of what it launched.
@@ -20,4 +21,4 @@ def launches(job: JobOptions, output: OutputOptions) -> None:
     from scope.cli.tables import print_section
     from scope.report.sections.host import launches_table
 
-    print_section(job, output, lambda results: launches_table(results.analysis))
+    print_section(job, output, lambda results: launches_table(results.analysis), tables_step=step)

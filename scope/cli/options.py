@@ -121,6 +121,12 @@ _OUTPUT: Final[tuple[Decorator, ...]] = (
 )
 
 
+takes_step: Final[Decorator] = click.option(
+    "--step", type=int, metavar="N", help="Of this step alone, not of the whole window."
+)
+"""Of commands whose table `scope.analysis.tables.narrow_tables` makes of one step too."""
+
+
 def takes_job(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the options of `JobOptions`, which it gets as its argument `job`."""
 

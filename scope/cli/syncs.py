@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
+from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output, takes_step
 
 
 @click.command()
 @takes_job
 @takes_output
-def syncs(job: JobOptions, output: OutputOptions) -> None:
+@takes_step
+def syncs(job: JobOptions, output: OutputOptions, *, step: int | None) -> None:
     """Calls that block the host.
 
     With the operators around them and the idle time that they leave on the device.
@@ -20,4 +21,4 @@ def syncs(job: JobOptions, output: OutputOptions) -> None:
     from scope.cli.tables import print_section
     from scope.report.sections.host import syncs_table
 
-    print_section(job, output, lambda results: syncs_table(results.analysis))
+    print_section(job, output, lambda results: syncs_table(results.analysis), tables_step=step)

@@ -26,6 +26,7 @@ def print_section(
     *,
     parts: Collection[Part] = (),
     path_step: int | None = None,
+    tables_step: int | None = None,
 ) -> None:
     """Analyse a job and print one table of it.
 
@@ -35,13 +36,19 @@ def print_section(
         make: Makes the table.
         parts: Which analyses the table needs beside those that always run.
         path_step: Number of the step whose critical path is wanted; None for that of median length.
+        tables_step: Number of the step that a table of kernels, launches, copies or blocking calls is of.
     """
     check_output(output)
+    from msgspec.structs import replace
+
     from scope.cli.job import load_results
 
-    results = load_results(job, parts=parts, path_step=path_step)
+    results = load_results(job, parts=parts, path_step=path_step, tables_step=tables_step)
     say(results.analysis.warnings)
-    print_tables([make(results)], output)
+    table = make(results)
+    if tables_step is not None:
+        table = replace(table, title=f"{table.title} of step {tables_step}")
+    print_tables([table], output)
 
 
 def say(sentences: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from scope.analysis.options import Options
 from scope.analysis.roofline import chosen_devices, compute_roofline, match_devices
 from scope.analysis.step_time import compute_step_time
 from scope.analysis.summary import analyze
+from scope.analysis.tables import narrow_tables
 from scope.hardware import intra_node_ceiling
 from scope.report.results import ALL_PARTS, Results
 from scope.structs import Record
@@ -45,6 +46,8 @@ class Choices(Record, frozen=True, kw_only=True):
         gpu: What every device is; None to take it from the traces.
         catalogue: GPUs to choose from; None for the built-in catalogue.
         path_step: Number of the step whose critical path is wanted; None for that of median length.
+        tables_step: Number of the step that the tables of kernels, launches, copies and blocking calls are of; None for
+            the whole windows.
     """
 
     options: Options = msgspec.field(default_factory=Options)
@@ -53,6 +56,7 @@ class Choices(Record, frozen=True, kw_only=True):
     gpu: Gpu | None = None
     catalogue: Mapping[str, Gpu] | None = None
     path_step: int | None = None
+    tables_step: int | None = None
 
 
 def compute_results(job: Job, choices: Choices | None = None, *, parts: Collection[Part] = ALL_PARTS) -> Results:
@@ -77,6 +81,8 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     step_times = _step_times(analysis)
     rooflines = _rooflines(job, devices, step_times) if "rooflines" in parts else {}
     analysis = _with_coverage(analysis, rooflines)
+    if chosen.tables_step is not None:
+        analysis = narrow_tables(analysis, job, number=chosen.tables_step)
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),

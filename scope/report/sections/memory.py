@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.memory import MemoryHolders
+from scope.analysis.memory import NOTHING_RESERVES, MemoryHolders, StepMemory, compute_step_memory
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.report.table import Absent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scope.analysis.job import Analysis, RankAnalysis
     from scope.analysis.memory import MemoryPeak
+    from scope.report.results import Results
     from scope.report.table import Cell, ReportColumn, ReportTable
+    from scope.trace.model import RankTrace
 
 _HOST: Final = 0
 _PLACE: Final = (
@@ -42,6 +46,18 @@ HOLDER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     frame_column(MemoryHolders.held_bytes, "held"),
     frame_column(MemoryHolders.num_blocks, "blocks"),
 )
+_STEP_SOURCES: Final = (
+    StepMemory.number,
+    StepMemory.peak_allocated_bytes,
+    StepMemory.peak_reserved_bytes,
+    StepMemory.growth_bytes,
+    StepMemory.num_events,
+)
+_STEP_HEADINGS: Final = ("step", "peak allocated", "peak reserved", "growth", "events")
+STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    *_PLACE,
+    *(frame_column(source, heading) for source, heading in zip(_STEP_SOURCES, _STEP_HEADINGS, strict=True)),
+)
 _NO_WINDOW: Final = "nothing ran on a device of the rank, so there is no window"
 _NOT_RECORDED: Final = "No memory events in the trace: record it with profile_memory=True."
 
@@ -69,6 +85,29 @@ def holders_table(analysis: Analysis) -> ReportTable:
     return whole_table("memory", "In use at the peak", HOLDER_COLUMNS, rows, notes=() if rows else (_NOT_RECORDED,))
 
 
+def step_memory_table(results: Results) -> ReportTable:
+    """Return the peak of each device in each profiler step, by the step's time on the host."""
+    rows = [
+        (trace.label, _device_name(*place), *row) for trace in results.job.ranks for place, row in _step_rows(trace)
+    ]
+    note = _NOT_RECORDED
+    if any(rank.memory for rank in results.analysis.ranks):
+        note = "No memory event lies in a profiler step: call profiler.step() once a step while recording."
+    return whole_table("memory", "Memory by step", STEP_COLUMNS, rows, notes=() if rows else (note,))
+
+
+def _step_rows(trace: RankTrace) -> Iterator[tuple[tuple[int, int | None], tuple[Cell, ...]]]:
+    """Yield type and number of the device beside the figures of each step."""
+    table = compute_step_memory(trace)
+    no_total = "the trace does not say the total"
+    for key, steps in table.group_by(StepMemory.device_type, StepMemory.device, maintain_order=True):
+        device_type, device = key
+        unreserved = NOTHING_RESERVES if device_type == _HOST else no_total
+        reasons = {StepMemory.peak_allocated_bytes: no_total, StepMemory.peak_reserved_bytes: unreserved}
+        for row in frame_rows(steps, _STEP_SOURCES, reasons=reasons):
+            yield (device_type, device), row
+
+
 def _instant(rank: RankAnalysis, peak: MemoryPeak) -> tuple[Cell, ...]:
     """Return when the peak was, in the rank's window and since the epoch."""
     begin_ns = min((device.windows.whole.start_ns for device in rank.devices), default=None)
@@ -76,4 +115,8 @@ def _instant(rank: RankAnalysis, peak: MemoryPeak) -> tuple[Cell, ...]:
 
 
 def _device(peak: MemoryPeak) -> str:
-    return "host" if peak.device_type == _HOST else str(peak.device)
+    return _device_name(peak.device_type, peak.device)
+
+
+def _device_name(device_type: int, device: int | None) -> str:
+    return "host" if device_type == _HOST else str(device)

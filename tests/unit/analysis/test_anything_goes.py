@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scope.analysis import analyze
 from scope.analysis.memory import compute_step_memory
 from scope.analysis.options import Options
-from scope.analysis.tables import summarize_step_tables
+from scope.analysis.tables import narrow_tables
 from scope.trace.model import Job, RankTrace
 
 MakeTrace = Callable[..., RankTrace]
@@ -135,4 +135,4 @@ def test_any_tables_give_results_that_check(make_trace: MakeTrace, data: st.Data
         assert rank.breakdown is None or rank.idle is None or rank.breakdown.idle_ns == rank.idle.idle_ns
     compute_step_memory(trace)
     for number in range(len(steps)):
-        summarize_step_tables(job, number=number, options=options).check()
+        narrow_tables(analysis, job, number=number).tables.check()

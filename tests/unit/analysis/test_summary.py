@@ -14,7 +14,7 @@ from scope.analysis import tables as scope_tables
 from scope.analysis.breakdown import Breakdown
 from scope.analysis.copies import CopyStats
 from scope.analysis.options import Options
-from scope.analysis.tables import summarize_step_tables
+from scope.analysis.tables import narrow_tables
 from scope.errors import UsageError
 from scope.trace import load
 from scope.trace.model import Job, RankTrace
@@ -104,11 +104,25 @@ def test_cut_steps_are_marked_and_no_median(job: Job) -> None:
 
 def test_one_step_has_tables_of_its_own(job: Job) -> None:
     """The tables of a step hold what started in its windows and what was called in it, over all ranks."""
-    tables = summarize_step_tables(job, number=2).check()
+    analysis = analyze(job)
+    narrow = narrow_tables(analysis, job, number=2).check()
+    assert narrow.breakdown == analysis.breakdown
+    tables = narrow.tables.check()
+    assert [rank.launches["num_calls"].sum() for rank in narrow.ranks] == [1, 1]
     assert tables.kernels.by_name.select("key", "num_events").rows() == [("second", 2)]
     assert tables.launches.select("num_calls", "total_delay_ns").rows() == [(2, 20)]
     with pytest.raises(UsageError, match=r"no rank has a step 7; the traces hold 1, 2"):
-        summarize_step_tables(job, number=7)
+        narrow_tables(analysis, job, number=7)
+
+
+def test_ranks_without_a_step_are_in_none_of_its_tables(job: Job) -> None:
+    """A rank that lacks the step is left out, instead of standing there with nothing."""
+    first, second = job.ranks
+    renumbered = second.steps.with_columns(number=second.steps["number"] + 10)
+    alone = replace(job, ranks=(first, replace(second, steps=renumbered)))
+    narrow = narrow_tables(analyze(alone), alone, number=2)
+    assert [rank.label for rank in narrow.ranks] == [first.label]
+    assert narrow.kernels.by_name.select("key", "num_events").rows() == [("second", 1)]
 
 
 def test_an_empty_trace_is_all_reasons(make_trace: MakeTrace) -> None:
