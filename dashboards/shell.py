@@ -17,7 +17,7 @@ from dashboards.sources.runs import open_live
 from dashboards.state import SOURCE, PageState, read_state, spell_state
 from dashboards.users import Gate
 from scope.errors import ScopeError
-from scope.report.standing import standing_words
+from scope.report.standing import count, standing_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -256,11 +256,21 @@ def say_age(run: LiveRun) -> None:
         say.caption(say.words("{} {}", icon, words))
 
 
-def say_traces(traces: TraceJob) -> None:
-    """Say how old traces are, whether they are made up, and which of them are not whole."""
+def say_traces(traces: TraceJob, *, most: int = 2) -> None:
+    """Say how old traces are, whether they are made up, and what of them is not shown or not whole.
+
+    Args:
+        traces: The traces.
+        most: How many of the job's warnings are shown; the page Data quality shows all.
+    """
     if traces.synthetic:
         say_synthetic()
     say.caption(say.words(":material/history: profiler traces, written at {}", utc(traces.modified_ns)))
+    warnings = traces.job.warnings
+    for warning in warnings[:most]:
+        say.warning(warning, icon=":material/warning:")
+    if len(warnings) > most:
+        say.caption(say.words("{} more: see Data quality.", count(len(warnings) - most, "warning")))
     say_cut_off(traces)
 
 

@@ -39,9 +39,7 @@ QUESTIONS: Final = {
 def draw_trace(source: Source) -> None:
     """Draw how far the traces can be trusted."""
     report = load_traces(source)
-    say_traces(report)
-    for warning in report.results.job.warnings:
-        say.warning(warning, icon=":material/warning:")
+    say_traces(report, most=len(report.job.warnings))
     say_trust(report.results.analysis)
     show_report_table(quality_table(report.results.analysis), key="quality")
     if report.results.collectives is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,3 +177,17 @@ def test_breakdown_of_ranks_is_that_of_the_analysis(open_app: Callable[..., AppT
     drawn = bars_of(figures_of(open_app("overview", name))["Where each rank's time went"])
     true = [rank.breakdown.compute_ns for rank in analysis.ranks if rank.breakdown is not None]
     assert [value / drawn["compute"][0] for value in drawn["compute"]] == pytest.approx([t / true[0] for t in true])
+
+
+@pytest.mark.parametrize("page", ["overview", "kernels", "quality"])
+def test_every_page_says_which_window_it_shows(open_app: Callable[..., AppTest], tmp_path: Path, page: str) -> None:
+    """Of a folder with two windows of one rank the newer one is shown, and the other is named."""
+    for step in (3, 7):
+        span = {"ph": "X", "pid": 1, "tid": 1, "ts": step * 1_000, "dur": 500}
+        marked = {**span, "cat": "user_annotation", "name": f"ProfilerStep#{step}"}
+        work = {**span, "cat": "cpu_op", "name": f"aten::op{step}", "dur": 400}
+        document = {"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [marked, work]}
+        (tmp_path / f"window{step}.json").write_text(json.dumps(document))
+    app = open_app(page, tmp_path)
+    assert not app.exception
+    assert sum("window of step 7" in warning.value for warning in app.warning) == 1
