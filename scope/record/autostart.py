@@ -9,9 +9,11 @@ import inspect
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from multiprocessing import util
+from typing import TYPE_CHECKING, Any, Final
 
 from scope.record.tracebacks import hide_in_text, hide_own_frames
+from scope.run.identity import FIRST_ATTEMPT, SPAWNED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 RECORDING_PID = "SCOPE_RECORDING_PID"
 SPAWN_ATTEMPT = "SCOPE_SPAWN_ATTEMPT"
-"""Attempt of the ranks that the recorded process spawns: the one after its own, in which it is rank 0 itself."""
+"""Attempt of the recorded process, which the ranks that it spawns share unless it trains itself."""
+
+_LAST: Final = -1000
+"""Priority of what `multiprocessing` calls at the end of a process after all that others ask of it."""
 
 
 class _Ending:
@@ -32,6 +37,7 @@ class _Ending:
         self._session: Any = None
         self._pid = os.getpid()
         self._reason = "finished"
+        self._is_over = False
         self._hook = sys.excepthook
         sys.excepthook = self.on_exception
         self._thread_hook = threading.excepthook
@@ -40,8 +46,11 @@ class _Ending:
 
     def follow(self, session: Any) -> None:
         """Tell a session how the program ends, from now on."""
+        if self._session is None:
+            atexit.register(self.on_exit)
+            # A process that `multiprocessing` made may end without what `atexit` knows; this comes last of its own.
+            util.Finalize(None, self.on_exit, exitpriority=_LAST)
         self._session = session
-        atexit.register(self.on_exit)
 
     def on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Note the exception and let the program's own hook tell it."""
@@ -60,11 +69,13 @@ class _Ending:
 
     def on_exit(self) -> None:
         """Close the recording in the process that opened it."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._is_over:
             return
-        last = getattr(sys, "last_value", None)
+        self._is_over = True
+        # The program has an excepthook of its own, which does not call ours; `multiprocessing` calls none.
+        last = getattr(sys, "last_value", None) or _find_reason(sys.exc_info()[1])
         if self._reason == "finished" and isinstance(last, BaseException):
-            self._note(type(last), last)  # the program has an excepthook of its own, which does not call ours
+            self._note(type(last), last)
         self._session.close(self._reason)
 
     def _note(self, kind: type[BaseException], error: BaseException) -> None:
@@ -72,6 +83,13 @@ class _Ending:
             return
         self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
         self._session.guard.call("exception", self._session.note_exception, error)
+
+
+def _find_reason(error: BaseException | None) -> BaseException | None:
+    """Return why a process that `multiprocessing` made is about to end; torch turns an exception into an exit code."""
+    if not isinstance(error, SystemExit):
+        return error
+    return error.__context__ if error.code else None
 
 
 def start(
@@ -101,12 +119,23 @@ def _open(environment: Mapping[str, str] | None) -> None:
         return
     ending = _Ending()
     environment = os.environ if environment is None else environment
-    folder, info = start.prepare(environment)
-    opened = session.open_session(read_settings(environment, folder), info)
-    os.environ[RECORDING_PID] = str(os.getpid())
-    if "RANK" not in environment:
-        os.environ[SPAWN_ATTEMPT] = str(info.attempt + 1)
-    ending.follow(opened)
+
+    def begin() -> None:
+        folder, info = start.prepare(environment)
+        opened = session.open_session(read_settings(environment, folder), info)
+        os.environ[RECORDING_PID] = str(os.getpid())
+        if "RANK" not in environment:
+            os.environ[SPAWN_ATTEMPT] = str(info.attempt)
+            opened.on_displaced = begin_anew
+        ending.follow(opened)
+
+    def begin_anew() -> None:
+        """Record a program that trains itself after the ranks that it spawned: in an attempt of its own."""
+        if session.current is not None:
+            session.current.close("finished")
+        begin()
+
+    begin()
 
 
 def start_with_group(*, importing: contextlib.AbstractContextManager[None] | None = None) -> None:
@@ -151,5 +180,6 @@ def _as_rank(function: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, 
 
 
 def _environment_of(rank: int, world_size: int) -> dict[str, str]:
-    first = os.environ.get(SPAWN_ATTEMPT, "0")
-    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world_size), "SCOPE_FIRST_ATTEMPT": first}
+    known = {"RANK": str(rank), "WORLD_SIZE": str(world_size), FIRST_ATTEMPT: os.environ.get(SPAWN_ATTEMPT, "0")}
+    parent = os.environ.get(RECORDING_PID)
+    return {**os.environ, **known, **({SPAWNED_BY: parent} if parent else {})}

@@ -73,6 +73,7 @@ class Session:
         tokens_per_step: The user's own number for every step.
         num_batches: Batches noted so far.
         own_ns: What rare work of the recorder took on the training thread so far: looking for models, the peak.
+        on_displaced: Called instead of the next step where a rank that this process spawned has taken its place.
     """
 
     def __init__(self, settings: Settings, info: RankInfo) -> None:
@@ -98,6 +99,7 @@ class Session:
         self.tokens_per_step: int | None = None
         self.num_batches = 0
         self.own_ns = 0
+        self.on_displaced: Callable[[], None] | None = None
         self._fetched: deque[BatchSize] = deque(maxlen=_MAX_FETCHED)
         self._num_taken = 0
         self._tokens: int | None = None
@@ -421,6 +423,9 @@ class Session:
 
     def next_step(self) -> None:
         """End the step in progress and begin the next."""
+        if self.writer.is_displaced and self.on_displaced is not None:
+            self.on_displaced()
+            return
         searched = self.hooks.look_again()
         if self.clock.step < 0:
             self._cost = self.estimate_cost()

@@ -14,6 +14,7 @@ from scope.record import facts
 from scope.run import paths
 from scope.run.clock import read_anchor
 from scope.run.identity import (
+    SPAWNED_BY,
     SPOOL_RUN,
     TAGS,
     choose_folder,
@@ -25,6 +26,7 @@ from scope.run.identity import (
     write_run_info,
 )
 from scope.run.schema import SCHEMA_VERSION, RankInfo
+from scope.run.spawned import Spawned, claim_spawned_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,9 +74,7 @@ def prepare(
     try:
         tags = read_tags(environment.get(TAGS, ""))
         write_run_info(run, run_id=chosen, source=source, tags=tags, run_dir=target)
-        attempt, folder = claim_folder(
-            run, attempt=read_attempt(environment), rank=read_number(environment, "RANK") or 0
-        )
+        attempt, folder = _claim(environment, run)
     except OSError as error:
         message = f"{run}: cannot be written ({error.strerror}); name another folder with SCOPE_SPOOL or run_dir"
         raise RunError(message) from error
@@ -84,6 +84,15 @@ def prepare(
         )
         paths.register_spool(entry)
     return folder, describe_rank(environment, run_id=chosen, attempt=attempt, folder=folder)
+
+
+def _claim(environment: Mapping[str, str], run: Path) -> tuple[int, Path]:
+    attempt, rank = read_attempt(environment), read_number(environment, "RANK") or 0
+    parent = read_number(environment, SPAWNED_BY)
+    if parent is None:
+        return claim_folder(run, attempt=attempt, rank=rank)
+    who = Spawned(rank=rank, world_size=read_number(environment, "WORLD_SIZE"), parent_pid=parent)
+    return claim_spawned_folder(run, who, attempt=attempt)
 
 
 def _with_rank(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -99,6 +99,11 @@ def rank_folder(run: Path, attempt: int, rank: int) -> Path:
     return attempt_folder(run, attempt) / "ranks" / f"{rank:05d}"
 
 
+def displaced_folder(folder: Path, pid: int) -> Path:
+    """Return where the folder of a process goes, out of its attempt, when a rank that it spawned takes its place."""
+    return folder.with_name(f".{folder.name}-{pid}")
+
+
 def note_of_passed(request: str) -> str:
     """Return the name of the file in a spool that says which request of this name was passed on to its ranks."""
     return f".{request}.passed"

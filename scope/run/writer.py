@@ -93,6 +93,7 @@ class RankWriter:
         wall_offset_ns: Monotonic instant + this = nanoseconds since the epoch.
         enabled: False in a forked child, which shares files that are not its own.
         num_dropped: Records dropped since the start.
+        is_displaced: A rank that this process spawned has taken its place, and nothing is written any more.
 
     Calls outside finished steps (before the first one, or in one that the end of the program cuts off) go to the
     segments as well; they have no line in the file of steps.
@@ -103,6 +104,7 @@ class RankWriter:
         self.enabled = True
         self.pollers: list[Callable[[], None]] = []
         self.num_dropped = 0
+        self.is_displaced = False
         self._budget = budget or WriterBudget()
         self._info = info
         self._info_dirty = True
@@ -253,6 +255,8 @@ class RankWriter:
 
     def _pulse(self, *, final: bool) -> None:
         with self._lock:
+            if self.enabled and os.path.lexists(paths.displaced_folder(self.folder, self._info.pid)):
+                self.enabled, self.is_displaced = False, True
             if not self.enabled:
                 return
             for poll in tuple(self.pollers):

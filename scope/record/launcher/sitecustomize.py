@@ -25,6 +25,7 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "lightning", "fabric", "mpi
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "nice", "time", "timeout", "numactl", "make")
 _MAX_SHELLS = 8
+_FORK_SERVER = "from multiprocessing.forkserver import"
 
 
 def _run_users_own() -> None:
@@ -65,7 +66,7 @@ def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent:
     recorded_by = environment.get("SCOPE_RECORDING_PID")
     if recorded_by and recorded_by != str(pid):
         return False  # a child of a rank: a loader's or compiler's worker
-    if any(argument in ("--multiprocessing-fork", "forkserver") for argument in arguments):
+    if _is_of_multiprocessing(arguments):
         return False
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return True
@@ -76,8 +77,15 @@ def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent:
 
 
 def is_spawned(environment: Any, arguments: Sequence[str]) -> bool:
-    """Whether a process was spawned by a recorded one that is no rank of a launcher: `torch.multiprocessing.spawn`."""
-    return bool(environment.get("SCOPE_SPAWN_ATTEMPT")) and "--multiprocessing-fork" in arguments
+    """Whether a process was spawned by a recorded one that is no rank of a launcher: `torch.multiprocessing.spawn`.
+
+    A server that forks the processes of the method `forkserver` passes what waits in it on to them.
+    """
+    return bool(environment.get("SCOPE_SPAWN_ATTEMPT")) and _is_of_multiprocessing(arguments)
+
+
+def _is_of_multiprocessing(arguments: Sequence[str]) -> bool:
+    return "--multiprocessing-fork" in arguments or any(word.startswith(_FORK_SERVER) for word in arguments)
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):

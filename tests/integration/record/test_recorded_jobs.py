@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from scope.run import paths
 from scope.run.reader import RankReader, RunReader, read_steps
 
 if TYPE_CHECKING:
@@ -128,14 +129,34 @@ def test_show_and_json_agree(saved: Recording, state: dict[str, Any]) -> None:
 
 
 def test_ranks_that_a_script_spawns_under_a_shell(recording: Recording) -> None:
-    """`torch.multiprocessing.spawn` in a script that a shell starts: its ranks alone are an attempt."""
+    """`torch.multiprocessing.spawn` in a script that a shell starts: its ranks alone are the first attempt."""
     recording.finish("sh", "-c", f"{sys.executable} {JOBS} spawns; exit $?")
     reader = RunReader(recording.run)
-    assert reader.attempts() == [1]
+    assert paths.list_attempts(recording.run) == reader.attempts() == [0]
     assert [rank.info().world_size for rank in reader.ranks()] == [2, 2]
     for rank in (0, 1):
-        steps = read_steps(recording.rank(rank, attempt=1))
+        steps = read_steps(recording.rank(rank))
         assert len(steps) == 5
         # The first two hold what DDP broadcasts: its parameters when it is made, then the order of its buckets.
         assert {total.operation for step in steps[2:] for total in step.collectives} == {"all_reduce"}
-    assert read_steps(recording.rank(0)) == []
+
+
+def test_a_program_that_spawns_ranks_twice_and_then_trains(recording: Recording) -> None:
+    """Each is an attempt; how spawned ranks ended is known, and what a fork server made is recorded as well."""
+    recording.finish(sys.executable, str(JOBS), "spawns_again")
+    ranks = {
+        (attempt, rank): RankReader(recording.rank(rank, attempt))
+        for attempt in paths.list_attempts(recording.run)
+        for rank in paths.list_ranks(recording.run, attempt)
+    }
+    assert {place: reader.info().world_size for place, reader in ranks.items()} == {
+        (0, 0): 2, (0, 1): 2, (1, 0): 2, (1, 1): 2, (2, 0): 1,
+    }  # fmt: skip
+    assert [len(read_steps(ranks[place].folder)) for place in sorted(ranks)] == [5, 5, 0, 0, 30]
+    reasons = {place: reader.info().exit_reason for place, reader in ranks.items()}
+    # Rank 0 of the second attempt may have been ended by torch before it had reached its own end.
+    assert {place: reasons[place] for place in sorted(reasons) if place != (1, 0)} == {
+        (0, 0): "finished", (0, 1): "finished", (1, 1): "exception", (2, 0): "finished",
+    }  # fmt: skip
+    told = [event.message for event in ranks[1, 1].new_events() if event.kind == "exception"]
+    assert told == ["ValueError: planted"]

@@ -220,6 +220,28 @@ def spawns() -> None:
     )
 
 
+def failing_rank(rank: int, address: str) -> None:
+    """A rank of two, of which the second fails once both are there."""
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    if rank == 1:
+        message = "planted"
+        raise ValueError(message)
+
+
+def spawns_again() -> None:
+    """Two ranks of a fork server, then two that are spawned and fail, then the program trains itself."""
+    address = f"file://{os.environ['JOB_FOLDER']}"
+    torch.multiprocessing.start_processes(  # pyright: ignore[reportPrivateImportUsage]
+        spawned_rank, args=(f"{address}/first",), nprocs=2, start_method="forkserver"
+    )
+    try:
+        torch.multiprocessing.spawn(  # pyright: ignore[reportPrivateImportUsage]
+            failing_rank, args=(f"{address}/second",), nprocs=2
+        )
+    except torch.multiprocessing.ProcessRaisedException:  # pyright: ignore[reportPrivateImportUsage]
+        alone()
+
+
 if __name__ == "__main__":
-    jobs = (truth, alone, identical, checkpoints, spawns)
+    jobs = (truth, alone, identical, checkpoints, spawns, spawns_again)
     {job.__name__: job for job in jobs}[sys.argv[1]]()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FILE = Path(scope.__file__).parent / "record" / "launcher" / "sitecustomize.py"
 RUN = {"SCOPE_RUN_ID": "r", "SCOPE_PARENT_PID": "10"}
+FORK_SERVER = "from multiprocessing.forkserver import main"
 RANK = {**RUN, "RANK": "1", "WORLD_SIZE": "2"}
 
 
@@ -46,6 +47,8 @@ def launcher() -> ModuleType:
         pytest.param({**RANK, "SCOPE_RECORDING_PID": "7"}, ["python", "train.py"], 7, False, id="child-of-a-rank"),
         pytest.param({**RANK, "SCOPE_RECORDING_PID": "8"}, ["python", "train.py"], 50, True, id="the-rank-itself"),
         pytest.param(RANK, ["python", "-c", "from x", "--multiprocessing-fork"], 50, False, id="spawned-worker"),
+        pytest.param(RUN, ["python", "-c", f"{FORK_SERVER}; main(5)"], 10, False, id="fork-server"),
+        pytest.param(RUN, ["python", "train.py", "forkserver"], 10, True, id="a-word-of-the-program"),
     ],
 )
 def test_who_is_recorded(
@@ -77,5 +80,6 @@ def test_who_waits_for_a_process_group(launcher: ModuleType) -> None:
     """Only what `multiprocessing` spawned in a recorded program without a launcher."""
     spawned = ["python", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"]
     assert launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, spawned)
+    assert launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, ["python", "-c", f"{FORK_SERVER}; main(5)"])
     assert not launcher.is_spawned({}, spawned)
     assert not launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, ["python", "tool.py"])
