@@ -1,11 +1,13 @@
-"""The folders of ranks that a recorded program spawned (`torch.multiprocessing.spawn`).
+"""The folders of processes that no launcher gave a rank, which take the places of those that trained nothing.
 
-Such a program imports torch, so its recording begins, and takes the first place of an attempt, before anybody can know
-whether it trains. As long as it has ended no step its ranks join that attempt, and the first of them takes its place.
+A program that spawns its ranks (`torch.multiprocessing.spawn`) imports torch, so its recording begins, and takes the
+first place of an attempt, before anybody can know whether it trains. As long as it has ended no step its ranks join
+that attempt, and the first of them takes its place. So does a program that follows a tool which merely imported torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.errors import RunError
@@ -34,6 +36,29 @@ class Spawned(NamedTuple):
     rank: int
     world_size: int | None
     parent_pid: int
+
+
+def claim_single_folder(run: Path, *, attempt: int) -> tuple[int, Path]:
+    """Make the folder of a program without a rank in the first attempt, from `attempt` on, in which nothing trained.
+
+    Raises:
+        OSError: It cannot be made.
+        RunError: A thousand attempts are taken.
+    """
+    for number in range(attempt, attempt + _MAX_CLAIMS):
+        folder = paths.rank_folder(run, number, 0)
+        with contextlib.suppress(RunError, FileNotFoundError):
+            info = read_rank_info(folder)
+            if _was_a_tool(folder, info) and paths.list_ranks(run, number) == [0]:
+                folder.rename(paths.displaced_folder(folder, info.pid))
+        folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=FOLDER_MODE)
+        except FileExistsError:
+            continue
+        return number, folder
+    message = f"{run}: has {_MAX_CLAIMS} attempts of rank 0; name another run id"
+    raise RunError(message)
 
 
 def claim_spawned_folder(run: Path, who: Spawned, *, attempt: int) -> tuple[int, Path]:
@@ -82,6 +107,12 @@ def _may_join(run: Path, attempt: int, who: Spawned) -> bool:
         if other == who.rank:
             folder.rename(paths.displaced_folder(folder, who.parent_pid))
     return True
+
+
+def _was_a_tool(folder: Path, info: RankInfo) -> bool:
+    """Return whether a process ended well without anything that is training, or that might have been."""
+    ended_well = info.exit_reason == "finished" and info.world_size in (None, 1)
+    return ended_well and "steps" not in info.absent and _may_displace(folder)
 
 
 def _is_at_work(info: RankInfo) -> bool:

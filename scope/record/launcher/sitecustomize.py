@@ -1,7 +1,7 @@
 """First on the path under `scope run`: runs the user's own `sitecustomize`, then waits for the first import of torch.
 
-It acts only in ranks, or in the direct child of `scope run`; launchers, compile workers and loader workers pass
-through. Whatever goes wrong here, the program runs as it would without Scope.
+It acts only in ranks, or in the direct child of `scope run` (shells and launchers between left out); launchers, compile
+workers and loader workers pass through. Whatever goes wrong here, the program runs as it would without Scope.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - start-up must stay free of imports
@@ -23,8 +23,18 @@ _PATH = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE] 
 """Where modules are found before Python puts the folder of the script first."""
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "lightning", "fabric", "mpirun", "ray")
 _LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "nice", "time", "timeout", "numactl", "make")
-_MAX_SHELLS = 8
+_BETWEEN = frozenset(
+    (
+        *_LAUNCHERS,
+        *("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "nice", "time", "timeout", "numactl", "make"),
+        *("just", "ninja", "xargs", "flock", "setsid", "script", "unshare", "bwrap", "sudo", "su", "runuser", "uv"),
+        *("conda", "mamba", "micromamba", "pixi", "strace", "perf", "nsys", "ncu"),
+        *("init", "systemd", "tini", "dumb-init", "docker-init", "catatonit"),
+    )
+)
+"""Programs that start others for whoever calls them, and those that a process is left to whose parent has ended."""
+_PYTHONS = ("python", "pypy")
+_MAX_BETWEEN = 16
 _FORK_SERVER = "from multiprocessing.forkserver import"
 
 
@@ -38,28 +48,46 @@ def _run_users_own() -> None:
     spec.loader.exec_module(module)
 
 
-def find_parent(pid: int, proc: str = "/proc") -> int:
-    """Return the nearest ancestor that is no shell or the like: `scope run -- sh train.sh` starts a direct child."""
-    for _ in range(_MAX_SHELLS):
+def is_direct(pid: int, launcher: str, proc: str = "/proc") -> bool:
+    """Whether a process stands below `scope run` with nothing between that is more than a way to start it.
+
+    Shells and the like are, and so are launchers in Python: one that trains itself is recorded, which its children are
+    told. What cannot be seen is no hindrance: a namespace of process ids without a /proc of its own, ancestors outside
+    of it, and those of a process that was left in the background.
+
+    Args:
+        pid: The parent of the process.
+        launcher: The process id of `scope run`.
+        proc: The table of processes.
+    """
+    try:
+        if os.readlink(f"{proc}/self") != str(os.getpid()):  # noqa: PTH115
+            return True
+    except OSError:
+        return True
+    for _ in range(_MAX_BETWEEN):
+        if pid <= 1 or str(pid) == launcher:
+            return True
         try:
             with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123
                 name, _, rest = file.read().partition(b" (")[2].rpartition(b")")
         except OSError:
-            return pid
-        if name.decode("ascii", "replace") not in _SHELLS:
-            return pid
+            return False
+        word = name.decode("ascii", "replace")
+        if word not in _BETWEEN and not word.startswith(_PYTHONS):
+            return False
         pid = int(rest.split()[1])
-    return pid
+    return False
 
 
-def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent: int) -> bool:
+def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, direct: Callable[[], bool]) -> bool:
     """Whether a process is one to record.
 
     Args:
         environment: Its environment.
         arguments: Its whole command line, the interpreter first (`sys.orig_argv`).
         pid: Its process id.
-        parent: Its parent's process id, shells between them left out.
+        direct: Tells whether it is a child of `scope run`, leaving out what merely started it.
     """
     if not environment.get("SCOPE_RUN_ID"):
         return False
@@ -70,10 +98,8 @@ def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, parent:
         return False
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return True
-    if environment.get("SCOPE_PARENT_PID") != str(parent):
-        return False
     names = [os.path.basename(argument) for argument in arguments[:4]]  # noqa: PTH119
-    return not any(name in _LAUNCHERS or name in _LAUNCHER_MODULES for name in names)
+    return not any(name in _LAUNCHERS or name in _LAUNCHER_MODULES for name in names) and direct()
 
 
 def is_spawned(environment: Any, arguments: Sequence[str]) -> bool:
@@ -239,7 +265,12 @@ def _start(name: str) -> bool:
 
 
 _run_users_own()
-if is_recorded(os.environ, sys.orig_argv, pid=os.getpid(), parent=find_parent(os.getppid())):
+if is_recorded(
+    os.environ,
+    sys.orig_argv,
+    pid=os.getpid(),
+    direct=lambda: is_direct(os.getppid(), os.environ.get("SCOPE_PARENT_PID", "")),
+):
     sys.meta_path.insert(0, _AfterTorch("start"))
 elif is_spawned(os.environ, sys.orig_argv):
     sys.meta_path.insert(0, _AfterTorch("start_with_group"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,28 +35,28 @@ def launcher() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("environment", "arguments", "parent", "recorded"),
+    ("environment", "arguments", "direct", "recorded"),
     [
-        pytest.param({}, ["python", "train.py"], 10, False, id="outside"),
-        pytest.param(RUN, ["python", "train.py"], 10, True, id="direct-child"),
-        pytest.param(RUN, ["python", "-m", "package.train"], 10, True, id="direct-child-module"),
-        pytest.param(RUN, ["python", "tool.py"], 99, False, id="some-other-child"),
-        pytest.param(RUN, ["python", "/bin/torchrun", "train.py"], 10, False, id="torchrun"),
-        pytest.param(RUN, ["python", "-m", "torch.distributed.run", "train.py"], 10, False, id="module-launcher"),
-        pytest.param(RUN, ["python", "/bin/accelerate", "launch", "train.py"], 10, False, id="accelerate"),
-        pytest.param(RANK, ["python", "-u", "train.py"], 50, True, id="rank"),
-        pytest.param({**RANK, "SCOPE_RECORDING_PID": "7"}, ["python", "train.py"], 7, False, id="child-of-a-rank"),
-        pytest.param({**RANK, "SCOPE_RECORDING_PID": "8"}, ["python", "train.py"], 50, True, id="the-rank-itself"),
-        pytest.param(RANK, ["python", "-c", "from x", "--multiprocessing-fork"], 50, False, id="spawned-worker"),
-        pytest.param(RUN, ["python", "-c", f"{FORK_SERVER}; main(5)"], 10, False, id="fork-server"),
-        pytest.param(RUN, ["python", "train.py", "forkserver"], 10, True, id="a-word-of-the-program"),
+        pytest.param({}, ["python", "train.py"], True, False, id="outside"),
+        pytest.param(RUN, ["python", "train.py"], True, True, id="direct-child"),
+        pytest.param(RUN, ["python", "-m", "package.train"], True, True, id="direct-child-module"),
+        pytest.param(RUN, ["python", "tool.py"], False, False, id="some-other-child"),
+        pytest.param(RUN, ["python", "/bin/torchrun", "train.py"], True, False, id="torchrun"),
+        pytest.param(RUN, ["python", "-m", "torch.distributed.run", "train.py"], True, False, id="module-launcher"),
+        pytest.param(RUN, ["python", "/bin/accelerate", "launch", "train.py"], True, False, id="accelerate"),
+        pytest.param(RANK, ["python", "-u", "train.py"], False, True, id="rank"),
+        pytest.param({**RANK, "SCOPE_RECORDING_PID": "7"}, ["python", "train.py"], False, False, id="child-of-a-rank"),
+        pytest.param({**RANK, "SCOPE_RECORDING_PID": "8"}, ["python", "train.py"], False, True, id="the-rank-itself"),
+        pytest.param(RANK, ["python", "-c", "from x", "--multiprocessing-fork"], False, False, id="spawned-worker"),
+        pytest.param(RUN, ["python", "-c", f"{FORK_SERVER}; main(5)"], True, False, id="fork-server"),
+        pytest.param(RUN, ["python", "train.py", "forkserver"], True, True, id="a-word-of-the-program"),
     ],
 )
 def test_who_is_recorded(
-    launcher: ModuleType, environment: dict[str, str], arguments: list[str], parent: int, recorded: bool
+    launcher: ModuleType, environment: dict[str, str], arguments: list[str], direct: bool, recorded: bool
 ) -> None:
-    """Environment, command line and parent decide."""
-    assert launcher.is_recorded(environment, arguments, pid=8, parent=parent) is recorded
+    """Environment, command line and ancestors decide."""
+    assert launcher.is_recorded(environment, arguments, pid=8, direct=lambda: direct) is recorded
 
 
 def write_process(proc: Path, pid: int, name: str, parent: int) -> None:
@@ -64,16 +65,46 @@ def write_process(proc: Path, pid: int, name: str, parent: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0\n")
 
 
-def test_shells_between_are_passed_over(launcher: ModuleType, tmp_path: Path) -> None:
-    """The parent is the first ancestor that is no shell; a name with parentheses, a loop and a gap are no trouble."""
-    for pid, name, parent in ((20, "bash", 15), (15, "timeout", 10), (10, "python3", 1), (30, "a) S (b", 10)):
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Write a table of processes of this namespace: `scope run` is 10, in a shell that init started."""
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    for pid, name, parent in ((5, "bash", 1), (10, "scope", 5), (20, "bash", 15), (15, "timeout", 10)):
         write_process(tmp_path, pid, name, parent)
-    write_process(tmp_path, 40, "sh", 40)
-    assert launcher.find_parent(20, str(tmp_path)) == 10
-    assert launcher.find_parent(10, str(tmp_path)) == 10
-    assert launcher.find_parent(30, str(tmp_path)) == 30
-    assert launcher.find_parent(40, str(tmp_path)) == 40
-    assert launcher.find_parent(99, str(tmp_path)) == 99
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "parent", "direct"),
+    [
+        pytest.param("scope", 5, True, id="scope-run-itself"),
+        pytest.param("sh", 20, True, id="shells"),
+        pytest.param("python3.12", 20, True, id="a-launcher-in-python-under-shells"),
+        pytest.param("accelerate", 10, True, id="a-launcher-by-its-name"),
+        pytest.param("raylet", 10, False, id="some-other-program"),
+        pytest.param("a) S (b", 10, False, id="parentheses-in-a-name"),
+        pytest.param("sh", 10_000, False, id="one-that-has-gone"),
+        pytest.param("sh", 30, False, id="a-loop"),
+        pytest.param("systemd", 1, True, id="left-in-the-background"),
+        pytest.param("sh", 0, True, id="the-first-process-of-a-namespace"),
+    ],
+)
+def test_what_starts_a_process_is_passed_over(
+    launcher: ModuleType, proc: Path, name: str, parent: int, direct: bool
+) -> None:
+    """A process is direct when all that stands between it and `scope run` only started it."""
+    write_process(proc, 30, name, parent)
+    assert launcher.is_direct(10 if name == "scope" else 30, "10", str(proc)) is direct
+
+
+def test_what_cannot_be_seen_is_no_hindrance(launcher: ModuleType, proc: Path) -> None:
+    """Without a /proc, or with that of another namespace, a number stands for nobody."""
+    write_process(proc, 30, "raylet", 10)
+    assert not launcher.is_direct(30, "10", str(proc))
+    (proc / "self").unlink()
+    assert launcher.is_direct(30, "10", str(proc))
+    (proc / "self").symlink_to(str(os.getpid() + 1))
+    assert launcher.is_direct(30, "10", str(proc))
 
 
 def test_who_waits_for_a_process_group(launcher: ModuleType) -> None:

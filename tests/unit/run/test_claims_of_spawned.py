@@ -13,7 +13,7 @@ from scope.run import layout, paths
 from scope.run.alive import read_start_ticks
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.schema import SCHEMA_VERSION, RankInfo
-from scope.run.spawned import Spawned, claim_spawned_folder
+from scope.run.spawned import Spawned, claim_single_folder, claim_spawned_folder
 from scope.run.writer import RankWriter
 
 if TYPE_CHECKING:
@@ -112,6 +112,33 @@ def test_a_thousand_attempts_are_enough(tmp_path: Path) -> None:
         paths.rank_folder(tmp_path, attempt, 0).mkdir(parents=True)
     with pytest.raises(RunError, match="name another run id"):
         claim(tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    ("former", "attempt"),
+    [
+        pytest.param({}, 0, id="a tool"),
+        pytest.param({"exit_reason": "exception"}, 1, id="one that failed"),
+        pytest.param({"exit_reason": None, "ended_ns": None}, 1, id="one that is at work, or was killed"),
+        pytest.param({"world_size": 2}, 1, id="a rank"),
+        pytest.param({"absent": {"steps": "no optimizer of torch"}}, 1, id="a loop whose steps could not be told"),
+    ],
+)
+def test_a_program_takes_the_place_of_a_tool_alone(tmp_path: Path, former: dict[str, Any], attempt: int) -> None:
+    """What merely imported torch before, and ended well, is no attempt; whatever may have trained is."""
+    write_rank(tmp_path, 0, 0, **{"ended_ns": 5, "exit_reason": "finished", "world_size": 1, "pid": 7, **former})
+    assert claim_single_folder(tmp_path, attempt=0) == (attempt, paths.rank_folder(tmp_path, attempt, 0))
+    assert paths.displaced_folder(paths.rank_folder(tmp_path, 0, 0), 7).exists() == (attempt == 0)
+
+
+def test_a_program_is_an_attempt_beside_one_that_has_made_steps(tmp_path: Path) -> None:
+    """By black box or by a line, and beside further ranks, also where all ended well."""
+    ended: dict[str, Any] = {"ended_ns": 5, "exit_reason": "finished", "world_size": 1}
+    (write_rank(tmp_path / "line", 0, 0, **ended) / paths.STEPS_FILE).write_text("{}\n")
+    write_rank(tmp_path / "two", 0, 0, **ended)
+    write_rank(tmp_path / "two", 0, 1, **ended)
+    for name in ("line", "two"):
+        assert claim_single_folder(tmp_path / name, attempt=0)[0] == 1
 
 
 def test_a_displaced_writer_writes_nothing_into_the_place_that_it_lost(tmp_path: Path) -> None:
