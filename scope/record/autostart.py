@@ -50,7 +50,23 @@ class _Ending:
             atexit.register(self.on_exit)
             # A process that `multiprocessing` made may end without what `atexit` knows; this comes last of its own.
             util.Finalize(None, self.on_exit, exitpriority=_LAST)
+            for name in ("execv", "execve"):
+                setattr(os, name, self._before(getattr(os, name)))
         self._session = session
+
+    def _before(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that closes the recording before this process becomes another program."""
+
+        @functools.wraps(execute)
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            path = arguments[0] if arguments else named.get("path")
+            with contextlib.suppress(TypeError, ValueError):
+                # Along the search path most are tried in vain.
+                if path is not None and os.access(path, os.X_OK):
+                    self.on_exit()
+            return execute(*arguments, **named)
+
+        return wrapper
 
     def on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Note the exception and let the program's own hook tell it."""
@@ -118,12 +134,13 @@ def _open(environment: Mapping[str, str] | None) -> None:
     if session.current is not None:
         return
     ending = _Ending()
-    environment = os.environ if environment is None else environment
+    environment = _own_environment() if environment is None else environment
 
     def begin() -> None:
         folder, info = start.prepare(environment)
         opened = session.open_session(read_settings(environment, folder), info)
         os.environ[RECORDING_PID] = str(os.getpid())
+        os.environ.pop(SPAWN_ATTEMPT, None)
         if "RANK" not in environment:
             os.environ[SPAWN_ATTEMPT] = str(info.attempt)
             opened.on_displaced = begin_anew
@@ -177,6 +194,16 @@ def _as_rank(function: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, 
     except (TypeError, ValueError, KeyError):
         return None
     return _environment_of(rank, world_size)
+
+
+def _own_environment() -> Mapping[str, str]:
+    """Return the environment of this process, and that of a spawned rank where a recorded process has started it."""
+    parent, rank = os.environ.get(RECORDING_PID), os.environ.get("RANK", "")
+    world_size = os.environ.get("WORLD_SIZE", "")
+    is_started = SPAWN_ATTEMPT in os.environ and parent not in (None, str(os.getpid()))
+    if is_started and rank.isdecimal() and world_size.isdecimal():
+        return _environment_of(int(rank), int(world_size))
+    return os.environ
 
 
 def _environment_of(rank: int, world_size: int) -> dict[str, str]:

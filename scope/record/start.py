@@ -26,7 +26,7 @@ from scope.run.identity import (
     write_run_info,
 )
 from scope.run.schema import SCHEMA_VERSION, RankInfo
-from scope.run.spawned import Spawned, claim_single_folder, claim_spawned_folder
+from scope.run.spawned import Spawned, claim_own_folder, claim_spawned_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,10 +89,10 @@ def prepare(
 def _claim(environment: Mapping[str, str], run: Path) -> tuple[int, Path]:
     attempt, rank = read_attempt(environment), read_number(environment, "RANK")
     parent = read_number(environment, SPAWNED_BY)
-    if rank is None and environment.get(SPOOL_RUN):
-        return claim_single_folder(run, attempt=attempt)
-    if rank is None or parent is None:
+    if not environment.get(SPOOL_RUN):
         return claim_folder(run, attempt=attempt, rank=rank or 0)
+    if rank is None or parent is None:
+        return claim_own_folder(run, attempt=attempt, rank=rank)
     who = Spawned(rank=rank, world_size=read_number(environment, "WORLD_SIZE"), parent_pid=parent)
     return claim_spawned_folder(run, who, attempt=attempt)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
+from scope.run.spawned import has_no_step
 from scope.run.windows import read_capture
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class LaunchResult:
         unpublished: Spool that could not be published whole, or `None`.
         problems: What could not be published, and why.
         unrecorded: Why nothing could be recorded at all, or `None`.
+        has_steps: Some rank of them has made a step.
     """
 
     returncode: int
@@ -86,6 +88,7 @@ class LaunchResult:
     unpublished: Path | None
     problems: tuple[str, ...] = ()
     unrecorded: str | None = None
+    has_steps: bool = True
 
 
 def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
@@ -157,6 +160,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
                 identity.release_attempt(run_dir, reserved)
             raise
         num_ranks = max((len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool)), default=0)
+        has_steps = _has_steps(spool)
         published = publisher.finish(ending)
     if published and reserved is not None:
         identity.release_attempt(run_dir, reserved)  # what was recorded stands there now
@@ -166,7 +170,20 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
         num_ranks=num_ranks,
         unpublished=None if published else spool,
         problems=tuple(publisher.problems),
+        has_steps=has_steps,
     )
+
+
+def _has_steps(spool: Path) -> bool:
+    """Return whether a rank in a spool has made a step, or may have."""
+    for attempt in paths.list_attempts(spool):
+        for rank in paths.list_ranks(spool, attempt):
+            try:
+                if not has_no_step(paths.rank_folder(spool, attempt, rank)):
+                    return True
+            except RunError:
+                return True
+    return False
 
 
 def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path) -> Path:

@@ -8,11 +8,13 @@ that attempt, and the first of them takes its place. So does a program that foll
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.errors import RunError
 from scope.run import paths
-from scope.run.alive import is_living, knows_processes
+from scope.run.alive import is_living, knows_processes, read_start_ticks
 from scope.run.files import FOLDER_MODE
 from scope.run.reader import RankReader, read_rank_info
 
@@ -38,26 +40,36 @@ class Spawned(NamedTuple):
     parent_pid: int
 
 
-def claim_single_folder(run: Path, *, attempt: int) -> tuple[int, Path]:
-    """Make the folder of a program without a rank in the first attempt, from `attempt` on, in which nothing trained.
+def claim_own_folder(run: Path, *, attempt: int, rank: int | None) -> tuple[int, Path]:
+    """Make the folder of a process in the first attempt, from `attempt` on, in which nobody trained in its place.
+
+    Whoever was there and made no step makes room: a tool before a program without a rank, and this very process before
+    it became another program (`os.execv`).
+
+    Args:
+        run: Folder with the layout of a run directory.
+        attempt: The first attempt to look at.
+        rank: Its global rank, None where nobody gave it one.
 
     Raises:
         OSError: It cannot be made.
         RunError: A thousand attempts are taken.
     """
     for number in range(attempt, attempt + _MAX_CLAIMS):
-        folder = paths.rank_folder(run, number, 0)
+        folder = paths.rank_folder(run, number, rank or 0)
         with contextlib.suppress(RunError, FileNotFoundError):
             info = read_rank_info(folder)
-            if _was_a_tool(folder, info) and paths.list_ranks(run, number) == [0]:
-                folder.rename(paths.displaced_folder(folder, info.pid))
+            was_a_tool = rank is None and paths.list_ranks(run, number) == [0] and _was_a_tool(info)
+            if (was_a_tool or _is_this_process(info)) and _may_displace(folder):
+                # Not by its process id, which tells a living process that it writes no more: this one may have it.
+                folder.rename(paths.displaced_folder(folder, time.time_ns()))
         folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         try:
             folder.mkdir(mode=FOLDER_MODE)
         except FileExistsError:
             continue
         return number, folder
-    message = f"{run}: has {_MAX_CLAIMS} attempts of rank 0; name another run id"
+    message = f"{run}: has {_MAX_CLAIMS} attempts of rank {rank or 0}; name another run id"
     raise RunError(message)
 
 
@@ -99,7 +111,7 @@ def _may_join(run: Path, attempt: int, who: Spawned) -> bool:
             if info.pid != who.parent_pid:
                 may_join = other != who.rank and _is_at_work(info) and info.world_size == who.world_size
             else:
-                may_join = _may_displace(folder) if other == who.rank else _has_no_step(folder)
+                may_join = _may_displace(folder) if other == who.rank else has_no_step(folder)
         except RunError:
             continue  # it has just begun
         if not may_join:
@@ -109,17 +121,25 @@ def _may_join(run: Path, attempt: int, who: Spawned) -> bool:
     return True
 
 
-def _was_a_tool(folder: Path, info: RankInfo) -> bool:
-    """Return whether a process ended well without anything that is training, or that might have been."""
-    ended_well = info.exit_reason == "finished" and info.world_size in (None, 1)
-    return ended_well and "steps" not in info.absent and _may_displace(folder)
+def _was_a_tool(info: RankInfo) -> bool:
+    """Return whether a process without a rank ended well, and did nothing that may have been training."""
+    return info.exit_reason == "finished" and info.world_size in (None, 1) and "steps" not in info.absent
+
+
+def _is_this_process(info: RankInfo) -> bool:
+    return info.pid == os.getpid() and info.process_start_ticks == read_start_ticks(info.pid) is not None
 
 
 def _is_at_work(info: RankInfo) -> bool:
     return info.ended_ns is None and (is_living(info) or not knows_processes())
 
 
-def _has_no_step(folder: Path) -> bool:
+def has_no_step(folder: Path) -> bool:
+    """Return whether a rank has ended no step, by its black box and its file of steps.
+
+    Raises:
+        RunError: Its black box cannot be read.
+    """
     box = RankReader(folder).state(with_ring=False)
     try:
         return not (box is not None and box.num_steps) and not (folder / paths.STEPS_FILE).lstat().st_size
@@ -132,4 +152,4 @@ def _has_no_step(folder: Path) -> bool:
 def _may_displace(folder: Path) -> bool:
     """Return whether a process has made no step, and is in no process group in which it may be a rank itself."""
     box = RankReader(folder).state(with_ring=False)
-    return _has_no_step(folder) and not (box is not None and box.groups)
+    return has_no_step(folder) and not (box is not None and box.groups)

@@ -73,11 +73,22 @@ def is_direct(pid: int, launcher: str, proc: str = "/proc") -> bool:
                 name, _, rest = file.read().partition(b" (")[2].rpartition(b")")
         except OSError:
             return False
-        word = name.decode("ascii", "replace")
-        if word not in _BETWEEN and not word.startswith(_PYTHONS):
+        if not _only_starts(name.decode("ascii", "replace")) and not _only_starts(_find_interpreter(f"{proc}/{pid}")):
             return False
         pid = int(rest.split()[1])
     return False
+
+
+def _only_starts(program: str) -> bool:
+    return program in _BETWEEN or program.startswith(_PYTHONS)
+
+
+def _find_interpreter(process: str) -> str:
+    """Return the program that a process runs: a script has a name of its own."""
+    try:
+        return os.path.basename(os.readlink(f"{process}/exe"))  # noqa: PTH115, PTH119
+    except OSError:
+        return ""
 
 
 def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, direct: Callable[[], bool]) -> bool:
@@ -91,12 +102,15 @@ def is_recorded(environment: Any, arguments: Sequence[str], *, pid: int, direct:
     """
     if not environment.get("SCOPE_RUN_ID"):
         return False
-    recorded_by = environment.get("SCOPE_RECORDING_PID")
-    if recorded_by and recorded_by != str(pid):
-        return False  # a child of a rank: a loader's or compiler's worker
     if _is_of_multiprocessing(arguments):
         return False
-    if "RANK" in environment and "WORLD_SIZE" in environment:
+    is_rank = "RANK" in environment and "WORLD_SIZE" in environment
+    recorded_by = environment.get("SCOPE_RECORDING_PID")
+    if recorded_by and recorded_by != str(pid):
+        # A child of a rank: a loader's or compiler's worker. Or a rank that a program which has no rank itself started.
+        is_started = is_rank and environment["WORLD_SIZE"] != "1" and bool(environment.get("SCOPE_SPAWN_ATTEMPT"))
+        return is_started and not any("compile_worker" in argument for argument in arguments)
+    if is_rank:
         return True
     names = [os.path.basename(argument) for argument in arguments[:4]]  # noqa: PTH119
     return not any(name in _LAUNCHERS or name in _LAUNCHER_MODULES for name in names) and direct()

@@ -19,6 +19,7 @@ FILE = Path(scope.__file__).parent / "record" / "launcher" / "sitecustomize.py"
 RUN = {"SCOPE_RUN_ID": "r", "SCOPE_PARENT_PID": "10"}
 FORK_SERVER = "from multiprocessing.forkserver import main"
 RANK = {**RUN, "RANK": "1", "WORLD_SIZE": "2"}
+STARTED = {**RANK, "SCOPE_RECORDING_PID": "7", "SCOPE_SPAWN_ATTEMPT": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,9 @@ def launcher() -> ModuleType:
         pytest.param({**RANK, "SCOPE_RECORDING_PID": "7"}, ["python", "train.py"], False, False, id="child-of-a-rank"),
         pytest.param({**RANK, "SCOPE_RECORDING_PID": "8"}, ["python", "train.py"], False, True, id="the-rank-itself"),
         pytest.param(RANK, ["python", "-c", "from x", "--multiprocessing-fork"], False, False, id="spawned-worker"),
+        pytest.param(STARTED, ["python", "train.py"], False, True, id="a-rank-that-a-program-started"),
+        pytest.param({**STARTED, "WORLD_SIZE": "1"}, ["python", "tool.py"], True, False, id="a-tool-of-a-rank-alone"),
+        pytest.param(STARTED, ["python", "/torch/compile_worker/__main__.py"], False, False, id="a-compile-worker"),
         pytest.param(RUN, ["python", "-c", f"{FORK_SERVER}; main(5)"], True, False, id="fork-server"),
         pytest.param(RUN, ["python", "train.py", "forkserver"], True, True, id="a-word-of-the-program"),
     ],
@@ -95,6 +99,14 @@ def test_what_starts_a_process_is_passed_over(
     """A process is direct when all that stands between it and `scope run` only started it."""
     write_process(proc, 30, name, parent)
     assert launcher.is_direct(10 if name == "scope" else 30, "10", str(proc)) is direct
+
+
+def test_a_script_is_known_by_what_runs_it(launcher: ModuleType, proc: Path) -> None:
+    """The kernel names a script after itself."""
+    write_process(proc, 30, "train.sh", 10)
+    assert not launcher.is_direct(30, "10", str(proc))
+    (proc / "30" / "exe").symlink_to("/usr/bin/bash")
+    assert launcher.is_direct(30, "10", str(proc))
 
 
 def test_what_cannot_be_seen_is_no_hindrance(launcher: ModuleType, proc: Path) -> None:

@@ -13,7 +13,7 @@ from scope.run import layout, paths
 from scope.run.alive import read_start_ticks
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.schema import SCHEMA_VERSION, RankInfo
-from scope.run.spawned import Spawned, claim_single_folder, claim_spawned_folder
+from scope.run.spawned import Spawned, claim_own_folder, claim_spawned_folder
 from scope.run.writer import RankWriter
 
 if TYPE_CHECKING:
@@ -127,18 +127,35 @@ def test_a_thousand_attempts_are_enough(tmp_path: Path) -> None:
 def test_a_program_takes_the_place_of_a_tool_alone(tmp_path: Path, former: dict[str, Any], attempt: int) -> None:
     """What merely imported torch before, and ended well, is no attempt; whatever may have trained is."""
     write_rank(tmp_path, 0, 0, **{"ended_ns": 5, "exit_reason": "finished", "world_size": 1, "pid": 7, **former})
-    assert claim_single_folder(tmp_path, attempt=0) == (attempt, paths.rank_folder(tmp_path, attempt, 0))
-    assert paths.displaced_folder(paths.rank_folder(tmp_path, 0, 0), 7).exists() == (attempt == 0)
+    assert claim_own_folder(tmp_path, attempt=0, rank=None) == (attempt, paths.rank_folder(tmp_path, attempt, 0))
+    assert len(list(paths.attempt_folder(tmp_path, 0).glob("ranks/.00000-*"))) == (attempt == 0)
+    assert not paths.displaced_folder(paths.rank_folder(tmp_path, 0, 0), 7).exists()
+
+
+@pytest.mark.parametrize(("num_steps", "attempt"), [(0, 0), (1, 1)])
+def test_a_rank_that_becomes_another_program_keeps_its_place_unless_it_trained(
+    tmp_path: Path, num_steps: int, attempt: int
+) -> None:
+    """It has the same process id and start, beside other ranks as well; another process of that id has not."""
+    for rank in (0, 1):
+        folder = write_rank(tmp_path, 0, rank, exit_reason="finished", ended_ns=5)
+        (folder / paths.STEPS_FILE).write_text("{}\n" * num_steps)
+    assert claim_own_folder(tmp_path, attempt=0, rank=1)[0] == attempt
+    writer = RankWriter(paths.rank_folder(tmp_path, attempt, 1), describe(attempt, 1))
+    writer.close("finished")
+    assert not writer.is_displaced
+    write_rank(tmp_path, 5, 1, process_start_ticks=1)
+    assert claim_own_folder(tmp_path, attempt=5, rank=1)[0] == 6
 
 
 def test_a_program_is_an_attempt_beside_one_that_has_made_steps(tmp_path: Path) -> None:
     """By black box or by a line, and beside further ranks, also where all ended well."""
-    ended: dict[str, Any] = {"ended_ns": 5, "exit_reason": "finished", "world_size": 1}
+    ended: dict[str, Any] = {"ended_ns": 5, "exit_reason": "finished", "world_size": 1, "pid": 7}
     (write_rank(tmp_path / "line", 0, 0, **ended) / paths.STEPS_FILE).write_text("{}\n")
     write_rank(tmp_path / "two", 0, 0, **ended)
     write_rank(tmp_path / "two", 0, 1, **ended)
     for name in ("line", "two"):
-        assert claim_single_folder(tmp_path / name, attempt=0)[0] == 1
+        assert claim_own_folder(tmp_path / name, attempt=0, rank=None)[0] == 1
 
 
 def test_a_displaced_writer_writes_nothing_into_the_place_that_it_lost(tmp_path: Path) -> None:

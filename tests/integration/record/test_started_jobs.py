@@ -1,0 +1,74 @@
+"""However a job is started it does the same with and without recording, and all of it that trains is recorded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from scope.run import paths
+from scope.run.reader import read_rank_info, read_steps
+
+if TYPE_CHECKING:
+    from conftest import Recording
+
+JOBS = Path(__file__).parent / "started_jobs.py"
+WRITTEN = ("rank0", "rank1", "before", "after")
+
+
+def test_a_script_that_launches_ranks_and_then_a_program_that_becomes_another(
+    recording: Recording, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Exit code, output and parameters are those of the job alone; launcher and tool are no attempts."""
+    script = recording.folder / "train.sh"
+    tool = f'"{sys.executable}" -c "import torch"'
+    script.write_text(
+        f'#!/bin/sh\n{tool}\n"{sys.executable}" "{JOBS}" launch && "{sys.executable}" "{JOBS}" again\nexit $?\n'
+    )
+    script.chmod(0o755)
+    alone = tmp_path_factory.mktemp("alone")
+    plain = subprocess.run(
+        [script], cwd=alone, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+        timeout=200,
+    )  # fmt: skip
+    process = recording.start("sh", "-c", f'cd "{recording.folder}" && "{script}"')
+    with recording.end_afterwards(process):
+        output, said = process.communicate(timeout=200)
+    own = [line for line in said.splitlines() if line.startswith("scope: ")]
+    assert (process.returncode, output) == (plain.returncode, plain.stdout)
+    assert [line for line in said.splitlines() if line not in own] == plain.stderr.splitlines()
+    assert (process.returncode, len(own)) == (7, 1)
+    for name in WRITTEN:
+        assert (recording.folder / name).read_text() == (alone / name).read_text()
+    places = [
+        (attempt, rank)
+        for attempt in paths.list_attempts(recording.run)
+        for rank in paths.list_ranks(recording.run, attempt)
+    ]
+    assert places == [(0, 0), (0, 1), (1, 0), (2, 0)]
+    for attempt, rank in places:
+        folder = recording.rank(rank, attempt)
+        assert len(read_steps(folder)) == 5
+        assert read_rank_info(folder).exit_reason == "finished"
+        assert read_rank_info(folder).world_size == (1 if attempt else 2)
+
+
+def test_a_program_that_trains_in_a_forked_child_is_told_of_it(recording: Recording) -> None:
+    """No step is seen of what `os.fork()` makes after torch was imported, and that is said."""
+    program = (
+        "import os, torch\n"
+        "if os.fork(): os.wait()\n"
+        "else:\n"
+        "    optimizer = torch.optim.SGD([weight := torch.ones(2, requires_grad=True)], lr=0.1)\n"
+        "    weight.sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    said = recording.finish(sys.executable, "-c", program)
+    assert "scope: no step was seen: " in said
+    assert "os.fork()" in said
