@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import torch
 from torch import nn
 
@@ -20,6 +20,7 @@ from scope.run.schema import FlopsInfo
 
 if TYPE_CHECKING:
     from scope.record.session import Session
+    from scope.run.schema import StepRecord
 
 _PRODUCT_SIZE: Final = 512
 _NUM_PRODUCTS: Final = 8
@@ -27,14 +28,29 @@ _MAX_TRIES: Final = 3
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """FLOPs of a step and what they are of the peak; `None` where unknown."""
+def add_work(info: FlopsInfo, step: StepRecord) -> StepRecord:
+    """Return the record of a step with its FLOPs and what they are of the peak, as far as they are known.
 
-    model_flop: float | None = None
-    hardware_flop: float | None = None
-    mfu_ratio: float | None = None
-    hfu_ratio: float | None = None
+    Args:
+        info: What MFU was counted with when the step ended.
+        step: Its record.
+    """
+    model = _scale(info.model_flop_per_token, info.model_flop_per_step, step.tokens)
+    hardware = _scale(info.hardware_flop_per_token, info.hardware_flop_per_step, step.tokens)
+    length_ns = step.end_ns - step.start_ns
+    return msgspec.structs.replace(
+        step,
+        model_flop=model,
+        hardware_flop=hardware,
+        mfu_ratio=_share(model, info.peak_flop_per_s, length_ns),
+        hfu_ratio=_share(hardware, info.peak_flop_per_s, length_ns),
+    )
+
+
+def _share(flop: float | None, peak: float | None, length_ns: int) -> float | None:
+    if flop is None or peak is None:
+        return None
+    return definitions.model_flops_utilization(flop, step_ns=length_ns, peak_flop_per_s=peak)
 
 
 class FlopMeter:
@@ -103,17 +119,6 @@ class FlopMeter:
         self._session.writer.update_info(flops=self.info)
         self._session.own_ns += time.monotonic_ns() - start
 
-    def of_step(self, *, tokens: int | None, length_ns: int) -> StepWork:
-        """Return the FLOPs of the step that has ended."""
-        model = _scale(self.info.model_flop_per_token, self.info.model_flop_per_step, tokens)
-        hardware = _scale(self.info.hardware_flop_per_token, self.info.hardware_flop_per_step, tokens)
-        return StepWork(
-            model_flop=model,
-            hardware_flop=hardware,
-            mfu_ratio=self._share(model, length_ns),
-            hfu_ratio=self._share(hardware, length_ns),
-        )
-
     def _saw_whole_step(self) -> bool:
         """Whether a forward and a backward were counted; the model may be known only after its first forward."""
         if {region.backward for region in self._regions} == {True, False}:
@@ -129,12 +134,6 @@ class FlopMeter:
     def close(self) -> None:
         """Count nothing any more."""
         self.is_counting = False
-
-    def _share(self, flop: float | None, length_ns: int) -> float | None:
-        peak = self.info.peak_flop_per_s
-        if flop is None or peak is None:
-            return None
-        return definitions.model_flops_utilization(flop, step_ns=length_ns, peak_flop_per_s=peak)
 
     def _from_user(self) -> FlopsInfo:
         settings = self._settings

@@ -336,8 +336,7 @@ class TrainingHooks:
         # A wrapper such as ZeroRedundancyOptimizer steps an inner optimizer: one update, not two.
         self._optimizer_depth = max(0, self._optimizer_depth - 1)
         if self._optimizer_depth == 0:
-            self._call("optimizer", self._session.end_phase, "optimizer")
-            self._call("optimizer", self._session.on_optimizer, id(optimizer))
+            self._call("optimizer", self._session.end_optimizer, id(optimizer))
 
 
 class _Depth(threading.local):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FRESH_NS: Final = 2_000_000
+_SAME_NS: Final = 100_000
 _READERS: Final = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS: Final = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
@@ -45,7 +46,8 @@ class ResidentMemory:
     """The resident set of the process, read at changes of phase: the peak is the largest of these readings.
 
     A reading costs more than all else of a change. One that is younger than 2 ms stands for a phase that has had a
-    reading of its own in this step, so that many short spans share a few readings.
+    reading of its own in this step, so that many short spans share a few readings; one that is younger than 0.1 ms, in
+    which no more than some pages come, stands for every phase.
 
     Args:
         now: Monotonic clock in nanoseconds.
@@ -54,6 +56,7 @@ class ResidentMemory:
     def __init__(self, *, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._now = now
         self._read_ns = 0
+        self._pages = 0
         self._descriptor = -1
         self._own: tuple[int, int] | None = None
         self._phases: dict[str, int] = {}
@@ -62,18 +65,24 @@ class ResidentMemory:
     def end_phase(self, name: str) -> None:
         """Read the resident set (about 2 us) for the phase that ends."""
         now = self._now()
-        if now - self._read_ns < _FRESH_NS and name in self._phases:
+        age = now - self._read_ns
+        phases = self._phases
+        if age < _FRESH_NS and name in phases:
             return
-        self._read_ns = now
+        if age >= _SAME_NS or not self._pages:
+            self._read_ns = now
+            self._pages = self._read()
+        if self._pages > phases.get(name, 0):
+            phases[name] = self._pages
+
+    def _read(self) -> int:
+        """Return the pages of the resident set."""
         try:
-            pages = int(os.pread(self._descriptor, 64, 0).split()[1])
+            return int(os.pread(self._descriptor, 64, 0).split(None, 2)[1])
         except (OSError, ValueError, IndexError):
             # The program has closed our descriptor, and may have a file of its own under its number.
             self._open()
-            pages = int(os.pread(self._descriptor, 64, 0).split()[1])
-        resident = pages * mmap.PAGESIZE
-        if resident > self._phases.get(name, 0):
-            self._phases[name] = resident
+            return int(os.pread(self._descriptor, 64, 0).split(None, 2)[1])
 
     def end_step(self) -> MemoryRecord | None:
         """Return the largest reading of the step and of each phase."""
@@ -81,8 +90,8 @@ class ResidentMemory:
         if not phases:
             return None
         return MemoryRecord(
-            peak=MemoryPeak(resident_bytes=max(phases.values())),
-            phases={name: MemoryPeak(resident_bytes=value) for name, value in phases.items()},
+            peak=MemoryPeak(resident_bytes=max(phases.values()) * mmap.PAGESIZE),
+            phases={name: MemoryPeak(resident_bytes=pages * mmap.PAGESIZE) for name, pages in phases.items()},
             sampled=True,
         )
 

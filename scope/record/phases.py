@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from scope.run.layout import MARK_BITS, MARKED_STATE, OWN_PHASE
+from scope.run.layout import MARK_BITS, MARKED_STATE, OWN_PHASE, STATE_OFFSET
 from scope.run.schema import PHASES
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _TIMED_EVERY: Final = 64
 """Changes from one that is timed to the next, after the first ones."""
 
 _pack_state = MARKED_STATE.pack
+_pwrite = os.pwrite
 _thread_of_caller = threading.get_ident
 
 CODES: Final = {name: code for code, name in enumerate(PHASES)}
@@ -39,7 +41,8 @@ class PhaseClock:
         step: Number of the step in progress, -1 before the first.
         num_steps: Steps that were cut.
         num_changes: Phase changes so far.
-        on_change: Told the phase that ends at each change (memory peaks by phase).
+        on_change: Told the phase that ends at each change (memory peaks by phase); no more once it has raised.
+        failed: Told what `on_change` raised.
     """
 
     def __init__(
@@ -50,10 +53,12 @@ class PhaseClock:
         self.num_steps = 0
         self.num_changes = 0
         self._costs: deque[int] = deque(maxlen=15)
+        self._typical_ns = 0
         self._timed_at = 0
         self._cost_ns = 0
         self._num_counted = 0
         self.on_change: Callable[[str], None] | None = None
+        self.failed: Callable[[Exception], None] | None = None
         self._black_box = black_box
         self._calls = calls
         self._now = now
@@ -102,26 +107,25 @@ class PhaseClock:
         if automatic and (stack[-1] == (name, True) or (len(stack) > 1 and self.is_absorbing())):
             self._noticed_ns = now
             return False
-        timed = self.num_changes >= self._timed_at
         self._spend(now)
         stack.append((name, automatic))
         self._tell(now)
-        if timed:
-            self._costs.append(self._now() - now)
-            # All at first: runs of a few steps know their cost too, and the slow first ones weigh little.
-            self._timed_at = self.num_changes + (_TIMED_EVERY if len(self._costs) == self._costs.maxlen else 0)
+        if self.num_changes > self._timed_at:
+            self._take_time(self._now() - now)
         return True
 
     def pop(self, name: str) -> None:
         """End a phase, and with it whatever was left open inside it."""
         stack = self._stack
-        for depth in range(len(stack) - 1, 0, -1):
+        depth = len(stack) - 1
+        while depth > 0:
             if stack[depth][0] == name:
                 now = self._now()
                 self._spend(now)
                 del stack[depth:]
                 self._tell(now)
                 return
+            depth -= 1
 
     def notice(self) -> None:
         """Note that something ended which is no phase of its own: a model's call inside an evaluation."""
@@ -153,8 +157,8 @@ class PhaseClock:
 
     def estimate_cost(self) -> int:
         """Return what all changes so far took, in ns: each at the median, when asked, of those that were timed."""
-        if self._costs:
-            self._cost_ns += (self.num_changes - self._num_counted) * sorted(self._costs)[(len(self._costs) - 1) // 2]
+        if self._typical_ns:
+            self._cost_ns += (self.num_changes - self._num_counted) * self._typical_ns
             self._num_counted = self.num_changes
         return self._cost_ns
 
@@ -184,13 +188,28 @@ class PhaseClock:
         self.step = step
         self._tell(self._changed_ns)
 
+    def _take_time(self, took_ns: int) -> None:
+        """Take what one change took."""
+        costs = self._costs
+        costs.append(took_ns)
+        self._typical_ns = sorted(costs)[(len(costs) - 1) // 2]
+        # All at first: runs of a few steps know their cost too, and the slow first ones weigh little.
+        self._timed_at = self.num_changes + (_TIMED_EVERY if len(costs) == costs.maxlen else 0)
+
     def _spend(self, now: int) -> None:
         name = self._stack[-1][0]
-        if self.on_change is not None:
-            self.on_change(name)
+        on_change = self.on_change
+        if on_change is not None:
+            try:
+                on_change(name)
+            except Exception as error:  # noqa: BLE001 - the one guard around hooks
+                self.on_change = None
+                if self.failed is not None:
+                    self.failed(error)
         length = now - self._changed_ns
         if length > 0:
-            self._spent[name] = self._spent.get(name, 0) + length
+            spent = self._spent
+            spent[name] = spent.get(name, 0) + length
         self._changed_ns = now
         self.num_changes += 1
 
@@ -201,21 +220,26 @@ class PhaseClock:
         if written is None:
             written = self._remember(name)
         self._calls.phase, text = written
+        box = self._black_box
+        if box.descriptor < 0:
+            return
         mark = now & MARK_BITS
-        self._black_box.write_marked_state(
-            _pack_state(
-                mark,
-                self.step,
-                self.num_steps,
-                self._cut_ns,
-                self._changed_ns,
-                now,
-                self._last_length_ns,
-                len(stack) - 1,
-                text,
-                mark,
-            )
+        state = _pack_state(
+            mark,
+            self.step,
+            self.num_steps,
+            self._cut_ns,
+            self._changed_ns,
+            now,
+            self._last_length_ns,
+            len(stack) - 1,
+            text,
+            mark,
         )
+        try:
+            _pwrite(box.descriptor, state, STATE_OFFSET)
+        except OSError:
+            box.num_failed += 1
 
     def _remember(self, name: str) -> tuple[int, bytes]:
         """Return a phase's code and its name as the black box has it."""

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from scope.record.settings import CaptureSettings, Settings, read_settings
 from scope.record.tracebacks import hide_own_frames
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scope.record.session import Session
 
 _Batch = TypeVar("_Batch")
+_HOOK: Final = "phase"
 
 
 class Recorder:
@@ -216,16 +217,27 @@ class Phase:
         self._name = name
         self._opened: str | None = None
 
+    # What `HookGuard.call` does, without one more call: there may be many short phases.
     def __enter__(self) -> None:
         """Begin the phase."""
-        if self._session is not None:
-            self._opened = self._session.guard.call("phase", self._session.begin_own_phase, self._name)
+        session = self._session
+        if session is None or _HOOK in session.guard.reasons:
+            return
+        try:
+            self._opened = session.begin_own_phase(self._name)
+        except Exception as error:  # noqa: BLE001 - the one guard around hooks
+            session.guard.disable(_HOOK, error)
 
     def __exit__(self, *error: object) -> None:
         """End the phase."""
-        if self._opened is not None and self._session is not None:
-            self._session.guard.call("phase", self._session.end_phase, self._opened)
-            self._opened = None
+        opened, session = self._opened, self._session
+        if opened is None or session is None or _HOOK in session.guard.reasons:
+            return
+        self._opened = None
+        try:
+            session.clock.pop(opened)
+        except Exception as problem:  # noqa: BLE001 - the one guard around hooks
+            session.guard.disable(_HOOK, problem)
 
 
 class _Steps(Generic[_Batch]):

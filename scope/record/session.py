@@ -25,7 +25,7 @@ from scope.record.captures import Captures
 from scope.record.checkpoints import CheckpointHooks
 from scope.record.collectives.guard import HookGuard
 from scope.record.collectives.recorder import CollectiveRecorder
-from scope.record.flops import FlopMeter
+from scope.record.flops import FlopMeter, add_work
 from scope.record.hooks import TrainingHooks
 from scope.record.patches import PatchTable
 from scope.record.pauses import Pauses
@@ -356,10 +356,8 @@ class Session:
         Args:
             training: In training mode, with gradients: the call is work for an update.
         """
-        if training:
-            self._begin_compute()
-            if self._is_training_thread() and not self._absorbed():
-                self._take_batch()
+        if training and self._begin_compute():
+            self._take_batch()
         return self.clock.push("forward")
 
     def begin_schedule(self) -> None:
@@ -400,6 +398,11 @@ class Session:
     def end_phase(self, name: str) -> None:
         """End a phase that a hook or the user began."""
         self.clock.pop(name)
+
+    def end_optimizer(self, optimizer: int) -> None:
+        """An optimizer's step has ended."""
+        self.clock.pop("optimizer")
+        self.on_optimizer(optimizer)
 
     def start_at(self, step: Any) -> None:
         """The next step to be made is number `step` of the whole training: earlier attempts have made those before.
@@ -451,15 +454,19 @@ class Session:
         self.flops.on_step(self.clock.num_steps)
         if self.guard.call("pipelines", self.pipelines.look):
             self.flops.skip_step()  # a schedule may be exchanging its shapes at this moment
-        start = time.monotonic_ns()
-        self._learn_world()
-        self.own_ns += time.monotonic_ns() - start
+        if not (self._world_known and self._model_known):
+            start = time.monotonic_ns()
+            self._learn_world()
+            self.own_ns += time.monotonic_ns() - start
 
-    def _begin_compute(self) -> None:
-        if self._is_training_thread() and not self._absorbed() and (self.boundary.on_compute() or self.clock.step < 0):
+    def _begin_compute(self) -> bool:
+        """Begin a step where work for an update begins one; return whether it is work of the step in progress."""
+        clock, boundary = self.clock, self.boundary
+        counts = clock.is_own_thread() and not clock.is_absorbing()
+        if counts and (boundary.on_compute() or clock.step < 0):
             self.next_step()
-
-        self.boundary.on_work()
+        boundary.on_work()
+        return counts
 
     def _is_training_thread(self) -> bool:
         return self.clock.is_own_thread()
@@ -493,10 +500,9 @@ class Session:
         calls = self.writer.calls.next_step(following)
         self.collectives.tracker.release()
         meter = self._meter
-        if self.clock.on_change is None and end_ns is None:
-            self._end_memory_phase("step")
+        if meter is not None and self.clock.on_change is None and end_ns is None:
+            self.guard.call("memory", meter.end_phase, "step")
         offset = self.writer.wall_offset_ns
-        work = self.flops.of_step(tokens=tokens, length_ns=end - start)
         cost = self.estimate_cost()
         disturbed = self.flops.disturbed(self.clock.step) or ("models_searched" if searched else None)
         if end_ns is not None:
@@ -516,10 +522,6 @@ class Session:
             num_microbatches=self.boundary.num_microbatches or None,
             num_optimizer_steps=self.boundary.num_optimizer_steps,
             num_skipped_optimizer_steps=self.boundary.num_skipped,
-            model_flop=work.model_flop,
-            hardware_flop=work.hardware_flop,
-            mfu_ratio=work.mfu_ratio,
-            hfu_ratio=work.hfu_ratio,
             recorder_ns=max(0, cost - self._cost),
             num_dropped=self.writer.num_dropped - self._dropped,
             disturbed=disturbed,
@@ -529,7 +531,14 @@ class Session:
         self._cost = max(self._cost, cost)
         self._dropped = self.writer.num_dropped
         self._reset_counters()
-        self.writer.add_step(StepDraft(record=record, calls=calls, device_ns=self.hooks.device_times(record.step)))
+        self.writer.add_step(
+            StepDraft(
+                record=record,
+                calls=calls,
+                device_ns=self.hooks.device_times(record.step),
+                complete=functools.partial(add_work, self.flops.info),
+            )
+        )
 
     def _keep_budget(self, cost_ns: int, length_ns: int) -> None:
         """Give up memory by phase, then hashes, when recording costs too much for long; never collectives or phases."""
@@ -563,22 +572,15 @@ class Session:
 
     def _attach_memory(self) -> None:
         self._meter = memory.choose_meter()
-        self.clock.on_change = self._end_memory_phase
+        self.clock.failed = functools.partial(self.guard.disable, "memory")
+        self.clock.on_change = self._meter.end_phase
 
     def _change_meter(self) -> None:
         old, self._meter = self._meter, memory.choose_meter()
+        if self.clock.on_change is not None:
+            self.clock.on_change = self._meter.end_phase
         if old is not None:
             old.close()
-
-    def _end_memory_phase(self, name: str) -> None:
-        # At every change of phase: what `guard.call` does, without one more call.
-        meter = self._meter
-        if meter is None or "memory" in self.guard.reasons:
-            return
-        try:
-            meter.end_phase(name)
-        except Exception as error:  # noqa: BLE001 - the one guard around hooks
-            self.guard.disable("memory", error)
 
     def _learn_world(self) -> None:
         """Note what is known only after `init_process_group`, the first use of the device and the first calls."""
@@ -606,6 +608,8 @@ class Session:
         self.guard.call("model", lambda: self.writer.update_info(model=facts.describe_model(self.hooks.models())))
 
     def _hook_disabled(self, hook: str, reason: str) -> None:
+        if hook == "memory":
+            self.clock.on_change = None
         self.writer.add_event(
             "hook_disabled", f"{hook} raised and was switched off: {reason}", step=self.step, hook=hook
         )

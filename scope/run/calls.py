@@ -13,7 +13,7 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -197,6 +197,22 @@ class GroupCounter:
         self.fr: tuple[int, int, int] = (0, 0, 0)
 
 
+class StepOutcome(NamedTuple):
+    """What all calls of a step come to.
+
+    Attributes:
+        collectives: Totals by group, operation, variant and whether it is control traffic.
+        wait_ns: Blocked time whose wait site was seen; absent where none was, 0 without calls.
+        wait_coverage_ratio: Share of the calls that it stands for, absent without calls.
+        wait_phases: It by the phase it was in, as far as that is known; `custom` for the user's own.
+    """
+
+    collectives: tuple[CollectiveTotal, ...]
+    wait_ns: int | None
+    wait_coverage_ratio: float | None
+    wait_phases: dict[str, int]
+
+
 class StepCalls:
     """Calls of one step; `CallLog.next_step` hands it over when the step ends.
 
@@ -208,18 +224,15 @@ class StepCalls:
         num_left_out: Calls that were taken early and stand in no segment.
     """
 
-    __slots__ = (
-        *("_early", "_early_blocked_ns", "_early_phases", "_num_early", "_num_early_known"),
-        *("keep", "num_left_out", "seen", "step"),
-    )
+    __slots__ = ("_early", "_early_phases", "keep", "num_left_out", "seen", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.keep = True
         self.seen: list[Call] = []
-        self._early: dict[_Key, _Total] = {}
+        self.num_left_out = 0
+        self._early: dict[_Key, _Total] | None = None
         self._early_phases: dict[int, int] = {}
-        self._num_early = self._num_early_known = self._early_blocked_ns = self.num_left_out = 0
 
     @property
     def calls(self) -> list[Call]:
@@ -234,56 +247,52 @@ class StepCalls:
         seen = self.seen
         early = list(itertools.takewhile(lambda call: call.issued_ns < before_ns, seen))
         del seen[: len(early)]
-        _add_up(early, self._early)
-        blocked = [call.blocked_ns for call in early if call.blocked_ns >= 0]
-        self._num_early += len(early)
-        self._num_early_known += len(blocked)
-        self._early_blocked_ns += sum(blocked)
-        _add_blocked(early, self._early_phases)
+        if self._early is None:
+            self._early = {}
+        _add_up(early, self._early, self._early_phases)
         return early
 
     def num_outstanding(self) -> int:
         """Return the calls whose completion was not seen so far."""
         return sum(not call.flags & layout.FLAG_COMPLETED for call in self.seen)
 
-    def wait(self) -> tuple[int | None, float | None]:
-        """Return the blocked time whose wait site was seen and the share of calls that it stands for."""
-        num_calls = self._num_early + len(self.seen)
-        if not num_calls:
-            return 0, None
-        blocked = [call.blocked_ns for call in self.seen if call.blocked_ns >= 0]
-        num_known = self._num_early_known + len(blocked)
-        return (self._early_blocked_ns + sum(blocked) if num_known else None), num_known / num_calls
-
-    def wait_by_phase(self) -> dict[str, int]:
-        """Return the blocked time by the phase it was in, as far as that is known; `custom` for the user's own."""
-        blocked = dict(self._early_phases)
-        _add_blocked(self.seen, blocked)
-        return {PHASES[code] if code < len(PHASES) else "custom": length for code, length in blocked.items()}
-
-    def summarize(self) -> tuple[CollectiveTotal, ...]:
-        """Return the totals by group, operation, variant and whether it is control traffic."""
-        totals = {key: copy.copy(total) for key, total in self._early.items()}
-        _add_up(self.seen, totals)
-        return tuple(
-            CollectiveTotal(
-                group=group,
-                operation=OPERATIONS[operation],
-                variant=VARIANTS[variant],
-                control=bool(control),
-                num_calls=total.calls,
-                in_bytes=total.in_bytes,
-                out_bytes=total.out_bytes,
-                num_timed=total.timed,
-                duration_ns=total.duration_ns if total.timed else None,
-                num_blocked_known=total.known,
-                blocked_ns=total.blocked_ns if total.known else None,
-            )
-            for (group, operation, variant, control), total in totals.items()
+    def conclude(self) -> StepOutcome:
+        """Return what all calls come to, as far as they are known now."""
+        totals = {key: copy.copy(total) for key, total in self._early.items()} if self._early else {}
+        phases = dict(self._early_phases)
+        _add_up(self.seen, totals, phases)
+        num_calls = num_known = wait_ns = 0
+        for total in totals.values():
+            num_calls += total.calls
+            num_known += total.known
+            wait_ns += total.blocked_ns
+        return StepOutcome(
+            collectives=tuple(_make_total(key, total) for key, total in totals.items()),
+            wait_ns=wait_ns if num_known or not num_calls else None,
+            wait_coverage_ratio=num_known / num_calls if num_calls else None,
+            wait_phases={PHASES[code] if code < len(PHASES) else "custom": length for code, length in phases.items()},
         )
 
 
-def _add_up(calls: list[Call], totals: dict[_Key, _Total]) -> None:
+def _make_total(key: _Key, total: _Total) -> CollectiveTotal:
+    group, operation, variant, control = key
+    return CollectiveTotal(
+        group=group,
+        operation=OPERATIONS[operation],
+        variant=VARIANTS[variant],
+        control=bool(control),
+        num_calls=total.calls,
+        in_bytes=total.in_bytes,
+        out_bytes=total.out_bytes,
+        num_timed=total.timed,
+        duration_ns=total.duration_ns if total.timed else None,
+        num_blocked_known=total.known,
+        blocked_ns=total.blocked_ns if total.known else None,
+    )
+
+
+def _add_up(calls: list[Call], totals: dict[_Key, _Total], phases: dict[int, int]) -> None:
+    """Add calls to the totals, and the time blocked in them to that of its phase."""
     for call in calls:
         shape = call.shape
         key = (shape.group, shape.operation, shape.variant, call.flags & layout.FLAG_CONTROL)
@@ -291,12 +300,8 @@ def _add_up(calls: list[Call], totals: dict[_Key, _Total]) -> None:
         if total is None:
             total = totals[key] = _Total()
         total.add(call)
-
-
-def _add_blocked(calls: list[Call], by_phase: dict[int, int]) -> None:
-    for call in calls:
         if call.blocked_ns > 0 <= call.wait_phase:
-            by_phase[call.wait_phase] = by_phase.get(call.wait_phase, 0) + call.blocked_ns
+            phases[call.wait_phase] = phases.get(call.wait_phase, 0) + call.blocked_ns
 
 
 class CallLog:
@@ -319,6 +324,7 @@ class CallLog:
         self.phase = layout.OWN_PHASE
         self.cost_factor = 1.0
         self._costs: deque[int] = deque(maxlen=_NUM_TIMED)
+        self._typical_ns = 0
         self._timed_at = _FIRST_TIMED
         self._cost_ns = 0
         self._num_counted = 0
@@ -347,14 +353,15 @@ class CallLog:
         if word < 0:
             sequence = counter.point_to_point = counter.point_to_point + 1
             outstanding = _NOT_COUNTED
+            rolling = counter.rolling_hash
         else:
             sequence = counter.enqueued = counter.enqueued + 1
             outstanding = sequence - 1 - counter.completed
             if outstanding > _NOT_COUNTED:
                 outstanding = _NOT_COUNTED
+            rolling = counter.rolling_hash
             if self.hashing:
-                counter.rolling_hash = (counter.rolling_hash ^ word) * _PRIME & _MASK
-        rolling = counter.rolling_hash
+                rolling = counter.rolling_hash = (rolling ^ word) * _PRIME & _MASK
         index = next(self._indices)
         current = self._current
         step = current.step
@@ -386,10 +393,16 @@ class CallLog:
             except OSError:
                 box.num_failed += 1
         if index >= self._timed_at:
-            self._costs.append(time.monotonic_ns() - issued_ns)
-            # One after the other at first: where calls are few, one that was interrupted would stand for many steps.
-            self._timed_at = index + (_TIMED_EVERY if len(self._costs) == _NUM_TIMED else 1)
+            self._take_time(time.monotonic_ns() - issued_ns, index)
         return call
+
+    def _take_time(self, took_ns: int, index: int) -> None:
+        """Take what one `issue` took."""
+        costs = self._costs
+        costs.append(took_ns)
+        self._typical_ns = sorted(costs)[(len(costs) - 1) // 2]
+        # One after the other at first: where calls are few, one that was interrupted would stand for many steps.
+        self._timed_at = index + (_TIMED_EVERY if len(costs) == _NUM_TIMED else 1)
 
     def complete(self, call: Call, completed_ns: int) -> None:
         """Note that a call has completed; the second time for the same call does nothing.
@@ -462,10 +475,12 @@ class CallLog:
         Each call counts at the median (of two the lower) of when it was first asked for: a median that changes later
         makes no other cost of what lies behind.
         """
-        if self._costs:
-            num_calls = sum(counter.enqueued + counter.point_to_point for counter in tuple(self._groups.values()))
+        if self._typical_ns:
+            num_calls = 0
+            for counter in tuple(self._groups.values()):
+                num_calls += counter.enqueued + counter.point_to_point
             new_calls, self._num_counted = num_calls - self._num_counted, num_calls
-            self._cost_ns += round(new_calls * sorted(self._costs)[(len(self._costs) - 1) // 2] * self.cost_factor)
+            self._cost_ns += round(new_calls * self._typical_ns * self.cost_factor)
         return self._cost_ns
 
     def num_calls(self, group: int) -> tuple[int, int]:

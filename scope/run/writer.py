@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -72,11 +73,13 @@ class StepDraft:
         record: All but collectives, communication wait and device times.
         calls: Its calls.
         device_ns: Asked at each pulse; GPU time by phase once known, `None` while events are pending.
+        complete: Returns the record with what the thread that writes works out of it.
     """
 
     record: StepRecord
     calls: StepCalls
     device_ns: Callable[[], dict[str, int] | None] | None = None
+    complete: Callable[[StepRecord], StepRecord] | None = None
     queued_ns: int = field(default_factory=time.monotonic_ns)
 
 
@@ -319,6 +322,7 @@ class RankWriter:
             recorded = self._segments.add(drafts)
             lines: list[bytes] = []
             for draft, is_recorded in zip(drafts, recorded, strict=True):
+                self._guard(functools.partial(_complete, draft))
                 lines += self._encode(_finish(draft, recorded=is_recorded))
             self._append_steps(lines)
         if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
@@ -502,15 +506,21 @@ class _Segments:
             return
 
 
+def _complete(draft: StepDraft) -> None:
+    """Work out of the record what its maker left to the thread that writes."""
+    if draft.complete is not None:
+        draft.record = draft.complete(draft.record)
+
+
 def _finish(draft: StepDraft, *, recorded: bool) -> StepRecord:
     """Return the record with what became known after the step ended."""
-    wait, coverage = draft.calls.wait()
+    outcome = draft.calls.conclude()
     return msgspec.structs.replace(
         draft.record,
-        collectives=draft.calls.summarize(),
-        communication_wait_ns=wait,
-        communication_wait_coverage_ratio=coverage,
-        communication_wait_phases=draft.calls.wait_by_phase() or None,
+        collectives=outcome.collectives,
+        communication_wait_ns=outcome.wait_ns,
+        communication_wait_coverage_ratio=outcome.wait_coverage_ratio,
+        communication_wait_phases=outcome.wait_phases or None,
         device_ns=draft.device_ns() if draft.device_ns else None,
         calls_recorded=recorded,
     )

@@ -97,6 +97,8 @@ class FlightRecorderPoll:
         self._decoder = msgspec.json.Decoder(_Dump, strict=False)
         self._names: dict[str, str] = {}
         self._ring_reads = 0
+        self._paired_for: tuple[list[tuple[int, str]], list[str], int] | None = None
+        self._pairs: dict[int, str] = {}
         self._point_to_point: dict[str, int] = {}
         self._before = {key: max(status.last_enqueued_collective, 0) for key, status in self._read(ring=False).items()}
         self._status: dict[str, _Status] = {}
@@ -110,6 +112,7 @@ class FlightRecorderPoll:
             self._read(ring=True)
         if log is None:
             return
+        self._groups.mark_destroyed()
         for number, key in self._keys().items():
             status = self._status[key]
             log.note_flight_recorder(
@@ -148,12 +151,18 @@ class FlightRecorderPoll:
 
     def _keys(self) -> dict[int, str]:
         """Return the Flight Recorder's number of each of our groups, both in order of appearance for equal names."""
+        known = self._groups.names(), [*self._status], len(self._names)
+        if known != self._paired_for:
+            self._paired_for, self._pairs = known, self._pair()
+        return self._pairs
+
+    def _pair(self) -> dict[int, str]:
         keys: dict[str, list[str]] = {}
         for key in sorted(self._status, key=int):
             keys.setdefault(self._names.get(key, ""), []).append(key)
         numbers: dict[str, list[int]] = {}
-        for info in self._groups.infos():
-            numbers.setdefault(info.name, []).append(info.group)
+        for number, name in self._groups.names():
+            numbers.setdefault(name, []).append(number)
         # A name comes back after re-init. Aligned from the end, for the first may have been gone before we came.
         pairs = [pair for name in numbers for pair in zip(numbers[name][::-1], keys.get(name, [])[::-1], strict=False)]
         return dict(pairs)

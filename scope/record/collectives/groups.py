@@ -132,6 +132,10 @@ class GroupTable:
         name_axes(self._groups)
         return tuple(group.info() for group in self._groups)
 
+    def names(self) -> list[tuple[int, str]]:
+        """Return number and name of every group used so far."""
+        return [(group.number, group.name) for group in self._groups]
+
     def mark_destroyed(self) -> None:
         """Note which groups are gone; call it about once a second."""
         registered = _registered_groups()

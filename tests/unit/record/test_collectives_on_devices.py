@@ -136,7 +136,7 @@ def test_an_overlapped_call_is_over_at_an_unknown_instant(
     assert (call.completed_ns, call.blocked_ns) == (0, 4_000)
     assert step.num_outstanding() == 0
     assert call.counter.completed == 1
-    (total,) = step.summarize()
+    (total,) = step.conclude().collectives
     assert (total.num_timed, total.duration_ns) == (0, None)
     assert (total.num_blocked_known, total.blocked_ns) == (1, 4_000)
 
@@ -148,7 +148,7 @@ def test_the_length_of_a_call_counts_from_its_arrival(
     device.script_ms = [40, 41, 42]
     dist.all_reduce(torch.ones(2))
     recorder.tracker.release()
-    (total,) = log.next_step(0).summarize()
+    (total,) = log.next_step(0).conclude().collectives
     assert (total.num_timed, total.duration_ns) == (1, 2 * MS)
 
 

@@ -64,6 +64,30 @@ def test_a_reading_that_is_fresh_stands_for_a_phase_that_has_one() -> None:
     meter.close()
 
 
+def test_a_reading_of_the_same_instant_stands_for_every_phase() -> None:
+    """What ends within 0.1 ms of a reading has that one, also in the step that follows; later it has its own."""
+    clock = [1_000_000]
+    meter = ResidentMemory(now=lambda: clock[0])
+    meter.end_phase("forward")
+    held = bytearray(64 * 2**20)
+    held[::4096] = b"x" * len(held[::4096])
+    clock[0] += 99_999
+    meter.end_phase("other")
+    first = meter.end_step()
+    meter.end_phase("other")
+    second = meter.end_step()
+    clock[0] += 1
+    meter.end_phase("other")
+    third = meter.end_step()
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert first.phases["other"] == first.phases["forward"] == second.phases["other"]
+    assert (third.peak.resident_bytes or 0) - (first.peak.resident_bytes or 0) > 48 * 2**20
+    assert len(held) == 64 * 2**20
+    meter.close()
+
+
 class Event:
     """A timing event on a stream that the test moves on."""
 

@@ -116,10 +116,10 @@ def test_totals_and_waits_are_complete(tmp_path: Path) -> None:
     log.add_wait(first, 3)
     log.add_wait(first, 4)
     step = log.next_step(1)
-    (total,) = step.summarize()
+    (total,) = step.conclude().collectives
     assert (total.num_calls, total.in_bytes, total.num_timed, total.duration_ns) == (2, 128, 1, 5)
     assert (total.num_blocked_known, total.blocked_ns) == (1, 7)
-    assert step.wait() == (7, 0.5)
+    assert step.conclude()[1:3] == (7, 0.5)
     assert step.num_outstanding() == 1
 
 
@@ -136,10 +136,10 @@ def test_a_wait_is_in_the_phase_that_the_host_was_in(tmp_path: Path) -> None:
     log.phase = layout.OWN_PHASE
     log.add_wait(log.issue(shape, 0, 40), 3)
     step = log.next_step(1)
-    assert step.wait() == (108, 1.0)
-    assert step.wait_by_phase() == {"other": 5, "custom": 3}
+    assert step.conclude()[1:3] == (108, 1.0)
+    assert step.conclude().wait_phases == {"other": 5, "custom": 3}
     step.take_early(15)
-    assert step.wait_by_phase() == {"other": 5, "custom": 3}
+    assert step.conclude().wait_phases == {"other": 5, "custom": 3}
 
 
 @pytest.mark.parametrize("whole", [1, 4, 20, 60, 63])
