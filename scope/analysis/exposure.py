@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
-from scope.analysis.group_names import UNDESCRIBED
+from scope.analysis.group_names import MESH, UNDESCRIBED, UNNAMED_AXIS
 from scope.analysis.host import host_events
 from scope.analysis.step_time import starts_within
 from scope.trace.columns import Column, Table
@@ -24,7 +24,12 @@ class ExposedCollectives(Table):
     """
 
     operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library; `unknown` for bare kernels")
-    group = Column("group", pl.String, "description of the process group, else its name", nullable=True)
+    group = Column(
+        "group",
+        pl.String,
+        "axis of the device mesh, else description of the process group, else its name",
+        nullable=True,
+    )
     num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
     message_bytes = Column("message_bytes", pl.Int64, "the larger of the bytes put in and received", nullable=True)
     num_calls = Column("num_calls", pl.UInt32, "calls, or kernels without one")
@@ -103,15 +108,22 @@ def _flagged(frame: pl.DataFrame, *belong: pl.Expr) -> pl.DataFrame:
     return frame.select(DeviceEvents.start_ns, DeviceEvents.end_ns, *flags)
 
 
+def _name_groups() -> pl.Expr:
+    """Return the axis of the mesh that a group is, else its description, else its name, as `name_group` does."""
+    description = pl.col(CollectiveCalls.group_description).cast(pl.String)
+    is_axis = description.str.starts_with(MESH) & ~description.str.starts_with(UNNAMED_AXIS) & (description != MESH)
+    return pl.coalesce(
+        # What torch calls a group that nobody has described tells nothing of it.
+        pl.when(is_axis).then(description.str.strip_prefix(MESH)).otherwise(description).replace(UNDESCRIBED, None),
+        pl.col(CollectiveCalls.group_name).cast(pl.String),
+    )
+
+
 def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     named = calls.select(
         CollectiveCalls.call_id,
         pl.col(CollectiveCalls.operation).alias(ExposedCollectives.operation),
-        # What torch calls a group that nobody has described tells nothing of it.
-        pl.coalesce(
-            pl.col(CollectiveCalls.group_description).cast(pl.String).replace(UNDESCRIBED, None),
-            pl.col(CollectiveCalls.group_name).cast(pl.String),
-        ).alias(ExposedCollectives.group),
+        _name_groups().alias(ExposedCollectives.group),
         pl.col(CollectiveCalls.group_size).alias(ExposedCollectives.num_ranks),
         pl.max_horizontal(CollectiveCalls.in_bytes, CollectiveCalls.out_bytes).alias(ExposedCollectives.message_bytes),
     )

@@ -9,6 +9,10 @@ _DEFAULT: Final = "default_pg"
 _FIRST: Final = "0"
 UNDESCRIBED: Final = "undefined"
 """Torch's description of a group of which nobody has said what it is for."""
+MESH: Final = "mesh_"
+"""How torch's description of the group of a mesh axis begins; the name of the axis follows."""
+UNNAMED_AXIS: Final = "mesh_dim_"
+"""How it begins where the axis has no name, and its place in the mesh follows."""
 
 
 def name_group(name: str | None, *, description: str | None = None, mesh_axis: str | None = None) -> str:
@@ -25,11 +29,14 @@ def name_group(name: str | None, *, description: str | None = None, mesh_axis: s
     Examples:
         >>> name_group("0"), name_group("0", description="default_pg"), name_group("5", mesh_axis="tp")
         ('default_pg', 'default_pg', 'tp')
+        >>> name_group("5", description="mesh_tp"), name_group("5", description="mesh_dim_0")
+        ('tp', 'mesh_dim_0')
         >>> name_group("5", description="undefined"), name_group(None)
         ('5', 'unnamed')
     """
     if mesh_axis:
         return mesh_axis
     if description and description != UNDESCRIBED:
-        return description
+        is_axis = description.startswith(MESH) and not description.startswith(UNNAMED_AXIS)
+        return (description.removeprefix(MESH) if is_axis else description) or description
     return _DEFAULT if name == _FIRST else name or "unnamed"

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scope.analysis.exposure import ExposedCollectives, compute_exposed_collectives
+from scope.analysis.group_names import name_group
 from scope.trace import load
 
 if TYPE_CHECKING:
@@ -92,3 +93,18 @@ def test_a_trace_without_communication_has_no_rows(tmp_path: Path, builder: Any)
     builder.launch("gemm_kernel", 0, 100, 10)
     (rank,) = load([str(builder.write(tmp_path))]).ranks
     assert compute_exposed_collectives(rank).is_empty()
+
+
+def test_groups_are_called_as_in_recorded_runs(tmp_path: Path, builder: Any) -> None:
+    """An axis of the mesh by its name, without what torch puts before it; one without a name as torch describes it."""
+    names = {"mesh_tp": "tp", "mesh_dim_0": "mesh_dim_0", "mesh_": "mesh_", "undefined": "5", "experts": "experts"}
+    for place, description in enumerate(names):
+        builder.launch(
+            "ncclDevKernel_AllReduce_Sum", 1, 100 + 10 * place, 5, stream=20,
+            **{"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float",
+               "Group size": 2, "Process Group Name": "5", "Process Group Description": description},
+        )  # fmt: skip
+    (rank,) = load([str(builder.write(tmp_path))]).ranks
+    groups = compute_exposed_collectives(rank)[ExposedCollectives.group].to_list()
+    assert sorted(groups) == sorted(names.values())
+    assert [name_group("5", description=description) for description in names] == list(names.values())

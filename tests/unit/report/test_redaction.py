@@ -76,7 +76,7 @@ def test_what_identifies_is_replaced(text: str) -> None:
         "350 GB/s, 989.4 TFLOP/s, 295 FLOP/B",
         "operator/(a, b)",
         "rank 3 of 8; step 12 / 40",
-        "mesh_dp [0-7]",
+        "dp [0-7]",
     ],
 )
 def test_what_a_report_is_about_stays(text: str) -> None:
