@@ -57,6 +57,20 @@ def test_an_end_that_only_the_events_tell_is_an_end(tmp_path: Path) -> None:
     assert "15 steps more by the count of rank 0, of which no record can be read" in render_run(state)
 
 
+def test_an_end_of_an_earlier_version_counts_no_steps(tmp_path: Path) -> None:
+    """Its line, byte for byte as it was written then, ends the rank, and the steps with a record are all that count."""
+    own = write_run(tmp_path, START)
+    line = b'{"time_ns":%d,"kind":"attempt_end","message":"recording ended: finished","step":3}\n' % END.time_ns
+    with (own / paths.EVENTS_FILE).open("ab") as file:
+        file.write(line)
+    assert RankReader(own).info().exit_reason == "finished"
+    state = describe_run(open_run(tmp_path))
+    assert state["state"]["standing"] == "finished"
+    assert (state["summary"]["num_steps"], state["summary"]["last_step"]) == (4, 3)
+    assert (state["summary"]["num_unwritten_steps"], state["summary"]["unwritten_ranks"]) == (0, ())
+    assert "of which no record can be read" not in render_run(state)
+
+
 @pytest.mark.parametrize("number", [None, "19", -1, True, 2**40, 19.5, 4, 3])
 def test_steps_are_counted_by_a_number_alone(tmp_path: Path, number: Any) -> None:
     """An end without a number of steps, or with one that cannot be, or of no more than have records, tells of none."""
