@@ -84,6 +84,7 @@ def assemble(
                 steps_of=lambda starts: step_of(starts, steps),
                 groups=groups,
                 collected=read.collected,
+                rank=identity.rank,
             )
         )
         events = events.hstack([call_ids])
@@ -139,6 +140,7 @@ def _quality(
         events_read=read.collected.events_read,
         events_lost=read.collected.events_lost,
         events_repaired=read.collected.events_repaired,
+        asynchronous=read.collected.num_asynchronous,
         truncated=read.is_truncated,
         zero_length=int((lengths == 0).sum()) - negative,
         negative_length=negative,

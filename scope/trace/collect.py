@@ -26,6 +26,8 @@ from scope.trace.categories import (
 )
 from scope.trace.collected import Collected
 from scope.trace.events import (
+    ASYNCHRONOUS_PHASES,
+    OTHERS,
     AnnotationArgs,
     ArrowEnd,
     ArrowStart,
@@ -78,6 +80,7 @@ _MEMORY_NAME: Final = "[memory]"
 _PYTHON_CATEGORY: Final = "python_function"
 _MIXED_CATEGORY: Final = "Operator"
 _ARROW_STARTS: Final = (ArrowStart, FullArrowStart)
+_ASYNCHRONOUS: Final = frozenset(OTHERS[phase] for phase in ASYNCHRONOUS_PHASES)
 _ARROWS: Final = (*_ARROW_STARTS, ArrowEnd, FullArrowEnd)
 _RAW_TABLES: Final[dict[int, type[Table]]] = {
     KERNEL: RawDevice,
@@ -186,7 +189,9 @@ class Collector:
         if by_type[Metadata]:
             self._metadata(by_type[Metadata])
         for kind, members in by_type.items():
-            if issubclass(kind, _ARROWS):
+            if kind in _ASYNCHRONOUS:
+                self.collected.num_asynchronous += len(members)
+            elif issubclass(kind, _ARROWS):
                 self._flows(members, is_start=issubclass(kind, _ARROW_STARTS))
 
     def finish(self) -> None:
@@ -208,21 +213,24 @@ class Collector:
         self.collected.events_read += size
         if spans.are_sound:
             self.collected.last_end.note(spans)
+        # Once for all of them: a damaged chunk may hold hundreds of categories.
+        good = None if spans.are_sound else spans.which_are_sound()
         first = 0
         for category, members in by_category.items():
-            self._spans(category, members, spans.piece(first, len(members)))
-            first += len(members)
+            size = len(members)
+            self._spans(category, members, spans.piece(first, size), None if good is None else good.slice(first, size))
+            first += size
         if memory_instants is not None:
             self._memory(memory, memory_instants)
 
-    def _spans(self, category: str, members: list[Any], spans: Instants) -> None:
-        if not spans.are_sound:
-            good = spans.which_are_sound()
-            members = [event for event, is_good in zip(members, good, strict=True) if is_good]
-            num_lost = len(good) - len(members)
-            spans = replace(spans.where(good), are_sound=True)
-            self.collected.events_lost += num_lost
-            self.collected.events_read -= num_lost
+    def _spans(self, category: str, members: list[Any], spans: Instants, good: pl.Series | None) -> None:
+        """Take records of one category, where some may not be sound those that are `good`."""
+        if good is not None:
+            if not good.all():
+                members = list(compress(members, good))
+                self._lose(len(good) - len(members))
+                spans = spans.where(good)
+            spans = replace(spans, are_sound=True)
             self.collected.last_end.note(spans)
         if not members:
             return

@@ -61,6 +61,7 @@ class Collected:
     arrow_categories: set[str] = field(default_factory=set[str])
     last_end: LastEnd = field(default_factory=LastEnd)
     num_device_events: int = 0
+    num_asynchronous: int = 0
     events_read: int = 0
     events_lost: int = 0
     events_repaired: int = 0

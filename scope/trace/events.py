@@ -142,6 +142,8 @@ class LooseEvent(msgspec.Struct, gc=False):
 
 OTHER_PHASES: Final = (*"IbenSTptFNODPCVvRc()",)
 """Phases of the format that Kineto does not use; they are read and stand in no table."""
+ASYNCHRONOUS_PHASES: Final = (*"benSTFp",)
+"""Those of them that hold work without a thread; `TraceQuality.asynchronous` counts them."""
 
 OTHERS: Final[dict[str, type[msgspec.Struct]]] = {
     phase: msgspec.defstruct(f"Phase{ord(phase)}", [], gc=False, tag_field="ph", tag=phase) for phase in OTHER_PHASES

@@ -28,6 +28,9 @@ class TraceQuality(Record, frozen=True, kw_only=True):
     events_repaired: int = 0
     """Records that were read after a repair: bad UTF-8, a raw control character, a stray backslash. Of records whose
     table was not asked for, what their arguments hold is not looked at and so not counted."""
+    asynchronous: int = 0
+    """Records of work without a thread (phases `b`, `n`, `e` and the older `S`, `T`, `p`, `F`), which no profiler of
+    torch writes: they are read and stand in no table."""
     truncated: bool = False
     """The file ends before its JSON does; what came before was read."""
     zero_length: int = 0

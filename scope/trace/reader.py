@@ -18,6 +18,7 @@ from scope.trace.categories import BACKWARD_ARROWS
 from scope.trace.collect import Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
 from scope.trace.instants import InexactError
+from scope.trace.mending import without_half_characters
 from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
 from scope.trace.salvage import (
@@ -28,7 +29,6 @@ from scope.trace.salvage import (
     salvage,
     split_list,
     with_nulls,
-    without_half_characters,
 )
 from scope.trace.schema import Ops
 from scope.trace.sources import MOST_BLANK_BYTES, UTF8_MARK, WHITE, Source
@@ -298,7 +298,8 @@ def _needs_arrows(collected: Collected, loaded: Tables) -> bool:
     """Say whether records are linked by arrows alone; most traces number them, and arrows are a third of a file."""
     if not collected.arrow_categories:
         return False
-    if collected.num_nulls(RawDevice, RawDevice.correlation):
+    # As many as are broken may have lost their number: no reason to read a damaged file a second time.
+    if collected.num_nulls(RawDevice, RawDevice.correlation) > collected.events_lost + collected.events_repaired:
         return True
     if Ops not in loaded:
         return False

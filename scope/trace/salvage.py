@@ -6,12 +6,13 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from scope.trace.arguments import DECODE_ERRORS
 from scope.trace.events import (
+    EXACT_DECODER,
     EXACT_EVENT,
     OTHERS,
     Begin,
@@ -23,37 +24,31 @@ from scope.trace.events import (
     LooseEvent,
     Metadata,
 )
+from scope.trace.mending import cleaned, has_open_name, with_quotes_escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SEPARATOR: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 _EVENT_START: Final = re.compile(rb'\{\s*"(?:ph"\s*:|cat"\s*:|name"\s*:\s*"(?:process|thread)_)')
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
-_CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
-_STRAY_BACKSLASH: Final = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-_LONE_SURROGATE: Final = re.compile(
-    rb"(\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|\\u[0-9a-fA-F]{4}",
-    re.DOTALL,
-)
-"""Half a character, as is left where a name was cut by its length."""
-_NOT_A_NUMBER: Final = re.compile(
-    rb"(?<=[:,\[])(\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]{0,64}\))?(?=\s*[,}\]])", re.IGNORECASE
-)
 _VALUE_NOT_A_NUMBER: Final = re.compile(
     rb'("\s*:\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]{0,64}\))?(?=\s*[,}])', re.IGNORECASE
 )
 """The same for the value of a key alone, which a text hardly holds."""
-_NAME_START: Final = re.compile(rb'"name"\s*:\s*"')
-_NAME_END: Final = re.compile(rb'"\s*,\s*"(?:ph|pid|tid|ts|cat|dur|args|id|s)"\s*:')
-_LONE_QUOTE: Final = re.compile(rb'(\\.)|"', re.DOTALL)
+_BEFORE_A_VALUE: Final = frozenset(b": \t\r\n\v\f+-")
 _BETWEEN: Final = b" \t\r\n,"
 _TRUNCATED: Final = "truncated"
 _MOST_JOINED: Final = 64
 _LONGEST_REPAIR_BYTES: Final = 1 << 20
 _MOST_JOINED_BYTES: Final = 64 << 20
+_RUN: Final = 16
+"""Pieces that are read at once; when one of them is broken, each for itself."""
 _MENDING_WEIGHT: Final = 32
 """How much longer it takes to mend a text than to decode it."""
 
 _exact_decoder = msgspec.json.Decoder(EXACT_EVENT)
+_run_decoder = EXACT_DECODER
 _loose_decoder = msgspec.json.Decoder(LooseEvent)
 
 
@@ -68,6 +63,8 @@ class Salvaged:
     """What stands behind the end of the list of events, when the list ends in the chunk."""
     unfinished: bytes = b""
     """The beginning of an event that the chunk does not finish."""
+    next_run: int = 0
+    """The first piece behind a run of which one is broken."""
     joined_bytes: int = 0
     """Length of what was joined, texts that may be mended weighing more."""
 
@@ -126,11 +123,25 @@ def with_nulls(text: bytes) -> tuple[bytes, int]:
     A profiler that divides by a number it doesn't know writes one into each kernel, so that all of a file would have to
     be read event by event.
     """
+    if not _may_hold_none(text):
+        return text, 0
     places = [match.start() for match in _VALUE_NOT_A_NUMBER.finditer(text)]
     if not places:
         return text, 0
     cuts = [match.start() for match in SEPARATOR.finditer(text)]
     return _VALUE_NOT_A_NUMBER.sub(rb"\1null", text), len({bisect_right(cuts, place) for place in places})
+
+
+def _may_hold_none(text: bytes) -> bool:
+    """Say whether `nan` or `inf` stands where a value may, in a tenth of the time that replacing nothing takes."""
+    lowered = text.lower()
+    for word in (b"nan", b"inf"):
+        place = lowered.find(word)
+        while place >= 0:
+            if lowered[place - 1] in _BEFORE_A_VALUE:
+                return True
+            place = lowered.find(word, place + 3)
+    return False
 
 
 def salvage(text: bytes, *, is_last: bool) -> Salvaged:
@@ -144,15 +155,32 @@ def salvage(text: bytes, *, is_last: bool) -> Salvaged:
     cuts = [match.start() + 1 for match in SEPARATOR.finditer(text)]
     starts = [0, *(text.index(b"{", cut) for cut in cuts)]
     ends = [*cuts, len(text)]
+    if text[: ends[0]].lstrip().startswith(b"]"):
+        # Other pieces begin with a brace.
+        found.rest = text[text.index(b"]") + 1 :]
+        return found
     index = 0
     while index < len(starts):
-        if text[starts[index] : ends[index]].lstrip().startswith(b"]"):
-            found.rest = text[text.index(b"]", starts[index]) + 1 :]
-            return found
+        if _read_run(text, (starts, ends), index, found):
+            index += _RUN
+            continue
         index += _read_piece(text, (starts, ends), index, is_last=is_last, found=found)
         if found.rest is not None:
             return found
     return found
+
+
+def _read_run(text: bytes, bounds: tuple[list[int], list[int]], index: int, found: Salvaged) -> bool:
+    """Read a run of pieces at once; False where one of them is broken, or the list ends among them."""
+    starts, ends = bounds
+    if index < found.next_run or index + _RUN > len(starts):
+        return False
+    try:
+        found.events += _run_decoder.decode(b"[%b]" % text[starts[index] : ends[index + _RUN - 1]])
+    except DECODE_ERRORS:
+        found.next_run = index + _RUN
+        return False
+    return True
 
 
 def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *, is_last: bool, found: Salvaged) -> int:
@@ -169,25 +197,25 @@ def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *,
             return 1
         if is_last_piece and _mend_before_the_end(piece, found):
             return 1
-        if _is_unfinished(piece, error):
+        is_unfinished = _TRUNCATED in str(error)
+        if not is_unfinished and len(piece) <= _LONGEST_REPAIR_BYTES:
+            # An event may go on behind a damaged byte in it as well.
+            mended = cleaned(piece)
+            try:
+                event = _exact_decoder.decode(mended) if mended != piece else None
+            except DECODE_ERRORS as other:
+                is_unfinished = _TRUNCATED in str(other)
+            else:
+                if event is not None:
+                    found.events.append(event)
+                    found.repaired += 1
+                    return 1
+        if is_unfinished:
             joined = _read_joined(text, bounds, index, is_last=is_last, found=found)
             if joined:
                 return joined
-        _repair(piece, found)
+        _repair(piece, error, found)
     return 1
-
-
-def _is_unfinished(piece: bytes, error: Exception) -> bool:
-    """Say whether an event goes on behind a piece, perhaps behind a damaged byte in it."""
-    if _TRUNCATED in str(error):
-        return True
-    if len(piece) > _LONGEST_REPAIR_BYTES:
-        return False
-    try:
-        _exact_decoder.decode(_cleaned(piece))
-    except DECODE_ERRORS as other:
-        return _TRUNCATED in str(other)
-    return False
 
 
 def _read_joined(
@@ -206,7 +234,9 @@ def _read_joined(
         except DECODE_ERRORS as error:
             if last == len(starts) - 1 and _read_before_the_end(text, starts[index], error, found):
                 return last - index + 1
-            event = _mended(joined)
+            event, is_final = _mended(joined, error)
+            if is_final and not has_open_name(cleaned(joined)):
+                return 0
             if event is None:
                 continue
             found.events.append(event)
@@ -255,15 +285,16 @@ def _mend_before_the_end(piece: bytes, found: Salvaged) -> bool:
     return False
 
 
-def _repair(piece: bytes, found: Salvaged) -> None:
-    """Mend one piece; where events ran into each other, each for itself."""
-    event = _mended(piece)
+def _repair(piece: bytes, error: Exception, found: Salvaged) -> None:
+    """Mend one piece, which was tried already; where events ran into each other, each for itself."""
+    event, _ = _mended(piece, error)
     if event is not None:
         found.events.append(event)
         found.repaired += 1
         return
-    for part in _parts(piece):
-        mended = _mended(part)
+    parts = _parts(piece)
+    for part in parts:
+        mended = None if len(parts) == 1 and part == piece else _mended(part)[0]
         if mended is None:
             # A piece too long to be taken apart holds as many as seem to begin in it.
             found.lost += max(1, len(_EVENT_START.findall(part))) if len(part) > _LONGEST_REPAIR_BYTES else 1
@@ -288,64 +319,47 @@ def _parts(piece: bytes) -> list[bytes]:
 
 def _end_of_object(part: bytes) -> int | None:
     """Return where an object ends that something else follows."""
-    cleaned = _cleaned(part) if part.isascii() else part
+    mended = cleaned(part) if part.isascii() else part
     try:
-        _exact_decoder.decode(cleaned)
+        _exact_decoder.decode(mended)
     except DECODE_ERRORS as error:
         match = _TRAILING.search(str(error))
-        end = part.rfind(b"}", 0, int(match[1])) + 1 if match is not None and len(cleaned) == len(part) else 0
+        end = part.rfind(b"}", 0, int(match[1])) + 1 if match is not None and len(mended) == len(part) else 0
         return end or None
     return None
 
 
-def _mended(piece: bytes) -> Any:
-    """Return the event of a piece after mending it, or None."""
+def _mended(piece: bytes, error: Exception | None = None) -> tuple[Any, bool]:
+    """Return the event of a piece after mending it, or None; and whether it is broken whatever is joined to it.
+
+    Args:
+        piece: The text of an event.
+        error: What decoding the piece as it is raised; None when nobody tried.
+    """
+    tried = None if error is None else piece
+    is_final = len(piece) <= _LONGEST_REPAIR_BYTES
     for candidate in _candidates(piece):
-        try:
-            return _exact_decoder.decode(candidate)
-        except msgspec.ValidationError:
+        if candidate != tried:
+            try:
+                return _exact_decoder.decode(candidate), False
+            except DECODE_ERRORS as other:
+                error, tried = other, candidate
+        if isinstance(error, msgspec.ValidationError):
             event = _loosened(candidate)
             if event is not None:
-                return event
-        except DECODE_ERRORS:
-            continue
-    return None
+                return event, False
+            is_final = False
+        is_final = is_final and _TRUNCATED not in str(error)
+    return None, is_final
 
 
-def _candidates(piece: bytes) -> tuple[bytes, ...]:
-    """Return the texts that a piece may have been meant to be, the likeliest first."""
+def _candidates(piece: bytes) -> Iterator[bytes]:
+    """Yield the texts that a piece may have been meant to be, the likeliest first."""
     if len(piece) > _LONGEST_REPAIR_BYTES:
-        return ()
-    text = _cleaned(piece)
-    return text, _with_quotes_escaped(text)
-
-
-def _cleaned(piece: bytes) -> bytes:
-    """Replace what JSON forbids: bad UTF-8, control characters, stray backslashes, half characters, `nan` and `inf`."""
-    text = piece.decode("utf-8", errors="replace").encode()
-    text = _CONTROL.sub(b" ", text)
-    text = _STRAY_BACKSLASH.sub(lambda match: match[1] or b"\\\\", text)
-    text = without_half_characters(text)
-    return _NOT_A_NUMBER.sub(rb"\1null", text)
-
-
-def without_half_characters(text: bytes) -> bytes:
-    """Return JSON in which each lone half of a surrogate pair is a replacement character."""
-    return _LONE_SURROGATE.sub(lambda match: match[1] or rb"\ufffd", text)
-
-
-def _with_quotes_escaped(text: bytes) -> bytes:
-    """Escape the quotes in names, each of which goes on to the next key of an event; in one pass over `text`."""
-    parts: list[bytes] = []
-    done = 0
-    # A name that nothing ends is the last one: nothing ends those behind it either.
-    while (start := _NAME_START.search(text, done)) and (end := _NAME_END.search(text, start.end())):
-        name = text[start.end() : end.start()]
-        if b'"ph"' not in name:  # else it reaches into the next event
-            name = _LONE_QUOTE.sub(lambda quote: quote[1] or b'\\"', name)
-        parts += [text[done : start.end()], name, end[0]]
-        done = end.end()
-    return b"".join([*parts, text[done:]])
+        return
+    text = cleaned(piece)
+    yield text
+    yield with_quotes_escaped(text)
 
 
 def _loosened(text: bytes) -> Any:

@@ -135,6 +135,13 @@ def breakdown_notes(analysis: Analysis) -> Iterator[str]:
             f"host: no device events in the trace{some}{more}; compute and communication are ranges on the host, and "
             "what a GPU did, if there was one, is not known."
         )
+    for rank in analysis.ranks:
+        if 2 * rank.quality.asynchronous > rank.quality.events_read:
+            yield (
+                f"{rank.label}: {rank.quality.asynchronous:,} of {rank.quality.events_read:,} records are asynchronous "
+                "(phases b, n, e), which stand in no table: they belong to no thread or stream, and no profiler of "
+                "torch writes them. Export the trace with torch.profiler."
+            )
     overrun = [rank for rank in analysis.ranks if any(device.clipped is not None for device in rank.devices)]
     if overrun:
         yield (

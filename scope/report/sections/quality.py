@@ -17,6 +17,10 @@ _MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "events_read": ("read", "Records that were read, the dropped ones apart."),
     "events_lost": ("lost", "Records that could not be read, or hold nonsense that no repair makes true."),
     "events_repaired": ("repaired", "Records that were read after a repair."),
+    "asynchronous": (
+        "asynchronous",
+        "Records of work without a thread (phases `b`, `n`, `e`), which are read and stand in no table.",
+    ),
     "truncated": ("truncated", "The file ends before its JSON does; what came before was read."),
     "zero_length": ("zero length", "Device events of length 0."),
     "negative_length": ("negative length", "Device events whose length was negative; they count as 0."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scope.trace import load_rank
-from scope.trace.salvage import without_half_characters
+from scope.trace.mending import without_half_characters
 from scope.trace.schema import Ops
 
 if TYPE_CHECKING:

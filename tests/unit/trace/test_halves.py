@@ -120,3 +120,15 @@ def test_halves_in_different_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert spans(trace)[51][1:] == (60_000, 60_500)
     assert counts(trace) == (202, 0)
     assert trace.quality.events_repaired == 1
+
+
+@pytest.mark.parametrize("extra", [{}, {"ts": 1_800_000_000_000_000.5}])
+def test_asynchronous_records_are_counted_and_stand_in_no_table(tmp_path: Path, extra: dict[str, Any]) -> None:
+    """`b`, `n` and `e` belong to no thread: they are read, counted, and make no operator."""
+    kernel = {"ph": "X", "name": "k", "ts": 5, "dur": 2, **ON_DEVICE} | extra
+    work = [{"ph": phase, "cat": "cpu_op", "id": 1, "name": "request", "pid": 1, "tid": 7, "ts": 3} for phase in "bne"]
+    trace = read(tmp_path, [kernel, *work, *work])
+    assert (trace.quality.asynchronous, trace.quality.events_read, trace.quality.events_lost) == (6, 7, 0)
+    assert trace.ops.is_empty()
+    assert trace.device_events.height == 1
+    assert read(tmp_path, [kernel, begin("op", 1), end(2)]).quality.asynchronous == 0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scope.trace import salvage as module
-from scope.trace.salvage import salvage
+from scope.trace.mending import cleaned, with_quotes_escaped
+from scope.trace.salvage import salvage, with_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ def test_quotes_in_names_are_found_as_one_pattern_finds_them() -> None:
     pieces = (b'"name": "', b'a"b', b'", "pid": 1', b'","ph":"X"', b'"', b"\n", b'"name":"', b'" ,"args":{}')
     for number in range(len(pieces) ** 4):
         text = b"".join(pieces[number // len(pieces) ** place % len(pieces)] for place in range(4))
-        assert module._with_quotes_escaped(text) == pattern.sub(escaped, text)
+        assert with_quotes_escaped(text) == pattern.sub(escaped, text)
 
 
 def test_a_long_run_of_broken_events_is_counted_one_by_one() -> None:
@@ -77,11 +78,57 @@ def test_a_long_run_of_broken_events_is_counted_one_by_one() -> None:
     assert found.lost == 20_001
 
 
+def test_stray_backslashes_are_found_as_one_pattern_finds_them() -> None:
+    """Whole replacements give what looking at each backslash in turn gives: an escape of JSON, or one to be escaped."""
+    pattern = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+    pieces = (b"\\", b"\\", b"u00e1", b'"', b"n", b"q", b"U", b"0")
+    for number in range(len(pieces) ** 5):
+        text = b"".join(pieces[number // len(pieces) ** place % len(pieces)] for place in range(5))
+        assert cleaned(text) == pattern.sub(lambda match: match[1] or b"\\\\", text)
+
+
+def test_nothing_but_broken_events_take_a_few_looks_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is broken at a byte inside it is joined with one that follows, not with all of them."""
+    tried: list[int] = []
+    decoder = module._exact_decoder
+
+    class Counting:
+        def decode(self, text: bytes) -> Any:
+            tried.append(len(text))
+            return decoder.decode(text)
+
+    monkeypatch.setattr(module, "_exact_decoder", Counting())
+    unclosed = GOOD[:-1] + b","
+    found = salvage(GOOD + b"," + unclosed * 1_000 + GOOD, is_last=True)
+    assert (len(found.events), found.lost) == (2, 1_000)
+    assert sum(tried) < 16 * 1_001 * len(GOOD)
+
+
+@pytest.mark.parametrize("at", range(0, 40, 7))
+def test_one_broken_event_among_many_costs_itself(at: int) -> None:
+    """Runs of events are read at once; wherever the broken one stands, the others are all read, in their order."""
+    events = [GOOD.replace(b'"ts":1', b'"ts":%d' % number) for number in range(40)]
+    events[at] = b'{"ph":"X","name":}'
+    found = salvage(b",".join(events), is_last=True)
+    assert found.lost == 1
+    assert [int(bytes(event.ts)) for event in found.events] == [number for number in range(40) if number != at]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(b"nan", 1), (b"-Infinity", 1), (b" NaN", 1), (b'"nan"', 0), (b'"infer: nan"', 0), (b"1", 0)],
+)
+def test_values_that_are_no_numbers_are_found(value: bytes, expected: int) -> None:
+    """`nan` and `inf` where a value stands become null, in whatever case; in a name they are its letters."""
+    text = b'[{"ph":"X","name":"infer nan","dur":%b}]' % value
+    assert with_nulls(text)[1] == expected
+
+
 def test_a_long_piece_is_not_copied_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is too long to be mended, 2 MB of backslashes, is not cleaned either."""
     cleaned: list[int] = []
-    clean = module._cleaned
-    monkeypatch.setattr(module, "_cleaned", lambda piece: cleaned.append(len(piece)) or clean(piece))
+    clean = module.cleaned
+    monkeypatch.setattr(module, "cleaned", lambda piece: cleaned.append(len(piece)) or clean(piece))
     found = salvage(b"\\" * (2 << 20) + b"," + GOOD + b"}," + GOOD, is_last=True)
     assert found.lost >= 1
     assert max(cleaned, default=0) <= module._LONGEST_REPAIR_BYTES
