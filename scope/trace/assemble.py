@@ -84,7 +84,6 @@ def assemble(
                 steps_of=lambda starts: step_of(starts, steps),
                 groups=groups,
                 collected=read.collected,
-                rank=identity.rank,
             )
         )
         events = events.hstack([call_ids])
