@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from scope.cost.call import OperatorCall, TensorArg
 
 _NO_TENSOR: Final = "the trace holds no tensor argument"
-_WIDTHS: Final = "tables of unequal width: how many rows are read from which the trace does not hold"
-_ROWS: Final = "how many rows of the tables the gradients fall on the trace does not hold"
-_COUNT: Final = "how many values the permuted features hold the trace does not say"
-_RESULT: Final = "the dtype of the result stands in the kernel's name alone"
+_WIDTHS: Final = "the tables differ in width, and the trace does not say how many rows of each are read"
+_ROWS: Final = "the trace does not say how many rows of the tables have gradients"
+_COUNT: Final = "the trace does not say how many values the permuted features hold"
+_RESULT: Final = "only the name of the kernel says the dtype of the result"
 
 _LOOKUP: Final = re.compile(r"^fbgemm::(?:split_embedding|dense_embedding)(?:_nobag)?_codegen_(?:lookup|forward)_\w+$")
 _BACKWARD: Final = re.compile(

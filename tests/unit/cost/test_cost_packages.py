@@ -74,14 +74,14 @@ def test_one_table_alone_has_the_width_of_its_rows() -> None:
     assert cost.bytes_written == 8 * 32 * 2
     unequal = _cost(LOOKUP, _lookup(tables=3, total_width="", widest=""), part=FORWARD)
     assert unequal.num_bytes is None
-    assert "unequal width" in (unequal.bytes_reason or "")
+    assert "differ in width" in (unequal.bytes_reason or "")
 
 
 def test_a_lookup_in_tables_of_unequal_width_is_unknown() -> None:
     """Three tables of 80 columns in all, the widest of 32: how many rows of which are read no trace holds."""
     cost = _cost(LOOKUP, _lookup(tables=3, total_width="80", widest="32"), part=FORWARD)
     assert cost.num_bytes is None
-    assert "unequal width" in (cost.bytes_reason or "")
+    assert "differ in width" in (cost.bytes_reason or "")
 
 
 def test_the_forward_operator_of_newer_versions() -> None:
