@@ -273,8 +273,8 @@ def _folded_columns(line: StepSummary) -> dict[str, Any]:
         "allocated_peak_bytes": peak and peak.allocated_bytes,
         "reserved_peak_bytes": peak and peak.reserved_bytes,
         "resident_peak_bytes": peak and peak.resident_bytes,
-        "recorder_ns": 0,
-        "num_dropped": 0,
+        "recorder_ns": line.recorder_ns,
+        "num_dropped": line.num_dropped,
     }
 
 

@@ -1,4 +1,4 @@
-"""Old steps folded into one line per hundred, so that a rank's `steps.jsonl` stays in its budget."""
+"""Old steps folded into one line per block of a hundred, so that a rank's `steps.jsonl` stays in its budget."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ _encoder: Final = msgspec.json.Encoder()
 def fold_file(path: Path, *, max_bytes: int) -> bool:
     """Fold the oldest steps of a `steps.jsonl` until it is at most three quarters of `max_bytes`.
 
+    A summary holds the steps of one block, which begins at a multiple of `STEPS_PER_SUMMARY`: all ranks fold the same
+    ones together, whatever each has room for. What is folded of a block that goes on is joined with the rest later.
+
     The file is replaced whole; nobody else may append meanwhile. Returns whether anything was folded.
 
     Raises:
@@ -35,20 +38,49 @@ def fold_file(path: Path, *, max_bytes: int) -> bool:
     target = max_bytes * 3 // 4
     folded: list[bytes] = []
     first = 0
+    has_changed = False
     while size > target and first < len(lines):
-        chunk = lines[first : first + STEPS_PER_SUMMARY]
-        records = [_decode(line) for line in chunk]
-        plain = [record for record in records if isinstance(record, StepRecord)]
-        kept = [line for line, record in zip(chunk, records, strict=True) if not isinstance(record, StepRecord)]
-        if plain:
-            kept.append(_encoder.encode(summarize_steps(plain)) + b"\n")
+        block, end = _read_block(lines, first)
+        if len(block) > 1 or (block and isinstance(block[0], StepRecord)):
+            kept = [_encoder.encode(summarize_steps(block)) + b"\n"]
+            size += len(kept[0]) - sum(map(len, lines[first:end]))
+            has_changed = True
+        else:
+            kept = lines[first:end]
         folded.extend(kept)
-        size += sum(map(len, kept)) - sum(map(len, chunk))
-        first += len(chunk)
-    if not first:
-        return False
-    replace_document(path, b"".join(folded + lines[first:]))
-    return True
+        first = end
+    if has_changed:
+        replace_document(path, b"".join(folded + lines[first:]))
+    return has_changed
+
+
+def _read_block(lines: Sequence[bytes], first: int) -> tuple[list[StepLine], int]:
+    """Return the records of one block that stand together from a line on, and where the next begins.
+
+    None of a torn line, and of one that counts anew from an earlier step: these are kept as they are, or apart.
+    """
+    records: list[StepLine] = []
+    for place in range(first, len(lines)):
+        record = _decode(lines[place])
+        if record is None:
+            return records, max(place, first + 1)
+        if records and not (_last_of(records[-1]) < _first_of(record) and _block_of(records[0]) == _block_of(record)):
+            return records, place
+        records.append(record)
+    return records, len(lines)
+
+
+def _block_of(line: StepLine) -> int:
+    """Return which block a line is of, by its last step: summaries of older versions begin where they may."""
+    return _last_of(line) // STEPS_PER_SUMMARY
+
+
+def _first_of(line: StepLine) -> int:
+    return line.step if isinstance(line, StepRecord) else line.first_step
+
+
+def _last_of(line: StepLine) -> int:
+    return line.step if isinstance(line, StepRecord) else line.last_step
 
 
 def _decode(line: bytes) -> StepLine | None:
@@ -59,34 +91,64 @@ def _decode(line: bytes) -> StepLine | None:
         return None
 
 
-def summarize_steps(steps: Sequence[StepRecord]) -> StepSummary:
-    """Return one record for several steps of one rank; lengths and counts add up, peaks are the largest."""
-    lengths = [step.end_ns - step.start_ns for step in steps]
-    waits = [step.communication_wait_ns for step in steps if step.communication_wait_ns is not None]
+def summarize_steps(steps: Sequence[StepLine]) -> StepSummary:
+    """Return one record for several steps of one rank, of which some may be folded already.
+
+    Lengths and counts add up, peaks are the largest.
+    """
+    parts = [_as_summary(step) for step in steps]
+    waits = [part.communication_wait_ns for part in parts if part.communication_wait_ns is not None]
     phases: dict[str, int] = {}
-    for step in steps:
-        for name, length in step.phases.items():
+    for part in parts:
+        for name, length in part.phases.items():
             phases[name] = phases.get(name, 0) + length
     return StepSummary(
-        first_step=steps[0].step,
-        last_step=steps[-1].step,
-        num_steps=len(steps),
-        start_ns=steps[0].start_ns,
-        end_ns=steps[-1].end_ns,
-        duration_ns=sum(lengths),
-        min_duration_ns=min(lengths),
-        max_duration_ns=max(lengths),
+        first_step=parts[0].first_step,
+        last_step=parts[-1].last_step,
+        num_steps=sum(part.num_steps for part in parts),
+        start_ns=parts[0].start_ns,
+        end_ns=parts[-1].end_ns,
+        duration_ns=sum(part.duration_ns for part in parts),
+        min_duration_ns=min(part.min_duration_ns for part in parts),
+        max_duration_ns=max(part.max_duration_ns for part in parts),
         phases=phases,
         communication_wait_ns=sum(waits) if waits else None,
-        gc_ns=sum(step.gc_ns for step in steps),
-        collectives=_add_totals(total for step in steps for total in step.collectives),
-        peak=_largest_peak(step.memory.peak for step in steps if step.memory),
-        tokens=_sum_known([step.tokens for step in steps]),
-        model_flop=_sum_known([step.model_flop for step in steps]),
-        hardware_flop=_sum_known([step.hardware_flop for step in steps]),
-        input_bytes=_sum_known([step.input_bytes for step in steps]),
-        recorder_ns=sum(step.recorder_ns for step in steps),
-        num_dropped=sum(step.num_dropped for step in steps),
+        gc_ns=sum(part.gc_ns for part in parts),
+        collectives=_add_totals(total for part in parts for total in part.collectives),
+        peak=_largest_peak(part.peak for part in parts if part.peak),
+        tokens=_sum_known([part.tokens for part in parts]),
+        model_flop=_sum_known([part.model_flop for part in parts]),
+        hardware_flop=_sum_known([part.hardware_flop for part in parts]),
+        input_bytes=_sum_known([part.input_bytes for part in parts]),
+        recorder_ns=sum(part.recorder_ns for part in parts),
+        num_dropped=sum(part.num_dropped for part in parts),
+    )
+
+
+def _as_summary(step: StepLine) -> StepSummary:
+    if isinstance(step, StepSummary):
+        return step
+    length = step.end_ns - step.start_ns
+    return StepSummary(
+        first_step=step.step,
+        last_step=step.step,
+        num_steps=1,
+        start_ns=step.start_ns,
+        end_ns=step.end_ns,
+        duration_ns=length,
+        min_duration_ns=length,
+        max_duration_ns=length,
+        phases=step.phases,
+        communication_wait_ns=step.communication_wait_ns,
+        gc_ns=step.gc_ns,
+        collectives=step.collectives,
+        peak=step.memory.peak if step.memory else None,
+        tokens=step.tokens,
+        model_flop=step.model_flop,
+        hardware_flop=step.hardware_flop,
+        input_bytes=step.input_bytes,
+        recorder_ns=step.recorder_ns,
+        num_dropped=step.num_dropped,
     )
 
 

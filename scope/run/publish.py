@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import resource
 import select
 import socket
 import sys
@@ -26,9 +27,11 @@ from typing import TYPE_CHECKING, Final
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank, read_signs
+from scope.run.copies import GrowingCopy, append_span, are_equal, check_equal, replace_by_copy
 from scope.run.endings import forget_nothing, record_endings, record_left_alone, record_nothing
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.identity import SPOOL_RUN
+from scope.run.layout import SEGMENT_HEADER_BYTES
 from scope.run.removal import LOCK_FILE, remove_run_files
 from scope.run.requests import Requests
 from scope.run.summaries import Summaries
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 _GROWING: Final = (paths.STEPS_FILE, paths.EVENTS_FILE)
 _WHOLE: Final = (paths.RANK_FILE, paths.BLACK_BOX_FILE)
 _MAX_WHOLE_BYTES: Final = 64 * 2**20
-_COPY_BYTES: Final = 2**20
+_MANY_FILES: Final = 2**16
 _PERIOD_S: Final = 1.0
 _LAST_SUMMARIES_S: Final = 15.0
 _MAX_SILENCE_S: Final = 600.0
@@ -67,7 +70,8 @@ class Publisher:
     problems: dict[str, str] = field(default_factory=dict[str, str])
     captured: Callable[[Path], None] | None = None
     requests: Requests = field(init=False)
-    _copied: dict[Path, tuple[int, int]] = field(default_factory=dict[Path, tuple[int, int]])
+    _copied: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
+    _growing: dict[Path, GrowingCopy] = field(default_factory=dict[Path, GrowingCopy])
 
     def __post_init__(self) -> None:
         """Learn which requests were passed on already."""
@@ -78,10 +82,28 @@ class Publisher:
         self.problems.clear()
         self._try(self.spool / paths.RUN_FILE, self._copy_once)
         self._try(self.run / paths.VERDICTS_FILE, self._fetch_verdicts)
-        for attempt in paths.list_attempts(self.spool):
+        attempts = paths.list_attempts(self.spool)
+        for attempt in attempts:
             for rank in paths.list_ranks(self.spool, attempt):
-                self._publish_rank(paths.rank_folder(self.spool, attempt, rank))
+                self._publish_rank(paths.rank_folder(self.spool, attempt, rank), is_newest=attempt == attempts[-1])
         self.requests.poll()
+        return not self.problems
+
+    def publish_last(self) -> bool:
+        """Publish what is left once every rank has ended, and compare what was copied; return whether all is there.
+
+        A rank that was killed has left a segment of calls open: it is closed as it stands.
+        """
+        for folder in self._rank_folders():
+            for path in sorted((folder / paths.CALLS_FOLDER).glob(f"*{paths.OPEN_SEGMENT_SUFFIX}")):
+                self._try(path, _close_segment)
+        if not self.publish():
+            return False
+        for folder in self._rank_folders():
+            for name in _GROWING:
+                self._try(folder / name, self._make_equal)
+            for name in _WHOLE:
+                self._try(folder / name, self._make_whole_equal)
         return not self.problems
 
     def remove_spool(self) -> None:
@@ -89,14 +111,25 @@ class Publisher:
 
         Its entry in the registry goes with it: an exporter that shows the run goes on from the run directory.
         """
+        for copy in self._growing.values():
+            copy.let_go()
         with contextlib.suppress(OSError):
             remove_run_files(self.spool)
         if not paths.list_attempts(self.spool):
             paths.unregister_spool(self.spool)
 
-    def _publish_rank(self, folder: Path) -> None:
+    def _rank_folders(self) -> list[Path]:
+        return [
+            paths.rank_folder(self.spool, attempt, rank)
+            for attempt in paths.list_attempts(self.spool)
+            for rank in paths.list_ranks(self.spool, attempt)
+        ]
+
+    def _publish_rank(self, folder: Path, *, is_newest: bool) -> None:
         for name in _GROWING:
             self._try(folder / name, self._append_new)
+            if not is_newest and (folder / name) in self._growing:
+                self._growing[folder / name].let_go()
         for name in _WHOLE:
             self._try(folder / name, self._copy_whole)
         calls = sorted((folder / paths.CALLS_FOLDER).glob(f"*{paths.SEGMENT_SUFFIX}"))
@@ -114,8 +147,7 @@ class Publisher:
                 for path in found:
                     self.captured(self._target(path))
 
-    def _try(self, path: Path, action: object) -> None:
-        assert callable(action)
+    def _try(self, path: Path, action: Callable[[Path], None]) -> None:
         if not os.path.lexists(path):
             return  # a rank that has not got so far, or never had one
         try:
@@ -135,27 +167,29 @@ class Publisher:
 
     def _copy_whole(self, path: Path) -> None:
         status = path.stat()
-        stamp = (status.st_ino, status.st_mtime_ns)
+        stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
         target = self._target(path)
         if self._copied.get(path) != stamp or not target.exists():
             replace_document(target, read_span(path, max_bytes=_MAX_WHOLE_BYTES))
             self._copied[path] = stamp
 
+    def _make_whole_equal(self, path: Path) -> None:
+        """Copy a document anew where it changed within the clock tick in which it was copied."""
+        target = self._target(path)
+        if not are_equal(path, target):
+            replace_document(target, read_span(path, max_bytes=_MAX_WHOLE_BYTES))
+            check_equal(path, target)
+
     def _append_new(self, path: Path) -> None:
         """Append what was appended; a file that was replaced (old steps folded) is copied whole."""
-        source = open_regular(path)
-        try:
-            inode = os.fstat(source).st_ino
-            target = self._target(path)
-            known, offset = self._copied.get(path, (-1, 0))
-            same = known == inode and target.exists() and target.stat().st_size == offset
-            if not same:
-                replace_document(target, b"")
-                offset = 0
-            offset = _append(source, target, offset)
-            self._copied[path] = (inode, offset)
-        finally:
-            os.close(source)
+        self._growing_copy(path).update()
+
+    def _make_equal(self, path: Path) -> None:
+        self._growing_copy(path).make_equal()
+
+    def _growing_copy(self, path: Path) -> GrowingCopy:
+        target = self._target(path)
+        return self._growing.setdefault(path, GrowingCopy(path, target))
 
     def _fetch_verdicts(self, path: Path) -> None:
         """Bring what `scope watch` found to the spool, where the node's exporter reads it: it asks no shared folder."""
@@ -168,20 +202,20 @@ class Publisher:
                 replace_document(target, b"")
                 have = 0
             if have < size <= _MAX_WHOLE_BYTES:
-                _append(source, target, have)
+                append_span(source, target, have)
         finally:
             os.close(source)
 
     def _move(self, path: Path) -> None:
         target = self._target(path)
-        part = target.with_name(f".{target.name}.part")
         source = open_regular(path)
         try:
-            part.unlink(missing_ok=True)
-            _append(source, part, 0)
+            size = replace_by_copy(source, target)
+            if target.stat().st_size != size or os.fstat(source).st_size != size:
+                message = f"{target}: is not as long as {path}, though it was just copied; that one is kept"
+                raise RunError(message)
         finally:
             os.close(source)
-        part.rename(target)
         path.unlink()
 
     def _keep_budget(self, folder: Path) -> None:
@@ -194,18 +228,18 @@ class Publisher:
             path.unlink()
 
 
-def _append(source: int, target: Path, offset: int) -> int:
-    """Append the bytes of `source` from `offset` on; return where they end."""
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
-    try:
-        while chunk := os.pread(source, _COPY_BYTES, offset):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            offset += len(chunk)
-    finally:
-        os.close(descriptor)
-    return offset
+def _close_segment(path: Path) -> None:
+    """Give an open segment the name of a closed one, unless it holds no call."""
+    if path.lstat().st_size > SEGMENT_HEADER_BYTES:
+        path.rename(path.with_suffix(paths.SEGMENT_SUFFIX))
+
+
+def _allow_many_files() -> None:
+    """Let this process keep the files of many ranks open at once, as far as the host allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(_MANY_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class OrphanedCommand:
@@ -322,6 +356,7 @@ def _is_same(spool: Path, run_dir: Path) -> bool:
 
 def _publish_all(options: argparse.Namespace) -> int:
     spool, run_dir = options.spool, options.run_dir
+    _allow_many_files()
     summaries = Summaries()
     publisher = Publisher(spool, run_dir, options.max_run_bytes, captured=summaries.add)
     forget_nothing(run_dir)
@@ -343,7 +378,7 @@ def _publish_all(options: argparse.Namespace) -> int:
         time.sleep(_PERIOD_S)
     if told.isdecimal():
         record_endings(spool, int(told))
-    complete = publisher.publish()
+    complete = publisher.publish() if is_left else publisher.publish_last()
     if returncode:
         record_nothing(run_dir, int(returncode), host=socket.gethostname())
     publisher.requests.close()

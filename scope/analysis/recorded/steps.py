@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 class StepSummary(Table):
     """One step of the job a row, sorted by attempt and step.
 
+    Where ranks folded old steps, a row is the shortest range of steps that none of their summaries reaches across: the
+    rows never overlap, and `num_steps` adds up to the steps of the job. Lengths are then those of the whole range.
+
     The phases are those of the slowest rank, so that they sum to `duration_ns` exactly.
     """
 
     attempt = Column("attempt", pl.Int32, "restart count")
-    step = Column("step", pl.Int64, "number of the step, the first one of a summary")
-    num_steps = Column("num_steps", pl.Int64, "1, or the number of folded steps")
+    step = Column("step", pl.Int64, "number of the step, the first one of a range of folded steps")
+    num_steps = Column("num_steps", pl.Int64, "1, or the steps of such a range, whichever ranks recorded them")
     num_ranks = Column("num_ranks", pl.UInt32, "ranks that have recorded it")
     slowest_rank = Column("slowest_rank", pl.Int32, "rank with the longest step; the lowest of equals")
     start_ns = Column("start_ns", pl.Int64, "earliest start of a rank")
@@ -56,6 +59,9 @@ _OF_SLOWEST = (
     RankSteps.gc_ns,
     *PHASE_COLUMNS,
 )
+_KEYS = (RankSteps.attempt, RankSteps.rank, RankSteps.step)
+_FIRST = "first_of_range"
+_END = "end_of_range"
 _OF_ALL = (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)
 
 
@@ -63,8 +69,9 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
     """Return each step of the job with its slowest rank (table `StepSummary`).
 
     Args:
-        steps: Table `RankSteps`, in any order. Summaries of folded steps count as one row each.
+        steps: Table `RankSteps`, in any order.
     """
+    steps = _join_folded(steps)
     order = pl.col(RankSteps.duration_ns) * 2**20 - pl.col(RankSteps.rank)
     slowest = order.arg_max()
     summary = (
@@ -75,10 +82,7 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
             pl.col(RankSteps.start_ns).min(),
             pl.col(RankSteps.end_ns).max(),
             lower_median_ns(RankSteps.duration_ns).alias(StepSummary.median_ns),
-            *(
-                _sum_if_all_known(column)
-                for column in (RankSteps.model_flop, RankSteps.hardware_flop, RankSteps.tokens)
-            ),
+            *(_sum_if_all_known(column) for column in _OF_ALL),
             *(pl.col(column).get(slowest) for column in _OF_SLOWEST),
         )
         .rename({RankSteps.rank: StepSummary.slowest_rank})
@@ -87,6 +91,42 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
         .collect()
     )
     return StepSummary.check(summary)
+
+
+def _join_folded(steps: pl.LazyFrame) -> pl.LazyFrame:
+    """Return one row a rank and range of steps, where ranks folded steps, with the columns that a summary needs.
+
+    Each rank folds when its own file is full, so that the summaries of two ranks may overlap: what overlaps, directly
+    or through others, is one range. A summary is taken to hold as many steps from its first on as it says it has.
+    """
+    if not steps.select((pl.col(RankSteps.num_steps) > 1).any()).collect().item():
+        return steps
+    first, end = pl.col(RankSteps.step), pl.col(RankSteps.step) + pl.col(RankSteps.num_steps)
+    reached = end.cum_max().shift(1)
+    in_order = steps.select(
+        *_KEYS, RankSteps.num_steps, RankSteps.start_ns, RankSteps.end_ns, *_OF_SLOWEST[1:], *_OF_ALL
+    ).sort(RankSteps.attempt, RankSteps.step)
+    ranges = in_order.with_columns(
+        pl.when((first >= reached).fill_null(value=True))
+        .then(first)
+        .forward_fill()
+        .over(RankSteps.attempt)
+        .alias(_FIRST),
+        end.alias(_END),
+    )
+    by_rank = ranges.group_by(RankSteps.attempt, _FIRST, RankSteps.rank).agg(
+        pl.col(_END).max(),
+        pl.col(RankSteps.start_ns).min(),
+        pl.col(RankSteps.end_ns).max(),
+        pl.col(RankSteps.duration_ns, RankSteps.gc_ns, *PHASE_COLUMNS).sum(),
+        pl.when(pl.col(RankSteps.communication_wait_ns).is_not_null().any())
+        .then(pl.col(RankSteps.communication_wait_ns).sum())
+        .alias(RankSteps.communication_wait_ns),
+        *(_sum_if_all_known(column) for column in _OF_ALL),
+    )
+    return by_rank.with_columns(
+        (pl.col(_END).max().over(RankSteps.attempt, _FIRST) - pl.col(_FIRST)).alias(RankSteps.num_steps)
+    ).rename({_FIRST: RankSteps.step})
 
 
 def compute_phase_totals(steps: pl.LazyFrame, *, phases: Sequence[str] = PHASE_COLUMNS) -> dict[str, int]:

@@ -117,7 +117,7 @@ def summarize_run(
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
-        "last_step": (_integer_or_none(latest[StepSummary.step].last()), no_step),
+        "last_step": (_integer_or_none((latest[StepSummary.step] + latest[StepSummary.num_steps] - 1).last()), no_step),
         "last_step_attempt": (_integer_or_none(latest[StepSummary.attempt].last()), no_step),
         "first_step": (_integer_or_none(latest[StepSummary.step].first()), no_step),
         "goodput_ratio": (goodput, no_step),
