@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.doctor.diagnosis import describe_ranks
+from scope.analysis.recorded.host_clocks import are_comparable, are_of_one_host, relate_clocks
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress, find_missed_calls
 from scope.run.alive import find_signs
 from scope.units import NS_PER_S
@@ -16,12 +17,15 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from scope.analysis.recorded.host_clocks import HostClock
     from scope.analysis.recorded.progress import MissedCall
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RankInfo
 
 _NOTABLE_SILENCE_NS: Final = 3 * NS_PER_S
 """Three beats of the heart: what may lie between the last signs of ranks that die together."""
+_SHIFT_ERROR_NS: Final = NS_PER_S
+"""How exactly the clocks of two hosts are related."""
 _NOTABLE_LIFE_NS: Final = 2 * NS_PER_S
 """A rank that beats for so long while its peers wait for it did not die, it hung."""
 _SHOWN_CALLS: Final = 3
@@ -46,6 +50,7 @@ def find_first_end(infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]
     Two things tell it. A rank fell silent: its last sign of life is 3 s older than those of the others, where a heart
     beats once a second. Or a rank stands behind: its peers have issued a call of a common group that it has not, and
     it gave no sign while they waited in it. That is no proof: ranks that die at one instant may be a call apart.
+    Instants of two hosts are compared where their calls relate the clocks, and no further.
 
     Args:
         infos: `rank.json` of the ranks that ended without a goodbye.
@@ -53,11 +58,13 @@ def find_first_end(infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]
     """
     known = [info for info in infos if info.rank in boxes]
     own = {info.rank: boxes[info.rank] for info in known}
-    signs = {info.rank: max(find_signs(info, own[info.rank])) for info in known}
+    clocks = relate_clocks(known, own)
+    signs = {info.rank: max(find_signs(info, own[info.rank])) + clocks[info.rank].shift_ns for info in known}
     if len(signs) < 2:
         return None
-    silent = _find_silent(signs)
-    behind = [each for each in _find_behind(known, own, signs) if not silent or each.rank in silent]
+    notable_ns = _NOTABLE_SILENCE_NS + (0 if are_of_one_host(known) else _SHIFT_ERROR_NS)
+    silent = _find_silent(signs, notable_ns) if are_comparable(clocks) else set[int]()
+    behind = [each for each in _find_behind(known, own, signs, clocks) if not silent or each.rank in silent]
     ranks = tuple(sorted(silent or {each.rank for each in behind}))
     if not ranks or 2 * len(ranks) > len(signs):
         return None
@@ -67,16 +74,19 @@ def find_first_end(infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]
     return FirstEnd(ranks=ranks, evidence=f"{'it' if len(ranks) == 1 else 'they'} {' and '.join(told)}")
 
 
-def _find_silent(signs: Mapping[int, int]) -> set[int]:
+def _find_silent(signs: Mapping[int, int], notable_ns: int) -> set[int]:
     """Return the ranks that fell silent together, notably before all others did."""
     instants = sorted(signs.values())
     gaps = [later - earlier for earlier, later in pairwise(instants)]
-    first = next((place for place, gap in enumerate(gaps) if gap > _NOTABLE_SILENCE_NS), None)
+    first = next((place for place, gap in enumerate(gaps) if gap > notable_ns), None)
     return set() if first is None else {rank for rank, sign in signs.items() if sign <= instants[first]}
 
 
 def _find_behind(
-    infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState], signs: Mapping[int, int]
+    infos: Sequence[RankInfo],
+    boxes: Mapping[int, BlackBoxState],
+    signs: Mapping[int, int],
+    clocks: Mapping[int, HostClock],
 ) -> list[MissedCall]:
     """Return the calls that ranks had not issued whose peers waited for them, and who gave no sign of life then."""
     progress = compute_group_progress(infos, boxes)
@@ -89,8 +99,9 @@ def _find_behind(
             pl.col(GroupProgress.enqueued) >= missed.number,
         )
         waits = [
-            group.enqueued_ns
+            group.enqueued_ns + clocks[rank].shift_ns
             for rank in ahead[GroupProgress.rank]
+            if clocks[rank].component == clocks[missed.rank].component
             for group in boxes[rank].groups
             if group.group == numbers.get((rank, missed.group)) and group.enqueued_ns is not None
         ]

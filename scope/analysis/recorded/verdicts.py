@@ -12,6 +12,7 @@ from scope.analysis.medians import lower_median_ns
 from scope.analysis.recorded.failures import describe_failures
 from scope.analysis.recorded.first_end import find_first_end, place_of
 from scope.analysis.recorded.groups import peer_sets
+from scope.analysis.recorded.host_clocks import HostClock, are_comparable, relate_clocks
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
 from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_where
 from scope.frames.schema import RankSteps
@@ -46,6 +47,7 @@ _WHERE_TO_LOOK: Final[dict[str | None, str]] = {
 }
 """What to do by the phase that exceeds the peers' most, where the phase says more than that something is slow."""
 _SHOWN_PLACES: Final = 3
+_NO_COMMON_CLOCK: Final = "nothing relates the clocks of their hosts"
 
 
 class ImposedWait(Table):
@@ -210,9 +212,11 @@ def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
     ranks = watched.state.open_ranks
     summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
     if len(ranks) > 1:
-        first = find_first_end([info for info in watched.infos if info.rank in ranks], watched.boxes)
+        infos = [info for info in watched.infos if info.rank in ranks]
+        first = find_first_end(infos, watched.boxes)
         if first is None:
             summary += "; which died first their black boxes do not tell"
+            summary += "" if are_comparable(relate_clocks(infos, watched.boxes)) else f" ({_NO_COMMON_CLOCK})"
         else:
             summary += f"; {describe_ranks(list(first.ranks))} may have died first: {first.evidence}"
             ranks = first.ranks
@@ -234,19 +238,29 @@ def _places(watched: Watched, ranks: Sequence[int]) -> str:
 
 def _find_silent_before_failures(watched: Watched) -> list[Verdict]:
     """Return the ranks that fell silent before the first exception: others raise when one of them is killed."""
-    first = watched.failures[0].time_ns
+    clocks = relate_clocks(watched.infos, watched.boxes)
+    first = watched.failures[0]
+    reference = clocks.get(first.rank, HostClock(-1, 0))
     raised = {failure.rank for failure in watched.failures}
-    ranks = tuple(
-        info.rank
-        for info in watched.infos
-        if info.rank in watched.state.open_ranks
-        and info.rank not in raised
-        and max(find_signs(info, watched.boxes.get(info.rank)), default=first) < first
-    )
-    if not ranks:
-        return []
-    summary = f"{describe_ranks(list(ranks))} ended without a goodbye before others raised"
-    return [_judge(watched, "crash", summary, ranks=ranks, action=_look_for_end(watched, ranks))]
+    silent: list[int] = []
+    unknown: list[int] = []
+    for info in watched.infos:
+        if info.rank not in watched.state.open_ranks or info.rank in raised:
+            continue
+        sign = max(find_signs(info, watched.boxes.get(info.rank))) + clocks[info.rank].shift_ns
+        if clocks[info.rank].component != reference.component:
+            unknown.append(info.rank)
+        elif sign < first.time_ns + reference.shift_ns:
+            silent.append(info.rank)
+    found: list[Verdict] = []
+    for ranks, when in (
+        (silent, "before others raised"),
+        (unknown, f"before or after others raised ({_NO_COMMON_CLOCK})"),
+    ):
+        if ranks:
+            summary = f"{describe_ranks(ranks)} ended without a goodbye {when}"
+            found.append(_judge(watched, "crash", summary, ranks=tuple(ranks), action=_look_for_end(watched, ranks)))
+    return found
 
 
 def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
