@@ -8,6 +8,8 @@ from scope.analysis.result import Result
 from scope.units import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from scope.analysis.breakdown import Breakdown
@@ -139,17 +141,28 @@ class StepSummary(Result, frozen=True, kw_only=True):
     """Label of the rank with the longest window; the first of several equals."""
 
 
+def summed_ranks(ranks: Sequence[RankAnalysis]) -> tuple[RankAnalysis, ...]:
+    """Return the ranks whose figures are added up: those with devices, or all where there is no device.
+
+    What ranges on the host took says nothing of a device, so that a sum of both would be of neither.
+    """
+    on_device = tuple(rank for rank in ranks if not rank.is_host_timeline)
+    return on_device if any(rank.breakdown is not None for rank in on_device) else tuple(ranks)
+
+
 class Analysis(_WithTables, frozen=True, kw_only=True):
     """Everything that `scope analyze` says about a job; the root of a report."""
 
     options: Options
     ranks: tuple[RankAnalysis, ...]
     breakdown: Breakdown | None
-    """Sum over all ranks and devices."""
+    """Sum over all devices; over all host timelines where there is no device."""
+    host_breakdown: Breakdown | None
+    """Sum over the host timelines beside devices, which are never added to them; None where there are not both."""
     idle: IdleCauses | None
     queue: QueueDepth | None
     steps: tuple[StepSummary, ...]
-    """By number."""
+    """By number, over the ranks that `breakdown` sums."""
     tables: Tables
     """Over all ranks; those of one rank stand with the rank."""
     world_size: int | None

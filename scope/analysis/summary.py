@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scope.analysis.breakdown import sum_breakdowns
 from scope.analysis.idle import find_idle_spans, sum_idle_causes
-from scope.analysis.job import Analysis, StepSummary
+from scope.analysis.job import Analysis, StepSummary, summed_ranks
 from scope.analysis.launches import sum_queues
 from scope.analysis.options import Options
 from scope.analysis.rank import analyze_rank
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS: Final = Options()
 _NOTHING_RAN: Final = "no rank has device events or a host timeline"
+_NOT_BOTH: Final = "no host timeline stands beside devices"
 _NO_LAUNCHES: Final = "no rank has launches"
 
 
@@ -50,11 +51,16 @@ def analyze(
         for each in zip(timelines, idle_spans, strict=True)
     )
     tables = ranks[0].tables if len(ranks) == 1 else Tables(list(zip(timelines, idle_spans, strict=True)))
-    breakdowns = [rank.breakdown for rank in ranks if rank.breakdown is not None]
-    idle = [rank.idle for rank in ranks if rank.idle is not None]
-    queues = [rank.queue for rank in ranks if rank.queue is not None]
+    summed = summed_ranks(ranks)
+    breakdowns = [rank.breakdown for rank in summed if rank.breakdown is not None]
+    # Where hosts alone are there, they are summed already.
+    hosts = [rank for rank in ranks if rank.is_host_timeline] if len(summed) < len(ranks) else []
+    on_host = [rank.breakdown for rank in hosts if rank.breakdown is not None]
+    idle = [rank.idle for rank in summed if rank.idle is not None]
+    queues = [rank.queue for rank in summed if rank.queue is not None]
     absent = {
         **({} if breakdowns else {"breakdown": _NOTHING_RAN}),
+        **({} if on_host else {"host_breakdown": _NOT_BOTH}),
         **({} if idle else {"idle": _NO_LAUNCHES, "queue": _NO_LAUNCHES}),
         **({} if job.world_size is not None else {"world_size": "no trace says how many ranks there are"}),
     }
@@ -62,9 +68,10 @@ def analyze(
         options=options,
         ranks=ranks,
         breakdown=sum_breakdowns(breakdowns) if breakdowns else None,
+        host_breakdown=sum_breakdowns(on_host) if on_host else None,
         idle=sum_idle_causes(idle) if idle else None,
         queue=sum_queues(queues) if queues else None,
-        steps=_summarize_steps(ranks),
+        steps=_summarize_steps(summed),
         tables=tables,
         world_size=job.world_size,
         missing_ranks=job.missing_ranks,

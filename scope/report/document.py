@@ -47,6 +47,7 @@ def to_document(results: Results, findings: Sequence[Finding]) -> dict[str, Any]
         "warnings": list(analysis.warnings),
         "ranks": [_rank(rank) for rank in analysis.ranks],
         "total": _breakdown(analysis.breakdown, analysis.absent.get("breakdown", _NO_EVENTS)),
+        "host_total": None if analysis.host_breakdown is None else _breakdown(analysis.host_breakdown, _NO_EVENTS),
         "steps": to_records(breakdown.steps_table(analysis)),
         "rank_steps": to_records(breakdown.rank_steps_table(analysis)),
         "kernels": to_records(kernels.kernels_table(analysis)),
@@ -68,6 +69,7 @@ def to_document(results: Results, findings: Sequence[Finding]) -> dict[str, Any]
         "findings": [finding.to_record() for finding in findings],
         ABSENT_KEY: {
             **({"world_size": analysis.absent["world_size"]} if analysis.world_size is None else {}),
+            **({"host_total": analysis.absent["host_breakdown"]} if analysis.host_breakdown is None else {}),
             **{name: results.absent[name] for name in ("collectives", "stragglers") if name in results.absent},
         },
     }
@@ -87,7 +89,13 @@ def document_schema() -> dict[str, Any]:
         "missing_ranks": _typed("string", MISSING_RANKS),
         "warnings": _list({"type": "string"}, "Sentences: files skipped, ranks guessed, windows that barely overlap."),
         "ranks": _list(_rank_schema(), "One record a file, by rank; times are sums over its devices."),
-        "total": _described(_breakdown_schema(), "Sum over all ranks and devices."),
+        "total": _described(
+            _breakdown_schema(), "Sum over all ranks with devices; over all host timelines where there is no device."
+        ),
+        "host_total": _or_null(
+            _breakdown_schema(),
+            "Sum over the host timelines that stand beside devices; null where there are not both.",
+        ),
         "steps": _table(
             breakdown.STEP_COLUMNS, "One record a step: times are sums over devices, lengths those of one."
         ),

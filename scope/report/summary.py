@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
+from scope.analysis.job import summed_ranks
 from scope.analysis.step_time import compute_median_step
 from scope.report.sections.breakdown import (
     breakdown_notes,
@@ -79,7 +80,7 @@ def _steps_text(analysis: Analysis) -> str:
     """Return which steps there are and how long the median one is, which is also what `scope compare` compares."""
     whole = [step for step in analysis.steps if not step.is_cut]
     shown = whole or list(analysis.steps)
-    devices = (device.windows for rank in analysis.ranks for device in rank.devices)
+    devices = (device.windows for rank in summed_ranks(analysis.ranks) for device in rank.devices)
     median_ns = compute_median_step(devices, cut=not whole)
     if median_ns is None:
         return "no steps in the trace"

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from scope.analysis.idle import IDLE_CAUSES
+from scope.analysis.job import summed_ranks
 from scope.analysis.step_time import judged_steps
 from scope.structs import Record
 from scope.units import format_duration, format_ratio
@@ -70,8 +71,9 @@ def make_basis(analysis: Analysis) -> Basis:
     """Return the sums over the step time of every device (`scope.analysis.step_time`).
 
     That is its whole steps; the steps that the recording cut where none is whole; its window where it has none.
+    Host timelines count only where there is no device.
     """
-    devices = [device for rank in analysis.ranks for device in rank.devices]
+    devices = [device for rank in summed_ranks(analysis.ranks) for device in rank.devices]
     chosen = [_parts(device) for device in devices]
     parts = [part for group in chosen for part in group]
     breakdowns = [part.breakdown for part in parts if part.breakdown is not None]

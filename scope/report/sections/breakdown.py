@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from scope.analysis.job import summed_ranks
 from scope.analysis.windows import HOST
 from scope.report.sections.base import column, figures, whole_table
 
@@ -59,18 +60,23 @@ def device_name(device: int) -> str:
 
 def summed_over(analysis: Analysis) -> str:
     """Return what the figures of all ranks are sums over, such as `4 ranks` or `8 devices`; empty for one device."""
-    num_devices = sum(len(rank.devices) for rank in analysis.ranks)
+    ranks = summed_ranks(analysis.ranks)
+    num_devices = sum(len(rank.devices) for rank in ranks)
     if num_devices <= 1:
         return ""
     # One device a rank, as almost always: the reader thinks of ranks.
-    return f"{num_devices:,} {'ranks' if num_devices == len(analysis.ranks) else 'devices'}"
+    return f"{num_devices:,} {'ranks' if num_devices == len(ranks) else 'devices'}"
 
 
 def breakdown_table(analysis: Analysis) -> ReportTable:
     """Return the breakdown of every rank; of every device too where a rank has several."""
     rows = [row for rank in analysis.ranks for row in _rank_rows(rank)]
     if len(analysis.ranks) > 1 and analysis.breakdown is not None:
-        rows.append(("all ranks", "all", *figures(analysis.breakdown, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
+        host = analysis.host_breakdown
+        name = "all ranks" if host is None else "all on devices"
+        rows.append((name, "all", *figures(analysis.breakdown, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
+        if host is not None:
+            rows.append(("all on hosts", "host", *figures(host, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
     title = "Where the time went, by rank"
     return whole_table("breakdown", title, (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=breakdown_notes(analysis))
 
@@ -135,6 +141,8 @@ def breakdown_notes(analysis: Analysis) -> Iterator[str]:
             f"host: no device events in the trace{some}{more}; compute and communication are ranges on the host, and "
             "what a GPU did, if there was one, is not known."
         )
+    if analysis.host_breakdown is not None:
+        yield "Totals, steps and shares are those of devices: host timelines are added up in a row of their own."
     for rank in analysis.ranks:
         if 2 * rank.quality.asynchronous > rank.quality.events_read:
             yield (
