@@ -69,6 +69,41 @@ def full_message_bytes(operation: str, *, in_bytes: int | None, out_bytes: int |
     return in_bytes
 
 
+def mean_message_bytes(
+    operation: str, *, num_calls: int, in_bytes: int, out_bytes: int, num_ranks: int | None
+) -> float | None:
+    """Return the mean S, the full message of `full_message_bytes`, from sums over the calls of several ranks.
+
+    The sums are of what each rank gave and got: of a broadcast the root gives the message and each other rank gets it;
+    of a gather each rank gives its part of the message, of a scatter each gets its part.
+
+    Args:
+        operation: One of `scope.trace.schema.OPERATIONS`.
+        num_calls: Calls added, each rank's part of a collective being one.
+        in_bytes: What the ranks gave in these.
+        out_bytes: What they got.
+        num_ranks: Ranks of the group; None where that is not known.
+
+    Returns:
+        Bytes, or None without a call, or where the parts of a gather or scatter are known and not how many there are.
+
+    Examples:
+        >>> mean_message_bytes("broadcast", num_calls=4, in_bytes=80, out_bytes=240, num_ranks=4)
+        80.0
+        >>> mean_message_bytes("gather", num_calls=4, in_bytes=80, out_bytes=80, num_ranks=4)
+        80.0
+    """
+    if num_calls <= 0:
+        return None
+    if operation in {"gather", "scatter"}:
+        parts = in_bytes if operation == "gather" else out_bytes
+        return None if num_ranks is None else parts * num_ranks / num_calls
+    if operation in {"broadcast", "recv"}:
+        return (in_bytes + out_bytes) / num_calls
+    message = full_message_bytes(operation, in_bytes=in_bytes, out_bytes=out_bytes)
+    return None if message is None else message / num_calls
+
+
 def algorithm_bandwidth_bytes_per_s(message_bytes: int, *, transfer_ns: int) -> float | None:
     """Return algbw, message bytes / transfer time; None for a transfer of no length.
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from scope.definitions import bus_factor, full_message_bytes
+from scope.definitions import bus_factor, mean_message_bytes
 from scope.frames.schema import CollectiveTotals
 from scope.trace.columns import Column, Table
 from scope.units import format_bytes
@@ -41,6 +41,15 @@ class CollectiveSummary(Table):
     )
 
 
+_ROW: Final = (
+    CollectiveSummary.mesh_axis,
+    CollectiveSummary.group_size,
+    CollectiveTotals.operation,
+    CollectiveTotals.variant,
+    CollectiveTotals.control,
+)
+_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+_LONGEST_NS: Final = "longest_ns"
 LEAST_MESSAGE_BYTES: Final = 64 << 10
 """Bus bandwidth is given from messages of this size up: the time of smaller ones is latency, whatever the link."""
 _TOO_SMALL: Final = f"messages below {format_bytes(LEAST_MESSAGE_BYTES)} show latency and no bandwidth"
@@ -52,18 +61,12 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
     Args:
         totals: Table `CollectiveTotals`.
     """
+    named = totals.with_columns(
+        pl.col(CollectiveTotals.mesh_axis).cast(pl.String).alias(CollectiveSummary.mesh_axis),
+        pl.col(CollectiveTotals.group_ranks).list.len().alias(CollectiveSummary.group_size),
+    )
     grouped = (
-        totals.with_columns(
-            pl.col(CollectiveTotals.mesh_axis).cast(pl.String).alias(CollectiveSummary.mesh_axis),
-            pl.col(CollectiveTotals.group_ranks).list.len().alias(CollectiveSummary.group_size),
-        )
-        .group_by(
-            CollectiveSummary.mesh_axis,
-            CollectiveSummary.group_size,
-            CollectiveTotals.operation,
-            CollectiveTotals.variant,
-            CollectiveTotals.control,
-        )
+        named.group_by(*_ROW)
         .agg(
             pl.struct(CollectiveTotals.attempt, CollectiveTotals.group, CollectiveTotals.group_ranks)
             .n_unique()
@@ -83,6 +86,7 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
             _sum_of_known(CollectiveTotals.duration_ns),
             _sum_of_known(CollectiveTotals.blocked_ns),
         )
+        .join(_longest_of_rooted(named), on=_ROW, how="left", nulls_equal=True)
         .with_columns(pl.col(CollectiveTotals.operation, CollectiveTotals.variant).cast(pl.String))
         .collect()
     )
@@ -102,24 +106,46 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
     return CollectiveSummary.check(ordered.select(*CollectiveSummary.columns()).cast(CollectiveSummary.schema()))
 
 
+def _longest_of_rooted(named: pl.LazyFrame) -> pl.LazyFrame:
+    """Return how long a rooted operation takes on average on the rank on which that is longest, by row.
+
+    A rank that only sends to the root is done before the others, so that the mean over ranks would be too short.
+    """
+    mean = pl.col(CollectiveTotals.duration_ns).sum() / pl.col(CollectiveTotals.num_timed).sum()
+    return (
+        named.filter(
+            pl.col(CollectiveTotals.operation).cast(pl.String).is_in(_ROOTED),
+            pl.col(CollectiveTotals.duration_ns).is_not_null(),
+            pl.col(CollectiveTotals.num_timed) > 0,
+        )
+        .group_by(*_ROW, CollectiveTotals.attempt, CollectiveTotals.rank)
+        .agg(mean.alias(_LONGEST_NS))
+        .group_by(*_ROW)
+        .agg(pl.col(_LONGEST_NS).max())
+    )
+
+
 def _bandwidth(row: dict[str, object]) -> tuple[float | None, float | None]:
     """Return the mean message and the lower bound of bus bandwidth of one row."""
-    operation, calls = str(row[CollectiveTotals.operation]), _integer(row, CollectiveTotals.num_calls)
-    message = full_message_bytes(
+    operation, size = str(row[CollectiveTotals.operation]), row[CollectiveSummary.group_size]
+    mean = mean_message_bytes(
         operation,
+        num_calls=_integer(row, CollectiveTotals.num_calls),
         in_bytes=_integer(row, CollectiveTotals.in_bytes),
         out_bytes=_integer(row, CollectiveTotals.out_bytes),
+        num_ranks=size if isinstance(size, int) else None,
     )
-    size, duration = row[CollectiveSummary.group_size], row[CollectiveTotals.duration_ns]
-    mean = None if message is None or calls == 0 else message / calls
     if mean is None or mean < LEAST_MESSAGE_BYTES:
         return mean, None
-    if not isinstance(size, int) or not isinstance(duration, int) or duration <= 0 or size < 1:
+    duration, num_timed, longest = (
+        row[column] for column in (CollectiveTotals.duration_ns, CollectiveTotals.num_timed, _LONGEST_NS)
+    )
+    if not (isinstance(size, int) and isinstance(duration, int) and isinstance(num_timed, int)):
         return mean, None
-    factor = bus_factor(operation, num_ranks=size)
-    if factor is None:
+    factor = bus_factor(operation, num_ranks=size) if size > 0 else None
+    if factor is None or duration <= 0 or num_timed <= 0:
         return mean, None
-    return mean, factor * mean * _integer(row, CollectiveTotals.num_timed) / duration * 1e9
+    return mean, factor * mean / (longest if isinstance(longest, float) else duration / num_timed) * 1e9
 
 
 def _integer(row: dict[str, object], column: str) -> int:
