@@ -28,9 +28,13 @@ CHANGES: Final = ("added", "removed", "slower", "faster", "same")
 UNKNOWN_OPERATOR: Final = "(operator unknown)"
 """What stands for the operator of device events whose launch or operator the trace does not hold; no name to match."""
 
+NO_PHASE: Final = "(outside of phases)"
+"""What stands for the host time of steps in which no phase of the user ran; it counts in no match rate."""
+
 # A compiler numbers the kernels of a graph in their order, so one more kernel renames all that follow:
 # triton_poi_fused_add_0 of one run may be triton_poi_fused_add_3 of another. Old ones go on with their signature.
 _TRITON: Final = r"^(triton_[a-z]+_.+?)_\d+(?:_\d+d[\dcde]*)?$"
+_NO_NAMES: Final = (UNKNOWN_OPERATOR, NO_PHASE)
 _LENGTH: Final = "length_ns"
 _COUNT: Final = "num_occurrences"
 _OPERATOR: Final = "operator"
@@ -74,7 +78,10 @@ class Comparison(Result, frozen=True, kw_only=True):
     operators: ChangeSet
     """Operators by name: device time of what they launched."""
     phases: ChangeSet
-    """Annotations of the user by name: host time, each instant counting for the innermost of its thread."""
+    """Annotations of the user by name: host time, each instant counting for one phase (`scope.analysis.phase_times`).
+
+    Per step they sum to the length of the step on the host, with what lies outside of phases.
+    """
     before_step_ns: int | None
     """Median step of the first run on its devices (`scope.analysis.step_time.compute_median_step`)."""
     after_step_ns: int | None
@@ -196,12 +203,19 @@ def _operators(trace: RankTrace, by_step: bool) -> pl.DataFrame:
 
 
 def _phases(trace: RankTrace, by_step: bool) -> pl.DataFrame:
-    host = find_phases(trace)
-    if by_step:
-        whole = trace.steps.filter(~pl.col(Steps.is_cut)).select(Steps.start_ns, pl.col(Steps.end_ns).alias(_STEP_END))
-        inside = host.join_asof(whole.sort(Steps.start_ns), on=Annotations.start_ns)
-        host = inside.filter(pl.col(Annotations.start_ns) < pl.col(_STEP_END))
-    return host.select(pl.col(Annotations.name).cast(pl.String).alias(Changes.name), pl.col(OWN_NS).alias(_LENGTH))
+    name = pl.col(Annotations.name).cast(pl.String).alias(Changes.name)
+    if not by_step:
+        return find_phases(trace).select(name, pl.col(OWN_NS).alias(_LENGTH))
+    whole = trace.steps.filter(~pl.col(Steps.is_cut)).sort(Steps.start_ns)
+    edges = whole.select(Steps.start_ns, pl.col(Steps.end_ns).alias(_STEP_END))
+    host = find_phases(trace, within=whole).join_asof(edges, on=Annotations.start_ns)
+    inside = host.filter((pl.col(Annotations.start_ns) < pl.col(_STEP_END)) | (pl.col(OWN_NS) > 0))
+    phases = inside.select(name, pl.col(OWN_NS).alias(_LENGTH))
+    if phases.is_empty():
+        return phases
+    # What is left of the steps: with it, phases sum to them exactly.
+    left = int((whole[Steps.end_ns] - whole[Steps.start_ns]).sum()) - int(phases[_LENGTH].sum())
+    return pl.concat([phases, pl.DataFrame({Changes.name: [NO_PHASE], _LENGTH: [left]}, schema=phases.schema)])
 
 
 def _totals(parts: Sequence[pl.DataFrame], divisor: float) -> pl.DataFrame:
@@ -243,8 +257,8 @@ def _change_set(before: pl.DataFrame, after: pl.DataFrame, noise_ratio: float) -
     ).sort(delta.abs(), Changes.name, descending=[True, False])
     total = pl.col(Changes.before_ns) + pl.col(Changes.after_ns)
     shared, everything = changes.select(
-        total.filter(~pl.col(_ADDED), ~pl.col(_REMOVED), pl.col(Changes.name) != UNKNOWN_OPERATOR).sum().alias(_LENGTH),
-        total.sum().alias(_COUNT),
+        total.filter(~pl.col(_ADDED), ~pl.col(_REMOVED), ~pl.col(Changes.name).is_in(_NO_NAMES)).sum().alias(_LENGTH),
+        total.filter(pl.col(Changes.name) != NO_PHASE).sum().alias(_COUNT),
     ).row(0)
     rate = shared / everything if everything > 0 else None
     return ChangeSet(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
-from scope.analysis.comparison import UNKNOWN_OPERATOR, Changes, ChangeSet
+from scope.analysis.comparison import NO_PHASE, UNKNOWN_OPERATOR, Changes, ChangeSet
 from scope.report.inert import kernel_title, shortened, visible
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.units import format_duration, format_ratio
@@ -144,3 +144,8 @@ def _notes(changes: ChangeSet, title: str) -> Iterator[str]:
         yield f"{format_ratio(changes.match_rate_ratio)} of the time of both runs lies in names that both have."
         if UNKNOWN_OPERATOR in changes.changes[Changes.name]:
             yield f"{UNKNOWN_OPERATOR} is no name: its time matches nothing."
+    if NO_PHASE in changes.changes[Changes.name]:
+        yield (
+            f"Phases sum to the step on the host, with {NO_PHASE}: of threads in phases at once, that which runs the "
+            "steps counts, else the phase that began last."
+        )

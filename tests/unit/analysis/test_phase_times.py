@@ -13,9 +13,14 @@ from scope.analysis.phase_times import OWN_NS, find_phases
 from scope.trace.model import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    import polars as pl
 
     from scope.trace.model import RankTrace
+
+
+KEYS = ("name", "thread", "start_ns", "end_ns")
 
 
 @st.composite
@@ -39,24 +44,55 @@ def nested(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
 def test_every_instant_is_that_of_the_innermost_phase(
     make_trace: Callable[..., RankTrace], rows: list[tuple[str, int, int, int]]
 ) -> None:
-    """Of each nanosecond the shortest phase of the thread around it gets one; nothing is counted twice."""
-    expected: Counter[str] = Counter()
-    for thread in (1, 2):
-        for instant in range(40):
-            around = [(end - start, name) for name, at, start, end in rows if at == thread and start <= instant < end]
-            if around:
-                expected[min(around)[1]] += 1
-    keys = ("name", "thread", "start_ns", "end_ns")
-    trace = make_trace(annotations=[dict(zip(keys, row, strict=True)) for row in sorted(rows, key=lambda row: row[2])])
-    phases = find_phases(trace)
+    """Of each nanosecond one phase gets one: of the innermost of each thread that which began last."""
+    rows = sorted(rows, key=lambda row: (row[2], -row[3]))
+    trace = make_trace(annotations=[dict(zip(KEYS, row, strict=True)) for row in rows])
+    assert _own(find_phases(trace)) == _brute(rows, range(40), main=None)
+
+
+@hypothesis.given(nested(), st.integers(0, 20), st.integers(0, 20))
+def test_the_thread_of_the_steps_counts_first(
+    make_trace: Callable[..., RankTrace], rows: list[tuple[str, int, int, int]], first: int, second: int
+) -> None:
+    """In two whole steps each nanosecond is that of the training thread's phase, else of the other's, else of none."""
+    rows = sorted(rows, key=lambda row: (row[2], -row[3]))
+    steps = [(0, first), (20, 20 + second)]
+    trace = make_trace(
+        steps=[
+            {"number": number, "thread": 2, "start_ns": start, "end_ns": end}
+            for number, (start, end) in enumerate(steps)
+        ],
+        annotations=[dict(zip(KEYS, row, strict=True)) for row in rows],
+    )
+    instants = [instant for start, end in steps for instant in range(start, end)]
+    expected = _brute(rows, instants, main=2)
+    assert _own(find_phases(trace, within=trace.steps)) == expected
+    compared = compare_jobs(*[Job(ranks=(trace,), world_size=1)] * 2).phases
+    if not compared.changes.is_empty():
+        assert compared.before_ns == len(instants) / 2
+        found = {name: ns * 2 for name, ns in compared.changes.select("name", "before_ns").iter_rows() if ns}
+        assert found == +(expected + Counter({"(outside of phases)": len(instants) - expected.total()}))
+
+
+def _own(phases: pl.DataFrame) -> Counter[str]:
     found: Counter[str] = Counter()
     for name, own in phases.select("name", OWN_NS).iter_rows():
         found[str(name)] += own
-    assert +found == expected
+    return +found
+
+
+def _brute(rows: list[tuple[str, int, int, int]], instants: Iterable[int], *, main: int | None) -> Counter[str]:
+    expected: Counter[str] = Counter()
+    for instant in instants:
+        # The innermost of a thread is the last of those around the instant, as rows are sorted.
+        last = {row[1]: (row[1] == main, place) for place, row in enumerate(rows) if row[2] <= instant < row[3]}
+        if last:
+            expected[rows[max(last.values())[1]][0]] += 1
+    return expected
 
 
 def test_phases_inside_phases_are_compared_once(make_trace: Callable[..., RankTrace]) -> None:
-    """An optimizer of 400 ns, of which its step is 390, and a forward of 500 take 900 of a step of 1,000, not 1,290."""
+    """An optimizer of 400 ns, 390 of them its step, and a forward of 500 leave 100 of a step of 1,000."""
     trace = make_trace(
         steps=[{"number": 1, "start_ns": 0, "end_ns": 1_000}],
         annotations=[
@@ -67,9 +103,10 @@ def test_phases_inside_phases_are_compared_once(make_trace: Callable[..., RankTr
     )
     job = Job(ranks=(trace,), world_size=1)
     phases = compare_jobs(job, job).phases
-    assert phases.before_ns == 900.0
+    assert (phases.before_ns, phases.match_rate_ratio) == (1_000.0, 1.0)
     assert dict(phases.changes.select("name", "before_ns").iter_rows()) == {
         "## forward ##": 500.0,
         "Optimizer.step#Adam.step": 390.0,
         "## optimizer ##": 10.0,
+        "(outside of phases)": 100.0,
     }
