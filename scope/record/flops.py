@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import torch
 from torch import nn
 
@@ -28,8 +27,8 @@ _MAX_TRIES: Final = 3
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
-def add_work(info: FlopsInfo, step: StepRecord) -> StepRecord:
-    """Return the record of a step with its FLOPs and what they are of the peak, as far as they are known.
+def work_of(info: FlopsInfo, step: StepRecord) -> dict[str, float | None]:
+    """Return the FLOPs of a step and what they are of the peak, by the names of its record's fields.
 
     Args:
         info: What MFU was counted with when the step ended.
@@ -38,13 +37,12 @@ def add_work(info: FlopsInfo, step: StepRecord) -> StepRecord:
     model = _scale(info.model_flop_per_token, info.model_flop_per_step, step.tokens)
     hardware = _scale(info.hardware_flop_per_token, info.hardware_flop_per_step, step.tokens)
     length_ns = step.end_ns - step.start_ns
-    return msgspec.structs.replace(
-        step,
-        model_flop=model,
-        hardware_flop=hardware,
-        mfu_ratio=_share(model, info.peak_flop_per_s, length_ns),
-        hfu_ratio=_share(hardware, info.peak_flop_per_s, length_ns),
-    )
+    return {
+        "model_flop": model,
+        "hardware_flop": hardware,
+        "mfu_ratio": _share(model, info.peak_flop_per_s, length_ns),
+        "hfu_ratio": _share(hardware, info.peak_flop_per_s, length_ns),
+    }
 
 
 def _share(flop: float | None, peak: float | None, length_ns: int) -> float | None:

@@ -25,7 +25,7 @@ from scope.record.captures import Captures
 from scope.record.checkpoints import CheckpointHooks
 from scope.record.collectives.guard import HookGuard
 from scope.record.collectives.recorder import CollectiveRecorder
-from scope.record.flops import FlopMeter, add_work
+from scope.record.flops import FlopMeter, work_of
 from scope.record.hooks import TrainingHooks
 from scope.record.patches import PatchTable
 from scope.record.pauses import Pauses
@@ -536,7 +536,7 @@ class Session:
                 record=record,
                 calls=calls,
                 device_ns=self.hooks.device_times(record.step),
-                complete=functools.partial(add_work, self.flops.info),
+                complete=functools.partial(work_of, self.flops.info),
             )
         )
 

@@ -33,6 +33,7 @@ class StackDumps:
 
     def __init__(self, session: Session, *, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._session = session
+        self._request = session.writer.folder / paths.STACKS_REQUEST_FILE
         self._now = now
         self._step = -1
         self._start_ns = 0
@@ -57,7 +58,7 @@ class StackDumps:
 
     def _is_requested(self) -> bool:
         try:
-            (self._session.writer.folder / paths.STACKS_REQUEST_FILE).unlink()
+            self._request.unlink()
         except OSError:
             return False
         return True

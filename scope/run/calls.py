@@ -48,6 +48,7 @@ _NOT_COUNTED: Final = 255
 """Earlier open calls in a record of the ring: unknown, or at least as many."""
 _pack_ring = RING.pack
 _pack_ring_in_parts = layout.RING_IN_PARTS.pack
+_pack_call_in_parts = layout.CALL_IN_PARTS.pack
 _MARK_BITS: Final = layout.MARK_BITS
 _pwrite = os.pwrite
 
@@ -136,27 +137,21 @@ class Call(msgspec.Struct, gc=False):
     def pack(self) -> bytes:
         """Return the record of a segment."""
         shape = self.shape
-        body = CALL.pack(
+        body = _pack_call_in_parts(
             shape.group,
             self.step,
             self.sequence,
-            shape.operation,
-            shape.variant,
-            shape.dtype,
+            shape.codes,
             self.flags,
             shape.peer,
             shape.tag,
-            shape.in_bytes,
-            shape.out_bytes,
+            shape.sizes,
             self.issued_ns,
             self.arrived_ns,
             self.completed_ns,
             self.blocked_ns,
             min(shape.num_tensors, 0xFFFF),
             self.phase,
-            0,
-            0,
-            0,
             self.rolling_hash,
         )
         return CRC.pack(crc32(body)) + body

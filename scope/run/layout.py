@@ -94,6 +94,9 @@ CALL: Final = struct.Struct("<IiQBBBBiiQQqqqqHBBIIQ")
 root), tag (-1 none), in_bytes, out_bytes, issued_ns, arrived_ns, completed_ns, blocked_ns (-1 unknown), num_tensors,
 phase, reserved, call site (0 unknown), reserved, rolling hash after this call."""
 
+CALL_IN_PARTS: Final = struct.Struct("<IiQ3sBii16sqqqqHB9xQ")
+"""The same bytes from fewer values: `RING_CODES` and `RING_SIZES` are joined, what is reserved is left out."""
+
 SEGMENT: Final = struct.Struct("<8sHHIIIqII")
 """magic, major, minor, rank, attempt, record_bytes, wall_offset_ns, first step, reserved; the CRC stands after it."""
 
@@ -133,6 +136,7 @@ assert STATE_OFFSET + MARKED_STATE.size <= PULSE_OFFSET
 assert PULSE_OFFSET + CRC.size + PULSE.size <= GROUPS_OFFSET
 assert CRC.size + GROUP.size == GROUP_BYTES
 assert GROUPS_OFFSET + NUM_GROUP_SLOTS * GROUP_BYTES <= PAGE_BYTES
+assert CALL_IN_PARTS.size == CALL.size
 assert RING.size + MARK.size == RING_IN_PARTS.size == CRC.size + OLD_RING.size == RING_RECORD_BYTES
 assert CRC.size + SEGMENT.size <= SEGMENT_HEADER_BYTES
 

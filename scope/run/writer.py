@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import os
 import threading
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -73,13 +72,13 @@ class StepDraft:
         record: All but collectives, communication wait and device times.
         calls: Its calls.
         device_ns: Asked at each pulse; GPU time by phase once known, `None` while events are pending.
-        complete: Returns the record with what the thread that writes works out of it.
+        complete: Works out of the record, on the thread that writes, more of its fields by name.
     """
 
     record: StepRecord
     calls: StepCalls
     device_ns: Callable[[], dict[str, int] | None] | None = None
-    complete: Callable[[StepRecord], StepRecord] | None = None
+    complete: Callable[[StepRecord], dict[str, Any]] | None = None
     queued_ns: int = field(default_factory=time.monotonic_ns)
 
 
@@ -287,10 +286,13 @@ class RankWriter:
         try:
             part()
         except Exception as error:  # noqa: BLE001 - the one guard of the writer
-            self.num_dropped += 1
-            if not self._told_failure:
-                self._told_failure = True
-                self.add_event("warning", f"a part of the recording could not be written: {type(error).__name__}")
+            self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        self.num_dropped += 1
+        if not self._told_failure:
+            self._told_failure = True
+            self.add_event("warning", f"a part of the recording could not be written: {type(error).__name__}")
 
     def _write_pulse(self, flags: int) -> None:
         failed = self._steps_file.num_dropped + self._events_file.num_dropped + self._segments.num_dropped
@@ -322,11 +324,30 @@ class RankWriter:
             recorded = self._segments.add(drafts)
             lines: list[bytes] = []
             for draft, is_recorded in zip(drafts, recorded, strict=True):
-                self._guard(functools.partial(_complete, draft))
-                lines += self._encode(_finish(draft, recorded=is_recorded))
+                lines += self._encode(self._finish(draft, recorded=is_recorded))
             self._append_steps(lines)
         if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
             self._segments.add_early(held, before_ns=time.monotonic_ns() - _SETTLE_NS)
+
+    def _finish(self, draft: StepDraft, *, recorded: bool) -> StepRecord:
+        """Return the record with what became known, or was left to this thread, after the step ended."""
+        outcome = draft.calls.conclude()
+        more: dict[str, Any] = {}
+        if draft.complete is not None:
+            try:
+                more = draft.complete(draft.record)
+            except Exception as error:  # noqa: BLE001 - the one guard of the writer
+                self._note_failure(error)
+        return msgspec.structs.replace(
+            draft.record,
+            collectives=outcome.collectives,
+            communication_wait_ns=outcome.wait_ns,
+            communication_wait_coverage_ratio=outcome.wait_coverage_ratio,
+            communication_wait_phases=outcome.wait_phases or None,
+            device_ns=draft.device_ns() if draft.device_ns else None,
+            calls_recorded=recorded,
+            **more,
+        )
 
     def _take_settled(self, *, final: bool) -> list[StepDraft]:
         """Return the steps of one turn: as many as have about as many calls as a turn has records."""
@@ -504,26 +525,6 @@ class _Segments:
                 surplus -= size
         except OSError:
             return
-
-
-def _complete(draft: StepDraft) -> None:
-    """Work out of the record what its maker left to the thread that writes."""
-    if draft.complete is not None:
-        draft.record = draft.complete(draft.record)
-
-
-def _finish(draft: StepDraft, *, recorded: bool) -> StepRecord:
-    """Return the record with what became known after the step ended."""
-    outcome = draft.calls.conclude()
-    return msgspec.structs.replace(
-        draft.record,
-        collectives=outcome.collectives,
-        communication_wait_ns=outcome.wait_ns,
-        communication_wait_coverage_ratio=outcome.wait_coverage_ratio,
-        communication_wait_phases=outcome.wait_phases or None,
-        device_ns=draft.device_ns() if draft.device_ns else None,
-        calls_recorded=recorded,
-    )
 
 
 _writers: weakref.WeakSet[RankWriter] = weakref.WeakSet()

@@ -124,10 +124,9 @@ class DispatcherRoute:
                 rest = below[key] = keyset & after
             if not (works and tracker.active):
                 return redispatch(rest, *args)
-            kind, call, asynchronous = ENGINE, None, False
+            kind, call, asynchronous, tensors = ENGINE, None, False, args[0]
             try:
                 process_group = unbox_group(args[group_index])
-                tensors = args[0]
                 if in_place and len(tensors) == 1:
                     tensor = tensors[0]
                     try:
@@ -194,7 +193,8 @@ class DispatcherRoute:
                     tracker.end_inside(call)
                 else:
                     work = result[-1] if type(result) is tuple else result
-                    follow(call, spec, kind, written_tensors(args), None if work is None else unbox_work(work))
+                    written = tensors if in_place else written_tensors(args)
+                    follow(call, spec, kind, written, None if work is None else unbox_work(work))
             except Exception as error:  # noqa: BLE001 - the one guard
                 works = False
                 guard.disable(hook, error)

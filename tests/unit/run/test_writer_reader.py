@@ -396,6 +396,30 @@ def test_above_the_rate_some_calls_of_an_endless_step_are_left_out(tmp_path: Pat
     assert not step.calls_recorded
 
 
+def test_what_is_left_to_the_writer_completes_the_record(tmp_path: Path) -> None:
+    """Fields that are worked out later stand in the record; where that fails the rest of it does, and it is told."""
+    writer = make_writer(tmp_path)
+
+    def double_tokens(step: StepRecord) -> dict[str, float]:
+        return {"model_flop": 2.0 * (step.tokens or 0)}
+
+    def fail(step: StepRecord) -> dict[str, float]:
+        raise ZeroDivisionError
+
+    for number, complete in enumerate((double_tokens, fail, None)):
+        record = msgspec.structs.replace(make_step(number), tokens=21)
+        writer.add_step(StepDraft(record=record, calls=writer.calls.next_step(number + 1), complete=complete))
+    writer.close("finished")
+    reader = RankReader(tmp_path)
+    steps = [step for step in reader.new_steps() if isinstance(step, StepRecord)]
+    assert [step.model_flop for step in steps] == [42.0, None, None]
+    assert [step.tokens for step in steps] == [21] * 3
+    assert [event.message for event in reader.new_events()] == [
+        "a part of the recording could not be written: ZeroDivisionError"
+    ]
+    assert writer.num_dropped == 1
+
+
 def test_nothing_that_a_part_raises_leaves_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever fails, of any kind, `flush` and `close` return, the other parts are written, and it is told once."""
 
