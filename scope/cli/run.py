@@ -76,6 +76,8 @@ def run(
     result = launch(plan, os.environ)
     if result.unrecorded:
         _say(f"the command ran unrecorded: {result.unrecorded}")
+    elif result.is_left:
+        _say(f"no rank has begun yet; what the command left in the background is recorded in {result.run_dir}")
     elif not result.num_ranks:
         _say("nothing was recorded: no rank of this command imported torch in an interpreter that can see scope")
     elif result.unpublished:

@@ -62,7 +62,7 @@ def record_left_alone(spool: Path, run: Path, *, silence_s: float) -> None:
             with contextlib.suppress(RunError):
                 if read_rank_info(folder).ended_ns is None:
                     _add_event(folder, event)
-    if not _has_ranks(spool) and not _has_ranks(run):
+    if not has_ranks(spool) and not has_ranks(run):
         _note_unrecorded(run, f"{silence}; ranks that begin from now on are recorded in {place}")
 
 
@@ -79,7 +79,7 @@ def record_nothing(run: Path, returncode: int, *, host: str) -> bool:
         f"the command on {host} ended {how} before any process of it had imported torch in an interpreter that can see "
         "scope"
     )
-    return not _has_ranks(run) and _note_unrecorded(run, reason)
+    return not has_ranks(run) and _note_unrecorded(run, reason)
 
 
 def forget_nothing(run: Path) -> None:
@@ -87,7 +87,8 @@ def forget_nothing(run: Path) -> None:
     _note_unrecorded(run, None)
 
 
-def _has_ranks(run: Path) -> bool:
+def has_ranks(run: Path) -> bool:
+    """Return whether a run directory, or a spool, holds a rank in any attempt."""
     return any(paths.list_ranks(run, attempt) for attempt in paths.list_attempts(run))
 
 

@@ -40,6 +40,8 @@ _FROM_KERNEL: Final = 0x80
 """si_code of a signal that the terminal sent to the whole process group."""
 _PUBLISH_END_S: Final = 20.0
 _MAX_PROBLEMS: Final = 5
+_LEFT: Final = 76
+"""`scope.run.publish.EXIT_LEFT`; that module is a process of its own."""
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 """What shells end with where a command cannot be started."""
@@ -80,6 +82,7 @@ class LaunchResult:
         problems: What could not be published, and why.
         unrecorded: Why nothing could be recorded at all, or `None`.
         has_steps: Some rank of them has made a step.
+        is_left: The command has left processes in the background, which no rank is of yet; they are recorded on.
     """
 
     returncode: int
@@ -89,6 +92,7 @@ class LaunchResult:
     problems: tuple[str, ...] = ()
     unrecorded: str | None = None
     has_steps: bool = True
+    is_left: bool = False
 
 
 def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
@@ -171,6 +175,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
         unpublished=None if published else spool,
         problems=tuple(publisher.problems),
         has_steps=has_steps,
+        is_left=publisher.is_left,
     )
 
 
@@ -281,6 +286,7 @@ class _Publisher:
         ]
         self._command += ["--max-run-bytes", str(max_run_bytes), "--launched"]
         self.problems: list[str] = []
+        self.is_left = False
         self._process = self._start()
 
     def __enter__(self) -> _Publisher:
@@ -309,14 +315,15 @@ class _Publisher:
                 process.stdin.flush()
             process.stdin.close()
         try:
-            ended = process.wait(timeout=_PUBLISH_END_S) == 0
+            status = process.wait(timeout=_PUBLISH_END_S)
         except subprocess.TimeoutExpired:
             return False
         if process.stderr is not None:
             with process.stderr:
                 said = process.stderr.read()
             self.problems = said.decode(errors="replace").splitlines()[:_MAX_PROBLEMS]
-        return ended
+        self.is_left = status == _LEFT
+        return status == 0
 
     def _start(self) -> subprocess.Popen[bytes] | None:
         """Start the process; the command runs all the same where it cannot be, and is told of at its end."""

@@ -18,6 +18,7 @@ import os
 import resource
 import select
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank, read_signs
 from scope.run.copies import GrowingCopy, append_span, are_equal, check_equal, replace_by_copy
-from scope.run.endings import forget_nothing, record_endings, record_left_alone, record_nothing
+from scope.run.endings import forget_nothing, has_ranks, record_endings, record_left_alone, record_nothing
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.identity import SPOOL_RUN
 from scope.run.layout import SEGMENT_HEADER_BYTES
@@ -48,6 +49,8 @@ _LAST_SUMMARIES_S: Final = 15.0
 _MAX_SILENCE_S: Final = 600.0
 EXIT_BUSY: Final = 75
 """Exit status of a process that found another one publishing the spool."""
+EXIT_LEFT: Final = 76
+"""Exit status of a process that left the spool to a successor: ranks of the command are yet to begin."""
 
 
 @dataclass
@@ -324,6 +327,9 @@ def main(arguments: list[str] | None = None) -> int:
     it (it was killed, or the command left them in the background): their spool is not taken away under them, nor under
     a command whose ranks are yet to begin. Where none of them gives a sign of life for long, this process ends all the
     same: it notes that in the events of each rank that lives, and leaves the spool to whoever publishes it next.
+
+    A command that has ended before any rank of it began, and left processes in the background, is left to a successor
+    of this process at once.
     """
     parser = argparse.ArgumentParser(prog="python -m scope.run.publish", description=__doc__)
     parser.add_argument("--spool", type=Path, required=True)
@@ -341,8 +347,12 @@ def main(arguments: list[str] | None = None) -> int:
         # Never a folder that depends on where this process runs, and never the run directory itself: it is emptied.
         parser.error("--spool: name it by its absolute path; it is emptied into another folder, the run directory")
     with _own(options.spool) as is_ours:
-        if is_ours:
-            return _publish_all(options)
+        status = _publish_all(options) if is_ours else EXIT_BUSY
+    if status == EXIT_LEFT:
+        command = [sys.executable, "-P", "-m", "scope.run.publish", *(sys.argv[1:] if arguments is None else arguments)]
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if is_ours:
+        return status
     sys.stderr.write(f"{options.spool}: another process publishes it\n")
     return EXIT_BUSY
 
@@ -365,6 +375,8 @@ def _publish_all(options: argparse.Namespace) -> int:
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
     told, returncode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+    if options.launched and returncode and not has_ranks(spool) and OrphanedCommand(spool).is_living():
+        return EXIT_LEFT  # it put itself into the background, and its launcher shall not wait
     orphans = OrphanedCommand(spool) if options.launched and not returncode else None
     silence = Silence(spool, max_s=options.max_silence_s)
     is_left = False

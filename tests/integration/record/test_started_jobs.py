@@ -59,6 +59,17 @@ def test_a_script_that_launches_ranks_and_then_a_program_that_becomes_another(
         assert read_rank_info(folder).world_size == (1 if attempt else 2)
 
 
+def test_what_a_command_leaves_in_the_background_is_recorded(recording: Recording) -> None:
+    """It has not imported torch when the command ends, and `scope run`, which says so, does not wait for it."""
+    program = f'cd "{recording.folder}" && "{sys.executable}" "{JOBS}" after'
+    said = recording.finish("sh", "-c", f"(sleep 2; {program}) > /dev/null 2>&1 &")
+    assert said.startswith("scope: no rank has begun yet; what the command left in the background is recorded in ")
+    rank = recording.rank() / paths.RANK_FILE
+    recording.wait_until(lambda: rank.exists() and read_rank_info(rank.parent).ended_ns)
+    assert len(read_steps(rank.parent)) == 5
+    recording.wait_until(lambda: not list(recording.spools.iterdir()))
+
+
 def test_a_program_that_trains_in_a_forked_child_is_told_of_it(recording: Recording) -> None:
     """No step is seen of what `os.fork()` makes after torch was imported, and that is said."""
     program = (
