@@ -16,7 +16,7 @@ RESIDUAL_NS: Final = "residual_ns"
 """Largest clock residual of the ranks of a collective."""
 
 _OUTPUT_IS_FULL: Final = ("all_gather", "gather")
-_SEEN_BY_RECEIVERS: Final = ("broadcast", "scatter", "send", "recv")
+_SEEN_BY_RECEIVERS: Final = ("broadcast", "send", "recv")
 _NO_MESSAGE: Final = ("barrier", "unknown")
 _FACTOR: Final = "bus_factor"
 _SENT: Final = "largest_sent_bytes"
@@ -30,7 +30,8 @@ _RANKS_KNOWN: Final = "ranks_of_known_splits"
 def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Add message bytes, algbw and busbw to collectives, and the reason where one of them is null.
 
-    algbw = message / transfer; busbw = algbw x the factor of the operation. Of an uneven all_to_all busbw is the
+    algbw = message / transfer; busbw = algbw x the factor of the operation. Of an all_to_all whose ranks put in or get
+    different sizes (it is uneven, whatever its name says) busbw is the
     largest sum that one rank sends to others / transfer, and the message is the whole input of that rank (the larger of
     equals). Where the splits of a rank are unknown neither is known, unless all put in as much. No bandwidth is stated
     where the clocks agree less well than the transfer is long.
@@ -62,30 +63,19 @@ def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFra
 
 def _messages(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the full message of each collective, and of an uneven one the most that one rank sends to others."""
-    operation = pl.col(CollectiveCalls.operation)
-    put_in, received = pl.col(CollectiveCalls.in_bytes), pl.col(CollectiveCalls.out_bytes)
-    size = (
-        pl.when(operation.is_in(_NO_MESSAGE))
-        .then(None)
-        .when(operation.is_in(_OUTPUT_IS_FULL))
-        .then(received)
-        .when(operation.is_in(_SEEN_BY_RECEIVERS))
-        .then(pl.max_horizontal(put_in, received))
-        .otherwise(put_in)
-    )
-    is_uneven = (operation == "all_to_all") & (pl.col(CollectiveCalls.variant) == "uneven")
     message = pl.col(CollectiveRows.message_bytes)
+    matched = calls.filter(pl.col(MatchedCalls.collective_id).is_not_null()).with_columns(
+        full_message().alias(CollectiveRows.message_bytes), _is_uneven().alias(_IS_UNEVEN)
+    )
     return (
-        calls.filter(pl.col(MatchedCalls.collective_id).is_not_null())
-        .with_columns(size.alias(CollectiveRows.message_bytes), is_uneven.alias(_IS_UNEVEN))
-        .group_by(MatchedCalls.collective_id)
+        matched.group_by(MatchedCalls.collective_id)
         .agg(
             message.max(),
             (message.min() == message.max()).alias(_IS_EQUAL),
             pl.col(_IS_UNEVEN).any(),
             pl.col(MatchedCalls.rank).n_unique().alias(_RANKS),
         )
-        .join(_sent(calls.filter(is_uneven)), on=MatchedCalls.collective_id, how="left")
+        .join(_sent(matched.filter(_IS_UNEVEN)), on=MatchedCalls.collective_id, how="left")
         # A rank whose splits are unknown may be the one that sends most.
         .with_columns(
             pl.when(pl.col(_RANKS_KNOWN) == pl.col(_RANKS)).then(name).alias(name) for name in (_SENT, _SENDER_INPUT)
@@ -97,6 +87,29 @@ def _messages(calls: pl.DataFrame) -> pl.DataFrame:
             .alias(CollectiveRows.message_bytes)
         )
     )
+
+
+def full_message() -> pl.Expr:
+    """Return the full message of a call, of the columns of `CollectiveCalls`; null where the call does not tell it."""
+    operation = pl.col(CollectiveCalls.operation)
+    put_in, received = pl.col(CollectiveCalls.in_bytes), pl.col(CollectiveCalls.out_bytes)
+    return (
+        pl.when(operation.is_in(_NO_MESSAGE))
+        .then(None)
+        .when(operation.is_in(_OUTPUT_IS_FULL))
+        .then(received)
+        .when(operation.is_in(_SEEN_BY_RECEIVERS))
+        .then(pl.max_horizontal(put_in, received))
+        .otherwise(put_in)
+    )
+
+
+def _is_uneven() -> pl.Expr:
+    """Return whether a collective is an uneven all_to_all: a call says so, or the sizes of its calls show it."""
+    put_in, received = pl.col(CollectiveCalls.in_bytes), pl.col(CollectiveCalls.out_bytes)
+    differ = (put_in != received) | (put_in.min() != put_in.max()) | (received.min() != received.max())
+    says = (pl.col(CollectiveCalls.variant) == "uneven") | differ.fill_null(value=False)
+    return (pl.col(CollectiveCalls.operation) == "all_to_all") & says.any().over(MatchedCalls.collective_id)
 
 
 def _sent(uneven: pl.DataFrame) -> pl.DataFrame:

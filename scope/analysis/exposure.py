@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
+from scope.analysis.collective_bandwidth import full_message
 from scope.analysis.group_names import MESH, UNDESCRIBED, UNNAMED_AXIS
 from scope.analysis.host import host_events
 from scope.analysis.step_time import starts_within
@@ -31,7 +32,7 @@ class ExposedCollectives(Table):
         nullable=True,
     )
     num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
-    message_bytes = Column("message_bytes", pl.Int64, "the larger of the bytes put in and received", nullable=True)
+    message_bytes = Column("message_bytes", pl.Int64, "full message, as bandwidth counts it", nullable=True)
     num_calls = Column("num_calls", pl.UInt32, "calls, or kernels without one")
     total_ns = Column("total_ns", pl.Int64, "sum of lengths, waiting for other ranks included")
     exposed_ns = Column("exposed_ns", pl.Int64, "part of it in which the device computed nothing")
@@ -125,7 +126,7 @@ def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         pl.col(CollectiveCalls.operation).alias(ExposedCollectives.operation),
         _name_groups().alias(ExposedCollectives.group),
         pl.col(CollectiveCalls.group_size).alias(ExposedCollectives.num_ranks),
-        pl.max_horizontal(CollectiveCalls.in_bytes, CollectiveCalls.out_bytes).alias(ExposedCollectives.message_bytes),
+        full_message().alias(ExposedCollectives.message_bytes),
     )
     operation = pl.col(ExposedCollectives.operation).fill_null(pl.lit("unknown", dtype=pl.Enum(OPERATIONS)))
     length = pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)

@@ -84,6 +84,7 @@ def assemble(
                 steps_of=lambda starts: step_of(starts, steps),
                 groups=groups,
                 collected=read.collected,
+                rank=identity.rank,
             )
         )
         events = events.hstack([call_ids])

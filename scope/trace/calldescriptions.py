@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scope.structs import Record
 from scope.trace import calls
+from scope.trace.callgroups import fit_group
+from scope.trace.callsizes import group_size_of, with_group_size
 from scope.trace.schema import CollectiveCalls
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from scope.trace.callsizes import CallSizes
     from scope.trace.collected import Collected
     from scope.trace.deviceevents import Devices
     from scope.trace.events import CollectiveArgs
@@ -23,6 +26,8 @@ C10D: Final = ("c10d::", "c10d_functional::", "_c10d_functional::")
 ROLE_PLACES: Final = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3, "send": 2, "recv": 2}
 """Where the operators of c10d take their root or peer."""
 _MOST_RANKS: Final = 1 << 20
+_SAME_OUT: Final = ("all_reduce", "broadcast", "all_to_all")
+"""What the range of a call says of its input holds for its output too, as far as the trace tells."""
 _UNKNOWN: Final = "unknown"
 Fields = dict[str, Any]
 _EMPTY_ROW: Final[Fields] = dict.fromkeys(CollectiveCalls.columns())
@@ -40,6 +45,13 @@ class CallSources(Record, frozen=True, kw_only=True):
     steps_of: Callable[[pl.Series], pl.Series]
     groups: dict[str, ProcessGroup]
     collected: Collected
+    rank: int | None = None
+    """Global rank of the file, as far as it is known."""
+
+    @property
+    def is_host_timeline(self) -> bool:
+        """Return whether the calls stand on the host alone."""
+        return self.devices.frame.height == 0
 
 
 def described(fields: CollectiveArgs | None, labels: Sequence[str], sources: CallSources) -> Fields:
@@ -49,6 +61,7 @@ def described(fields: CollectiveArgs | None, labels: Sequence[str], sources: Cal
     row[CollectiveCalls.operation] = next((found for found in operations if found != _UNKNOWN), _UNKNOWN)
     row[CollectiveCalls.variant] = calls.variant(labels[0], None, None) if labels else "plain"
     row[CollectiveCalls.has_metadata] = False
+    row[CollectiveCalls.is_group_inferred] = False
     if fields is None:
         return row
     name = None if fields.group_name is None else str(fields.group_name)
@@ -84,19 +97,72 @@ def described(fields: CollectiveArgs | None, labels: Sequence[str], sources: Cal
     return row
 
 
-def fill_sizes(row: Fields, dims: str | None, types: str | None) -> None:
-    """Fill in what the library's range says of its input."""
-    sizes = calls.shape_elements(dims)
-    dtype = calls.first_text(types)
-    if not sizes or dtype is None:
-        return
+def fill_sizes(row: Fields, sizes: CallSizes, dims: str | None, types: str | None, *, sources: CallSources) -> None:
+    """Fill in sizes and group that metadata leave out.
+
+    Args:
+        row: The columns of a call; those of its sizes are empty.
+        sizes: What the operator that asked for the call says.
+        dims: Shapes of the library's range around it, which are those of its input.
+        types: Their types.
+        sources: The groups that the trace lists.
+    """
+    operation = row[CollectiveCalls.operation]
+    sizes = _with_range(operation, sizes, calls.shape_elements(dims))
+    dtype = sizes.dtype or calls.first_text(types)
+    evident = sizes.group_size or group_size_of(operation, sizes.in_elements, sizes.out_elements)
+    if row[CollectiveCalls.group_name] is None and row[CollectiveCalls.group_ranks] is None:
+        _fill_group(row, evident, sources)
+    sizes = with_group_size(operation, sizes, row[CollectiveCalls.group_size] or evident)
     width = calls.element_bytes(dtype)
-    row[CollectiveCalls.dtype] = dtype
-    row[CollectiveCalls.in_elements] = int64(sum(sizes))
-    row[CollectiveCalls.in_bytes] = num_bytes(sum(sizes), width)
-    if row[CollectiveCalls.operation] in ("all_reduce", "broadcast"):
-        row[CollectiveCalls.out_elements] = row[CollectiveCalls.in_elements]
-        row[CollectiveCalls.out_bytes] = row[CollectiveCalls.in_bytes]
+    in_elements, out_elements = int64(sizes.in_elements), int64(sizes.out_elements)
+    row.update(
+        {
+            CollectiveCalls.dtype: dtype,
+            CollectiveCalls.in_elements: in_elements,
+            CollectiveCalls.out_elements: out_elements,
+            CollectiveCalls.in_bytes: num_bytes(in_elements, width),
+            CollectiveCalls.out_bytes: num_bytes(out_elements, width),
+        }
+    )
+    if operation == "all_to_all":
+        row[CollectiveCalls.in_split] = _as_list(sizes.in_split)
+        row[CollectiveCalls.out_split] = _as_list(sizes.out_split)
+        if sizes.is_uneven:
+            row[CollectiveCalls.variant] = "uneven"
+
+
+def _with_range(operation: str, sizes: CallSizes, parts: Sequence[int]) -> CallSizes:
+    """Return sizes with what the library's range says of the input, where the operator does not say it."""
+    given, got = sizes.in_elements, sizes.out_elements
+    if not parts or given is not None:
+        return sizes
+    if operation == "recv":
+        return sizes._replace(out_elements=sum(parts) if got is None else got)
+    if got is None:
+        got = sum(parts) if operation in _SAME_OUT else None
+        return sizes._replace(in_elements=sum(parts), out_elements=got)
+    # Gloo reduces the parts of a list one by one, so that the range of each holds a part of the input.
+    return sizes._replace(in_elements=sum(parts)) if sum(parts) > got else sizes
+
+
+def _fill_group(row: Fields, evident: int | None, sources: CallSources) -> None:
+    """Fill in the group that a call fits of those that the trace lists."""
+    size = row[CollectiveCalls.group_size] or evident
+    fit = fit_group(sources.groups.values(), size=size, rank=sources.rank)
+    # That a device ran nothing outside the only group listed is no more than an assumption.
+    if fit.is_only and size is None and not sources.is_host_timeline:
+        return
+    row[CollectiveCalls.group_name] = fit.name
+    row[CollectiveCalls.group_description] = fit.description
+    row[CollectiveCalls.group_ranks] = fit.ranks
+    row[CollectiveCalls.group_size] = fit.size if fit.size is None or 0 < fit.size < _MOST_RANKS else None
+    row[CollectiveCalls.is_group_inferred] = fit.ranks is not None and not fit.is_only
+
+
+def _as_list(split: tuple[int, ...] | None) -> list[int] | None:
+    """Return a split that its column can hold."""
+    return list(split) if split and all(int64(part) is not None for part in split) else None
 
 
 def int64(value: Any) -> int | None:

@@ -24,6 +24,7 @@ from scope.trace.calldescriptions import (
     int64,
     roles,
 )
+from scope.trace.callsizes import NO_SIZES, sizes_of_operator
 from scope.trace.classes import communication_library
 from scope.trace.eager import taken
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops
@@ -31,6 +32,7 @@ from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launc
 _RECORD: Final = "record_param_comms"
 _FEW: Final = 1024
 """Rows of which a query would take longer than a loop."""
+_SIZELESS: Final = ("barrier", "unknown")
 _RANGE: Final = r"^(?:nccl|rccl|hccl|xccl):\w+"
 
 
@@ -145,6 +147,15 @@ class _Range(NamedTuple):
     types: str | None
 
 
+class _Asked(NamedTuple):
+    """What a description depends on beside metadata and names; None where it is not asked for."""
+
+    dims: str | None
+    types: str | None
+    arguments: tuple[str | None, str | None, str | None] | None
+    inputs: str | None
+
+
 class _Context:
     """What stands around an operator or call: metadata, ranges of the library, operators of c10d."""
 
@@ -163,7 +174,7 @@ class _Context:
         self._known_around: dict[int | None, _Around] = {None: _NOTHING_AROUND}
         self._codes: dict[tuple[Any, ...], int] = {}
         self._described: dict[tuple[Any, ...], Fields] = {}
-        self._inputs: _TextColumn | None = None
+        self._texts: dict[str, _TextColumn] = {}
         calls = _TextColumn(sources.launches[Launches.name])
         self._is_hip = any(name is not None and name.startswith("hip") for name in calls.by_code.values())
 
@@ -210,41 +221,54 @@ class _Context:
         name = name or ""
         label = None if sizes is None else sizes.label
         key = (said, label, around.labels, name)
-        shape = None if sizes is None or said is not None else (sizes.dims, sizes.types)
         row = self._described.get(key)
         if row is None:
             fields = None if said is None else self._coder.args(said)
             labels = (None if fields is None else fields.collective, label, *around.labels, name)
             row = self._described[key] = described(fields, [each for each in labels if each], self._sources)
         has_role = row[CollectiveCalls.operation] in ROLE_PLACES
-        inputs = self._inputs_of(around.c10d) if has_role else None
-        code = self._codes.setdefault((key, shape, inputs), len(self.descriptions))
+        # What metadata say of sizes is not asked for again.
+        is_sized = row[CollectiveCalls.in_elements] is not None or row[CollectiveCalls.out_elements] is not None
+        asks = _Asked(
+            dims=None if sizes is None or is_sized else sizes.dims,
+            types=None if sizes is None or is_sized else sizes.types,
+            arguments=None if around.c10d is None or is_sized else self._arguments_of(around.c10d),
+            inputs=self._inputs_of(around.c10d) if has_role else None,
+        )
+        code = self._codes.setdefault((key, asks), len(self.descriptions))
         if code == len(self.descriptions):
-            self.descriptions.append(self._completed(row, shape, inputs, name))
+            self.descriptions.append(self._completed(row, asks, around.labels, is_sized=is_sized, name=name))
         return code
 
-    def _completed(
-        self, row: Fields, shape: tuple[str | None, str | None] | None, inputs: str | None, name: str
-    ) -> Fields:
+    def _completed(self, row: Fields, asked: _Asked, labels: tuple[str, ...], *, is_sized: bool, name: str) -> Fields:
         """Return a description with what ranges, arguments and the kernel's name add."""
         row = dict(row)
-        operation = row[CollectiveCalls.operation]
+        operation, inputs = row[CollectiveCalls.operation], asked.inputs
         if operation in ROLE_PLACES:
             told = roles(operation, concrete_inputs(inputs))
             row.update({column: value for column, value in told.items() if row[column] is None})
-        if shape is not None:
-            fill_sizes(row, *shape)
+        if not is_sized and operation not in _SIZELESS:
+            arguments = asked.arguments
+            own = NO_SIZES if arguments is None else sizes_of_operator(labels[0], *arguments)
+            fill_sizes(row, own, asked.dims, asked.types, sources=self._sources)
         library = communication_library(name) or "custom"
         row[CollectiveCalls.library] = "rccl" if library == "nccl" and self._is_hip else library
         return row
 
     def _inputs_of(self, c10d: int | None) -> str | None:
         """Return the text of the arguments of an operator."""
-        if c10d is None:
-            return None
-        if self._inputs is None:
-            self._inputs = _TextColumn(self._sources.ops[Ops.concrete_inputs])
-        return self._inputs[c10d]
+        return None if c10d is None else self._text_of(Ops.concrete_inputs, c10d)
+
+    def _arguments_of(self, c10d: int) -> tuple[str | None, str | None, str | None]:
+        """Return the texts that tell the sizes of a call: shapes, types and other arguments of its operator."""
+        dims, types = self._text_of(Ops.input_dims, c10d), self._text_of(Ops.input_types, c10d)
+        return dims, types, self._text_of(Ops.concrete_inputs, c10d)
+
+    def _text_of(self, column: str, op: int) -> str | None:
+        texts = self._texts.get(column)
+        if texts is None:
+            texts = self._texts[column] = _TextColumn(self._sources.ops[column])
+        return texts[op]
 
 
 def _metadata_of_ops(sources: CallSources) -> dict[int, tuple[int, int | None]]:

@@ -13,7 +13,7 @@ import polars as pl
 
 from scope.trace.columns import Column, Table
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Part of the key of the cache: raise it with every change below."""
 
 DEVICE_EVENT_KINDS: Final = ("kernel", "memcpy", "memset")
@@ -139,8 +139,8 @@ class CollectiveCalls(Table):
     out_elements = Column("out_elements", pl.Int64, "elements received", nullable=True)
     in_bytes = Column("in_bytes", pl.Int64, "bytes put in", nullable=True)
     out_bytes = Column("out_bytes", pl.Int64, "bytes received", nullable=True)
-    in_split = Column("in_split", pl.List(pl.Int64), "elements to each rank, when uneven", nullable=True)
-    out_split = Column("out_split", pl.List(pl.Int64), "elements from each rank, when uneven", nullable=True)
+    in_split = Column("in_split", pl.List(pl.Int64), "elements to each rank, where the call says it", nullable=True)
+    out_split = Column("out_split", pl.List(pl.Int64), "elements from each rank, where the call says it", nullable=True)
     asynchronous = Column("asynchronous", pl.Boolean, "called with async_op", nullable=True)
     device = Column("device", pl.Int32, "device that ran it; null on a host timeline", nullable=True)
     stream = Column("stream", pl.Int64, "stream that ran it", nullable=True)
@@ -148,6 +148,9 @@ class CollectiveCalls(Table):
     end_ns = Column("end_ns", pl.Int64, "end of its last kernel, or of the host range")
     op_id = Column("op_id", pl.UInt32, "operator that issued it", nullable=True)
     step_id = Column("step_id", pl.UInt32, "step in which it was launched", nullable=True)
+    is_group_inferred = Column(
+        "is_group_inferred", pl.Boolean, "the group was chosen among those the trace lists, by the call's sizes"
+    )
     has_metadata = Column("has_metadata", pl.Boolean, "the trace says group, sizes and dtype; else only a kernel name")
 
 

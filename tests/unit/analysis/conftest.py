@@ -33,6 +33,7 @@ _DEFAULTS: dict[type[Table], Row] = {
         "operation": "all_reduce",
         "variant": "plain",
         "library": "gloo",
+        "is_group_inferred": False,
         "has_metadata": True,
     },
     schema.Annotations: {"category": "user_annotation", "name": "range", "thread": 1, "on_device": False},

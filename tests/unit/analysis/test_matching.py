@@ -176,3 +176,28 @@ def test_ranks_without_a_number_are_left_out(make_trace: Callable[..., RankTrace
     found = compute_collectives(Job(ranks=(nameless,), world_size=2)).check()
     assert (found.num_calls, found.collectives.height, found.groups.height) == (0, 0, 0)
     assert found.clock.offsets == ()
+
+
+def test_different_inputs_of_one_exchange_show_that_it_is_uneven(match: Callable[..., Collectives]) -> None:
+    """An all_to_all whose ranks put in 100 and 80 bytes is uneven, so without splits no bus factor holds, said."""
+    calls = {rank: [_call(0, 30, operation="all_to_all", in_bytes=100 - 20 * rank)] for rank in (0, 1)}
+    (row,) = match(calls).collectives.iter_rows(named=True)
+    assert (row["message_bytes"], row["busbw_bytes_per_s"]) == (None, None)
+    assert "what each rank sends to each" in row["reason"]
+
+
+def test_an_output_of_another_size_shows_that_an_exchange_is_uneven(match: Callable[..., Collectives]) -> None:
+    """Of an all_to_all that gets other bytes than it gives the message is the input, and no bus factor holds."""
+    calls = {rank: [_call(0, 30, operation="all_to_all", in_bytes=100, out_bytes=80)] for rank in (0, 1)}
+    (row,) = match(calls).collectives.iter_rows(named=True)
+    assert (row["message_bytes"], row["busbw_bytes_per_s"]) == (100, None)
+
+
+def test_the_message_of_a_scatter_is_the_data_of_all_ranks(match: Callable[..., Collectives]) -> None:
+    """The root's input of 128 bytes counts, and where only receivers are seen their parts are no message."""
+    rows = {
+        0: _call(0, 30, operation="scatter", source_rank=0, in_bytes=128, out_bytes=64),
+        1: _call(0, 30, operation="scatter", source_rank=0, in_bytes=None, out_bytes=64),
+    }
+    assert match({rank: [row] for rank, row in rows.items()}).collectives["message_bytes"].to_list() == [128]
+    assert match({1: [rows[1]]}, world_size=2).collectives["message_bytes"].to_list() == [None]
