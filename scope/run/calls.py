@@ -342,8 +342,9 @@ class CallLog:
         # Written out where elsewhere there would be functions: each call of one is a tenth of what a record may cost.
         group = shape.group
         word = shape.word
-        counter = self._groups.get(group)
-        if counter is None:
+        try:
+            counter = self._groups[group]
+        except KeyError:
             counter = self._groups.setdefault(group, GroupCounter())
         if word < 0:
             sequence = counter.point_to_point = counter.point_to_point + 1

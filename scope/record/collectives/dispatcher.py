@@ -112,15 +112,25 @@ class DispatcherRoute:
         getframe, monotonic = sys._getframe, time.monotonic_ns
         below: dict[int, Any] = {}
         known: dict[Any, Shapes] = {}
+        latest: dict[Any, Shapes] = {}
         works = True
+
+        def find(process_group: Any, args: Any, signature: Any) -> Shapes:
+            shapes = known.get(signature)
+            if shapes is None or shapes.reference() is not process_group:
+                group = group_of(process_group)
+                shapes = make_shapes(spec, group, spec.measure(args, group.rank))
+                remember(known, signature, shapes)
+            return shapes
 
         # Flat, and its names bound above: what is looked up or called in here is paid by every collective, and several
         # times over where the step between two of them has emptied the caches.
         def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901
             nonlocal works
             key = keyset.raw_repr()
-            rest = below.get(key)
-            if rest is None:
+            try:
+                rest = below[key]
+            except KeyError:
                 rest = below[key] = keyset & after
             if not (works and tracker.active):
                 return redispatch(rest, *args)
@@ -130,21 +140,28 @@ class DispatcherRoute:
                 if in_place and len(tensors) == 1:
                     tensor = tensors[0]
                     try:
-                        signature: Any = (id(process_group), tensor.nbytes, tensor.dtype)
+                        size = tensor.nbytes
                     except RuntimeError:
                         # A sparse tensor: how many elements it has is not among its sizes.
-                        signature = None
+                        size = None
+                    shapes = latest.get(size)
+                    if (
+                        shapes is None
+                        or shapes.dtype is not tensor.dtype
+                        or not (shapes.group.kept is process_group or shapes.reference() is process_group)
+                    ):
+                        signature = None if size is None else (id(process_group), size, tensor.dtype)
+                        shapes = find(process_group, args, signature)
+                        remember(latest, size, shapes)
                 else:
-                    signature = sign(id(process_group), args)
-                shapes = known.get(signature)
-                if shapes is None or shapes.reference() is not process_group:
-                    group = group_of(process_group)
-                    shapes = make_shapes(spec, group, spec.measure(args, group.rank))
-                    remember(known, signature, shapes)
+                    shapes = find(process_group, args, sign(id(process_group), args))
                 # Trailing arguments that have their default value are not passed: asynchronous is the default.
                 asynchronous = len(args) <= async_index or args[async_index]
-                shape, flags = shapes.plain, 0
-                if asynchronous or not shapes.is_settled:
+                if not asynchronous and shapes.is_settled:
+                    # The API alone says that it will wait; a look at the frame would make an object of it.
+                    thread.blocking = call = issue(shapes.plain, 0, monotonic())
+                else:
+                    shape, flags = shapes.plain, 0
                     try:
                         frame = getframe(1)
                         code = frame.f_code
@@ -154,34 +171,31 @@ class DispatcherRoute:
                     except ValueError:
                         # A thread of the autograd engine has no Python frame.
                         frame = None
-                else:
-                    # The API alone says that it will wait; a look at the frame would make an object of it.
-                    frame, kind = None, API
-                if not (kind <= API and told and shapes.is_settled):
-                    if kind == FUNCTIONAL:
-                        frame, kind = table.above_modes(frame)
-                    if kind == API:
-                        if shapes.may_be_control or not told:
-                            kind = table.walk_api(frame)
-                            if kind == API_OBJECT:
-                                shape, flags = shapes.objects, FLAG_CONTROL
-                            if not told:
-                                asynchronous = kind != API_BLOCKING_P2P and says_asynchronous(frame)
-                    elif kind >= FUNCTIONAL:
-                        shape = shapes.functional
-                        if kind == COMPILED or table.is_compiled(frame):
-                            flags = FLAG_COMPILED
-                    if shapes.on_device is not False and (shapes.on_device or is_on_device(args)):
-                        flags |= FLAG_DEVICE_TIMED
-                # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
-                if asynchronous and not blocking:
-                    thread.blocking = None
-                    call = issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
-                else:
-                    asynchronous = False
-                    thread.blocking = call = issue(shape, flags, monotonic())
-                if flags & FLAG_DEVICE_TIMED:
-                    device_issued(call)
+                    if not (kind <= API and told and shapes.is_settled):
+                        if kind == FUNCTIONAL:
+                            frame, kind = table.above_modes(frame)
+                        if kind == API:
+                            if shapes.may_be_control or not told:
+                                kind = table.walk_api(frame)
+                                if kind == API_OBJECT:
+                                    shape, flags = shapes.objects, FLAG_CONTROL
+                                if not told:
+                                    asynchronous = kind != API_BLOCKING_P2P and says_asynchronous(frame)
+                        elif kind >= FUNCTIONAL:
+                            shape = shapes.functional
+                            if kind == COMPILED or table.is_compiled(frame):
+                                flags = FLAG_COMPILED
+                        if shapes.on_device is not False and (shapes.on_device or is_on_device(args)):
+                            flags |= FLAG_DEVICE_TIMED
+                    # The Work of an earlier blocking call that nobody has waited for by now is its caller's own affair.
+                    if asynchronous and not blocking:
+                        thread.blocking = None
+                        call = issue(shape, flags | FLAG_ASYNCHRONOUS, monotonic())
+                    else:
+                        asynchronous = False
+                        thread.blocking = call = issue(shape, flags, monotonic())
+                    if flags & FLAG_DEVICE_TIMED:
+                        device_issued(call)
             except Exception as error:  # noqa: BLE001 - the one guard
                 works = False
                 guard.disable(hook, error)

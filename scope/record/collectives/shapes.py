@@ -28,6 +28,8 @@ class Shapes:
 
     Attributes:
         on_device: As the group's.
+        dtype: torch's dtype of its tensors, `mixed`, or None without any.
+        group: Its group, which keeps the process group itself where it may.
         reference: To the process group: an id may come back after its group was destroyed.
         plain: Called by the Python API or DDP's reducer.
         functional: Called by an operator or a compiled graph.
@@ -36,10 +38,16 @@ class Shapes:
         is_settled: On the host, and who of torch's API calls changes nothing.
     """
 
-    __slots__ = ("functional", "is_settled", "may_be_control", "objects", "on_device", "plain", "reference")
+    __slots__ = (
+        *("dtype", "functional", "group", "is_settled", "may_be_control", "objects", "on_device"),
+        *("plain", "reference"),
+    )
 
-    def __init__(self, plain: CallShape, group: Group, *, may_be_control: bool) -> None:
+    def __init__(self, plain: CallShape, group: Group, *, dtype: Any) -> None:
         """Take what the arguments of a call on a group say."""
+        may_be_control = dtype in _CONTROL_DTYPES
+        self.dtype = dtype
+        self.group = group
         self.reference = group.reference
         self.on_device = group.on_device
         self.plain = plain
@@ -84,7 +92,7 @@ def make_shapes(spec: OperationSpec, group: Group, measured: Measured) -> Shapes
         if spec.point_to_point
         else hash_word(operation=spec.operation, dtype=dtype, root=peer, count=measured.elements),
     )
-    return Shapes(plain, group, may_be_control=measured.dtype in _CONTROL_DTYPES)
+    return Shapes(plain, group, dtype=measured.dtype)
 
 
 def remember(known: dict[Any, _Kept], signature: Any, kept: _Kept) -> None:
