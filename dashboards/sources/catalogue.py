@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from scope.errors import InputError, LimitError, RunError, ScopeError
-from scope.run.captured import group_windows
+from scope.run.captured import first_step_of, group_windows
 from scope.run.reader import RunReader
 
 if TYPE_CHECKING:
@@ -140,11 +140,10 @@ def _windows(run: Source, folder: Path) -> Iterator[Source]:
 
     for number, traces in enumerate(find_windows(folder)):
         ranks = describe_ranks([trace.info.rank for trace in traces])
-        first = min(trace.info.first_step for trace in traces)
         yield Source(
             source_id=_digest("window", f"{folder}\0{traces[0].path}"),
             kind="trace",
-            label=f"{folder.name}: window {number}, from step {first}, {ranks}",
+            label=f"{folder.name}: window {number}, from step {first_step_of(traces)}, {ranks}",
             place=str(folder),
             files=tuple(str(trace.path) for trace in traces),
             run_id=run.source_id,

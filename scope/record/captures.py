@@ -26,9 +26,11 @@ import msgspec
 import torch
 from torch.autograd import profiler as autograd_profiler
 
+from scope.errors import RunError
 from scope.record.patches import PatchTable
 from scope.run import paths
-from scope.run.files import replace_document
+from scope.run.files import read_span, replace_document
+from scope.run.requests import read_step
 from scope.run.schema import CaptureInfo
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Captures:
         self._settings = session.settings.capture
         self._patches = PatchTable()
         self._request: str | None = None
+        self._request_from = 0
         self._window: _Window | None = None
         self._started_ns = time.monotonic_ns()
         self._spent_ns = 0
@@ -74,8 +77,9 @@ class Captures:
         if "signal" in self._settings.reasons and self._settings.signal is not None:
             self._listen(self._settings.signal)
 
-    def request(self, reason: str) -> None:
-        """Ask for a window from the next step on."""
+    def request(self, reason: str, *, from_step: int = 0) -> None:
+        """Ask for a window from a step on, or from the next one where that has begun."""
+        self._request_from = from_step
         self._request = reason
 
     def on_step(self, step: int, length_ns: int) -> str | None:
@@ -117,12 +121,20 @@ class Captures:
         wrote_last, self._wrote_last = self._wrote_last, False
         if not wrote_last:
             self._notice_anomaly(length_ns)
-        reason = self._request or ("schedule" if self._is_due() else None)
-        self._request = None
+        reason = self._take_reason(step + 1)
         if reason is not None and not torch._C._autograd._profiler_enabled():
             self._window = _Window(step + 1, reason, self)
             self._window.start()
         return "capture" if wrote_last else None
+
+    def _take_reason(self, following: int) -> str | None:
+        """Return why a window begins with a step, if one does; none comes by schedule before one that was asked for."""
+        if self._request is None:
+            return "schedule" if self._is_due() else None
+        if following < self._request_from:
+            return None
+        reason, self._request = self._request, None
+        return reason
 
     def _notice_anomaly(self, length_ns: int) -> None:
         usual = self._usual
@@ -131,8 +143,9 @@ class Captures:
             and len(usual) == _NUM_USUAL
             and length_ns > _ANOMALY_FACTOR * statistics.median_low(usual)
             and self._affords()
+            and self._request is None
         ):
-            self._request = self._request or "anomaly"
+            self.request("anomaly")
         usual.append(length_ns)
 
     def _is_due(self) -> bool:
@@ -178,11 +191,14 @@ class Captures:
 
     def _look_for_file(self) -> None:
         path = self._session.writer.folder / paths.REQUEST_FILE
+        content = b""
+        with contextlib.suppress(RunError):  # most often there is none
+            content = read_span(path, max_bytes=64)
         try:
             path.unlink()
         except OSError:
             return
-        self._request = "trigger_file"
+        self.request("trigger_file", from_step=read_step(content) or 0)
 
     def _listen(self, number: int) -> None:
         """Take the signal only where the program left it alone."""
@@ -191,7 +207,7 @@ class Captures:
 
     def _on_signal(self, number: int, frame: Any) -> None:
         del number, frame
-        self._request = "signal"
+        self.request("signal")
 
     def _wrap_prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

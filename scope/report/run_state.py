@@ -26,6 +26,7 @@ from scope.frames.schema import Events, RankSteps
 from scope.report.inert import readable
 from scope.report.run_state_costs import cost_lines, find_costs
 from scope.report.run_state_ranks import describe_stops, stop_lines
+from scope.report.run_state_windows import window_lines
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
 from scope.report.watching import add_earlier_boxes, look_at_run
@@ -190,7 +191,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         # Who does not arrive is to blame there, and stands on top.
         yield from _slowest(state["slowest_ranks"], state["peers"])
     yield from _checkpoints(state["checkpoints"])
-    yield from _windows(state["windows"])
+    yield from window_lines(state["windows"])
     if state["state"]["standing"] == "running" and not state["stopped_ranks"]:
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
@@ -333,27 +334,6 @@ def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, "
         f"spread {format_duration(last['spread_ns'])}"
     )
-
-
-def _windows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    last = max(rows, key=lambda row: row["end_ns"] or 0)
-    why = f" ({last['reason']})" if last["reason"] else ""
-    ranks = sorted({row["rank"] for row in rows if _is_of_one_window(row, last)})
-    yield (
-        f"{count(len(rows), 'trace')} of profiler windows; the newest window: rank{'s' * (len(ranks) > 1)} "
-        f"{format_ranks(tuple(ranks))}, from step {last['first_step']}{why}: scope analyze reads it"
-    )
-
-
-def _is_of_one_window(row: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
-    """Return whether a trace was recorded while the last one was."""
-    if row is last:
-        return True
-    if row["attempt"] != last["attempt"] or row["rank"] == last["rank"]:
-        return False
-    return (row["end_ns"] or 0) > (last["start_ns"] or 0)
 
 
 def _now(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:

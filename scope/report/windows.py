@@ -28,7 +28,9 @@ class _Window:
     @property
     def step(self) -> int:
         """Its first step."""
-        return min(trace.info.first_step for trace in self.traces)
+        from scope.run.captured import first_step_of
+
+        return first_step_of(self.traces)
 
     def text(self, *, with_attempt: bool) -> str:
         """Return how it is called."""
@@ -176,6 +178,7 @@ def _windows(folders: Sequence[tuple[int, Path]]) -> tuple[list[_Window], list[s
 
 def _choose(path: str, windows: Sequence[_Window], step: int | None) -> tuple[_Window, str]:
     from scope.report.inert import visible
+    from scope.run.captured import choose_newest
 
     if not windows:
         message = (
@@ -189,7 +192,7 @@ def _choose(path: str, windows: Sequence[_Window], step: int | None) -> tuple[_W
         there = "; ".join(window.text(with_attempt=with_attempt) for window in windows)
         message = f"--window {step}: no window of {path} begins at this step; there are: {there}"
         raise UsageError(message)
-    _, chosen = max(enumerate(fitting), key=lambda item: (len(item[1].traces), item[0]))
+    chosen = fitting[choose_newest([window.traces for window in fitting])]
     others = [window.text(with_attempt=with_attempt) for window in windows if window is not chosen]
     sentence = f"{visible(path)}: the profiler window of {chosen.text(with_attempt=with_attempt)}"
     if not others:

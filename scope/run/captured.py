@@ -25,5 +25,19 @@ def group_windows(traces: Iterable[Trace]) -> list[list[Trace]]:
     return [sorted(window, key=lambda each: each.info.rank) for window in windows]
 
 
+def first_step_of(window: Sequence[Trace]) -> int:
+    """Return the number by which a window is called: its first step on the rank that began first."""
+    return min(trace.info.first_step for trace in window)
+
+
+def choose_newest(windows: Sequence[Sequence[Trace]]) -> int:
+    """Return the place of the newest of the windows that most ranks share: the one that is read unasked.
+
+    Args:
+        windows: In the order of attempts and time, at least one.
+    """
+    return max(range(len(windows)), key=lambda place: (len(windows[place]), place))
+
+
 def _overlaps(trace: Trace, window: Sequence[Trace]) -> bool:
     return all(trace.info.rank != other.info.rank and trace.info.start_ns < other.info.end_ns for other in window)

@@ -11,6 +11,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from scope.run import paths
+from scope.run.requests import AGREED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,9 @@ def remove_run_files(run: Path) -> list[str]:
     for name in _FILES:
         with contextlib.suppress(IsADirectoryError):
             (run / name).unlink(missing_ok=True)
+    for agreed in run.glob(f"{AGREED}*"):
+        with contextlib.suppress(IsADirectoryError):
+            agreed.unlink(missing_ok=True)
     for reservation in run.glob(f"{paths.RESERVATION}*"):
         with contextlib.suppress(OSError):
             reservation.rmdir()  # only an empty folder goes

@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_window(run: Path, rank: int) -> None:
-    """Write a window of a rank."""
+def write_window(run: Path, rank: int, *, step: int = 3, start_ns: int = 1) -> None:
+    """Write a window of a rank, 100 ns long."""
     folder = paths.rank_folder(run, 0, rank) / paths.TRACES_FOLDER
-    folder.mkdir()
-    (folder / "w.json").write_text("{}")
+    folder.mkdir(exist_ok=True)
+    name = f"w{step}"
+    (folder / f"{name}.json").write_text("{}")
     info = CaptureInfo(
-        trace="w.json", rank=rank, first_step=3, num_steps=2, start_ns=1, end_ns=2, reason="schedule", cost_ns=1
+        trace=f"{name}.json",
+        rank=rank,
+        first_step=step,
+        num_steps=2,
+        start_ns=start_ns,
+        end_ns=start_ns + 100,
+        reason="schedule",
+        cost_ns=1,
     )
-    (folder / "w.capture.json").write_bytes(msgspec.json.encode(info))
+    (folder / f"{name}.capture.json").write_bytes(msgspec.json.encode(info))
 
 
 def test_the_slow_rank_that_was_not_profiled_is_told(tmp_path: Path) -> None:
@@ -61,3 +69,29 @@ def test_show_tells_that_a_window_was_taken(tmp_path: Path) -> None:
     shown = CliRunner().invoke(show, [str(tmp_path / "r")]).output
     assert "2 traces of profiler windows; the newest window: ranks 0-1, from step 3 (schedule)" in shown
     assert " on average, blocked " in shown
+
+
+def test_show_and_analyze_call_a_window_by_one_step(tmp_path: Path) -> None:
+    """Ranks began at 18, 17, 13 and 17; the first was done by then: it is the window of step 17, for both commands."""
+    run = tmp_path / "r"
+    SyntheticRun(layout=Layout(dp=4), num_steps=30).write(run)
+    for rank, step, start_ns in ((0, 18, 1150), (1, 17, 1100), (2, 13, 900), (3, 17, 1110)):
+        write_window(run, rank, step=step, start_ns=start_ns)
+    shown = CliRunner().invoke(show, [str(run)]).output
+    said = "ranks 0-1, 3, from step 17, the last rank from step 18 (schedule): scope analyze reads it"
+    assert f"4 traces of profiler windows; the newest window: {said}" in shown
+    read, (sentence, *_) = choose_traces([str(run)])
+    assert "the profiler window of step 17 (ranks 0-1, 3); 1 other: step 13 (rank 2)" in sentence
+    assert choose_traces([str(run)], step=17)[0] == read
+
+
+def test_show_tells_the_window_that_is_read_where_a_newer_one_has_fewer_ranks(tmp_path: Path) -> None:
+    """A later window of rank 0 alone is not what `scope analyze` reads unasked."""
+    run = tmp_path / "r"
+    SyntheticRun(layout=Layout(dp=2), num_steps=30).write(run)
+    for rank in range(2):
+        write_window(run, rank)
+    write_window(run, 0, step=20, start_ns=5000)
+    shown = CliRunner().invoke(show, [str(run)]).output
+    assert "3 traces of profiler windows; the newest window that most ranks share: ranks 0-1, from step 3" in shown
+    assert "the profiler window of step 3 (ranks 0-1)" in choose_traces([str(run)])[1][0]

@@ -413,6 +413,29 @@ def test_a_folder_that_cannot_be_written_lets_training_go_on(
     assert "unrecorded" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("named", "expected"), [(b"6\n", 6), (b"1\n", 2), (b"", 2), (b"soon", 2)])
+def test_a_window_begins_at_the_step_that_its_request_names(tmp_path: Path, named: bytes, expected: int) -> None:
+    """Not before it, on whatever step the request is seen; at the next one where it is over, or none is named."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = CaptureSettings(reasons=frozenset(("file",)))
+    with Recorder(run_dir=tmp_path, run_id="r", capture=settings) as recorder:
+        rank = recorder.folder
+        assert rank is not None
+        assert recorder.session is not None
+        for step in range(12):
+            if step == 2:
+                (rank / "capture.request").write_bytes(named)
+                recorder.session.writer.flush()
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+    (trace,) = RankReader(rank).traces()
+    assert (trace.info.first_step, trace.info.num_steps) == (expected, 2)
+    (record,) = [step for step in read_steps(rank) if step.start_ns <= trace.info.start_ns < step.end_ns]
+    assert record.step == expected
+    assert f"ProfilerStep#{expected}" in trace.path.read_text()
+
+
 def test_capture_on_request_and_never_beside_another_profiler(tmp_path: Path) -> None:
     """A requested window holds two marked steps; one that the program's own profiler meets gives way at once."""
 
