@@ -14,8 +14,9 @@ from scope.trace.columns import Column, Table
 from scope.trace.schema import OPERATIONS, VARIANTS
 
 MATCH_STATES: Final = ("matched", "alone", "ambiguous", "unmatchable")
-"""`alone`: no other rank's part was found; `ambiguous`: several alignments of the ranks' calls fit, or none does;
-`unmatchable`: a point-to-point call whose peers are unknown, or a group that cannot be told from its namesakes."""
+"""`alone`: no other rank's part was found; `ambiguous`: several alignments of the ranks' calls fit, or none does,
+or the trace shows several groups and does not say which; `unmatchable`: a point-to-point call whose peers are unknown,
+or a group that cannot be told from its namesakes."""
 
 TIERS: Final = ("node", "network")
 """Whether a group lies in one node or spans several."""
@@ -28,6 +29,9 @@ class MatchedCalls(Table):
 
     collective_id = Column("collective_id", pl.UInt32, "row of `CollectiveRows`", nullable=True)
     state = Column("state", pl.Enum(MATCH_STATES), "how well the call found its partners")
+    is_of_unknown_group = Column(
+        "is_of_unknown_group", pl.Boolean, "the trace shows several groups, and does not say which the call ran in"
+    )
     rank = Column("rank", pl.Int32, "global rank")
     call_id = Column("call_id", pl.UInt32, "row of the rank's `CollectiveCalls`")
     step_number = Column("step_number", pl.Int64, "n of the `ProfilerStep#n` that launched it", nullable=True)
@@ -97,6 +101,9 @@ class GroupRows(Table):
     ranks = Column("ranks", pl.List(pl.Int32), "global ranks, sorted; sender and receiver of a pair", nullable=True)
     num_ranks = Column("num_ranks", pl.Int32, "ranks of the group", nullable=True)
     is_assumed = Column("is_assumed", pl.Boolean, "the trace does not say the group; all ranks of the job are assumed")
+    is_inferred = Column(
+        "is_inferred", pl.Boolean, "calls do not say the group; it is the only one listed that their sizes fit"
+    )
     is_pair = Column("is_pair", pl.Boolean, "sender and receiver of point-to-point calls")
     tier = Column("tier", pl.Enum(TIERS), "inside one node, or across the network", nullable=True)
     num_ranks_on_narrowest_node = Column(

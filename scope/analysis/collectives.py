@@ -65,6 +65,8 @@ class Collectives(Result, frozen=True, kw_only=True):
     """Calls that no other rank's trace shows."""
     num_ambiguous: int
     """Calls left out because their partners can't be told."""
+    num_of_unknown_group: int
+    """Of these, calls whose group the trace does not say while it shows several."""
     num_unmatchable: int
     num_incomplete: int
     """Collectives that some rank of the group is missing from."""
@@ -76,6 +78,7 @@ class Collectives(Result, frozen=True, kw_only=True):
     def _check_sums(self) -> None:
         parts = self.num_matched + self.num_alone + self.num_ambiguous + self.num_unmatchable
         assert parts == self.num_calls, f"{parts} calls by state, {self.num_calls} in all"
+        assert self.num_of_unknown_group <= self.num_ambiguous, "calls of unknown groups are ambiguous"
 
 
 def compute_collectives(job: Job, *, nodes: Mapping[int, str] | None = None) -> Collectives:
@@ -105,6 +108,7 @@ def compute_collectives(job: Job, *, nodes: Mapping[int, str] | None = None) -> 
         num_matched=states.get("matched", 0),
         num_alone=states.get("alone", 0),
         num_ambiguous=states.get("ambiguous", 0),
+        num_of_unknown_group=int(calls[MatchedCalls.is_of_unknown_group].sum()),
         num_unmatchable=states.get("unmatchable", 0),
         num_incomplete=int((~collectives[CollectiveRows.is_complete]).sum()),
         num_cut=int(collectives[CollectiveRows.is_cut].sum()),

@@ -3,7 +3,8 @@
 The key is the group (name and sorted global ranks), the operation, and `Seq` where the trace has it, else the ordinal
 of the call in its group, with the ordinals of the ranks aligned (`scope.analysis.alignment`). A point-to-point call is
 keyed by sender, receiver, tag and ordinal, since libraries count those on each rank apart. Calls without metadata are
-matched by library, operation and ordinal over all ranks, which `Groups.is_assumed` says.
+matched by library, operation and ordinal over all ranks, which `Groups.is_assumed` says; where the rank's trace lists
+groups of other ranks, or the call's sizes tell another number of ranks, its group is unknown and it is ambiguous.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PLACE: Final = "place"
 """`Seq`, or the aligned ordinal."""
 
 _SAME_SIZE: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv")
+_LISTS_OTHERS: Final = "lists_other_groups"
 _GROUP_KEY: Final = "group_key"
 _SENDER: Final = "sender_rank"
 _SIGNATURE: Final = "signature"
@@ -59,7 +61,7 @@ def match_calls(job: Job) -> Matched:
         clocks, and is null for calls that are ambiguous or unmatchable.
     """
     known = [trace for trace in job.ranks if trace.rank is not None]
-    frames = [_calls_of(trace) for trace in known]
+    frames = [_calls_of(trace, job.world_size) for trace in known]
     calls = pl.concat(frames, how="vertical") if frames else _calls_schema().to_frame()
     calls = _with_groups(calls, job.world_size)
     calls = _with_places(calls)
@@ -73,13 +75,14 @@ def _calls_schema() -> pl.Schema:
             MatchedCalls.rank: MatchedCalls.rank.dtype,
             MatchedCalls.step_number: pl.Int64,
             MatchedCalls.window_start_ns: pl.Int64,
+            _LISTS_OTHERS: pl.Boolean,
         }
     )
     schema[CollectiveCalls.group_ranks] = CollectiveCalls.group_ranks.dtype
     return schema
 
 
-def _calls_of(trace: RankTrace) -> pl.DataFrame:
+def _calls_of(trace: RankTrace, world_size: int | None) -> pl.DataFrame:
     """Return one rank's calls with its rank, the number of the step, its window, and the ranks of elided groups."""
     named = {group.name: list(group.ranks) for group in trace.process_groups if group.ranks}
     elided = (
@@ -94,7 +97,15 @@ def _calls_of(trace: RankTrace) -> pl.DataFrame:
         pl.coalesce(CollectiveCalls.group_ranks, elided) if named else pl.col(CollectiveCalls.group_ranks),
         pl.lit(trace.rank, dtype=MatchedCalls.rank.dtype).alias(MatchedCalls.rank),
         pl.lit(_window_start(trace), dtype=pl.Int64).alias(MatchedCalls.window_start_ns),
+        pl.lit(_lists_others(trace, world_size)).alias(_LISTS_OTHERS),
     )
+
+
+def _lists_others(trace: RankTrace, world_size: int | None) -> bool:
+    """Return whether a trace lists groups of other ranks than all of the job."""
+    if world_size is None:
+        return len({group.ranks for group in trace.process_groups}) > 1
+    return bool({len(group.ranks) or group.size for group in trace.process_groups} - {world_size, None})
 
 
 def _window_start(trace: RankTrace) -> int | None:
@@ -116,15 +127,19 @@ def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:
     world = None if world_size is None else list(range(world_size))
     everyone = pl.lit(world, dtype=CollectiveCalls.group_ranks.dtype)
     is_named = pl.col(CollectiveCalls.group_name).is_not_null()
-    is_whole_world = (
-        (pl.col(CollectiveCalls.group_size) == world_size) if world_size is not None else pl.lit(value=False)
-    )
-    is_assumed = pl.col(CollectiveCalls.group_ranks).is_null() & ~is_named
+    size = pl.col(CollectiveCalls.group_size)
+    is_whole_world = pl.lit(value=False) if world_size is None else (size == world_size).fill_null(value=False)
+    tells_other_size = pl.lit(value=False) if world_size is None else (size != world_size).fill_null(value=False)
+    is_unsaid = pl.col(CollectiveCalls.group_ranks).is_null() & ~is_named
+    is_elsewhere = (pl.col(_LISTS_OTHERS) | tells_other_size) & ~is_whole_world
+    is_assumed = is_unsaid & ~is_whole_world & ~is_elsewhere
     calls = calls.with_columns(
         is_assumed.alias(GroupRows.is_assumed),
+        (is_unsaid & is_elsewhere).alias(MatchedCalls.is_of_unknown_group),
+        (pl.col(CollectiveCalls.is_group_inferred) | (is_unsaid & is_whole_world)).alias(GroupRows.is_inferred),
         pl.when(pl.col(CollectiveCalls.group_ranks).is_not_null())
         .then(CollectiveCalls.group_ranks)
-        .when(is_assumed | is_whole_world.fill_null(value=False))
+        .when(is_assumed | is_whole_world)
         .then(everyone)
         .alias(CollectiveCalls.group_ranks),
     )
@@ -147,7 +162,9 @@ def _group_key() -> pl.Expr:
         pl.col(CollectiveCalls.operation).cast(pl.String),
     )
     return (
-        pl.when(GroupRows.is_assumed)
+        pl.when(MatchedCalls.is_of_unknown_group)
+        .then(None)
+        .when(GroupRows.is_assumed)
         .then(pl.concat_str(pl.lit("assumed"), library, operation, separator="|"))
         .otherwise(pl.concat_str(name.fill_null("?"), ranks, separator="|"))
     )
@@ -199,7 +216,13 @@ def _with_places(calls: pl.DataFrame) -> pl.DataFrame:
     # A group whose ranks are elided is told by its name alone; more ranks than it has means several of one name.
     is_crowded = pl.col(MatchedCalls.rank).n_unique().over(_GROUP_KEY) > pl.col(CollectiveCalls.group_size)
     is_unknown = pl.col(_GROUP_KEY).is_null() | (pl.col(CollectiveCalls.group_ranks).is_null() & is_crowded)
-    state = pl.when(is_unknown.fill_null(value=False)).then(pl.lit("unmatchable")).otherwise(pl.lit("matched"))
+    state = (
+        pl.when(MatchedCalls.is_of_unknown_group)
+        .then(pl.lit("ambiguous"))
+        .when(is_unknown.fill_null(value=False))
+        .then(pl.lit("unmatchable"))
+        .otherwise(pl.lit("matched"))
+    )
     calls = calls.sort(MatchedCalls.rank, CollectiveCalls.start_ns, CollectiveCalls.call_id).with_columns(
         state.cast(_STATE).alias(MatchedCalls.state),
         pl.when(has_sequence).then(CollectiveCalls.sequence).alias(PLACE),
@@ -284,6 +307,7 @@ def _groups(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col(CollectiveCalls.group_ranks).first().alias(GroupRows.ranks),
             pl.col(CollectiveCalls.group_size).first().alias(GroupRows.num_ranks),
             pl.col(GroupRows.is_assumed).first(),
+            pl.col(GroupRows.is_inferred).any(),
             pl.col(GroupRows.is_pair).first(),
         )
         .sort(CollectiveCalls.start_ns, _GROUP_KEY)

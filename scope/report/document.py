@@ -177,6 +177,7 @@ _COLLECTIVE_COUNTS: Final = {
     "num_matched": "Calls with a partner on another rank.",
     "num_alone": "Calls that no other rank's trace shows.",
     "num_ambiguous": "Calls left out because their partners cannot be told.",
+    "num_of_unknown_group": "Of the ambiguous calls, those whose group the trace does not say while it shows several.",
     "num_unmatchable": "Calls whose peers or group are unknown.",
     "num_incomplete": "Collectives that some rank of the group is missing from.",
     "num_cut": "Collectives at the edge of some rank's window, left out of waits and skews.",

@@ -184,12 +184,19 @@ _CALL_REASONS: Final = {
 
 def group_names(collectives: Collectives) -> dict[int, str]:
     """Return how each group is called in reports, by its id: description or name, and its ranks."""
-    sources = (GroupRows.group_id, GroupRows.name, GroupRows.description, GroupRows.ranks, GroupRows.is_assumed)
+    sources = (
+        GroupRows.group_id,
+        GroupRows.name,
+        GroupRows.description,
+        GroupRows.ranks,
+        GroupRows.is_assumed,
+        GroupRows.is_inferred,
+    )
     names: dict[int, str] = {}
-    for group_id, name, description, ranks, is_assumed in collectives.groups.select(*sources).iter_rows():
+    for group_id, name, description, ranks, is_assumed, is_inferred in collectives.groups.select(*sources).iter_rows():
         called = "all ranks (assumed)" if is_assumed else name_group(name, description=description)
         where = f" [{format_ranks(tuple(ranks))}]" if ranks else ""
-        names[group_id] = f"{called}{where}"
+        names[group_id] = f"{called}{where}{' (inferred)' if is_inferred else ''}"
     return names
 
 
@@ -330,7 +337,12 @@ def _match_notes(collectives: Collectives, *, each: bool) -> Iterator[str]:
     """
     counts = (
         (collectives.num_alone, "calls show on one rank only"),
-        (collectives.num_ambiguous, "calls are ambiguous: several partners fit"),
+        (collectives.num_ambiguous - collectives.num_of_unknown_group, "calls are ambiguous: several partners fit"),
+        (
+            collectives.num_of_unknown_group,
+            "calls do not say their group, and the groups that the traces list, or the calls' sizes, show that it need "
+            "not be all ranks: they are left out (traces of NCCL on torch 2.2 and later say it)",
+        ),
         (collectives.num_unmatchable, "calls cannot be matched: their peers or group are unknown"),
     )
     for count, words in counts:
@@ -344,6 +356,8 @@ def _match_notes(collectives: Collectives, *, each: bool) -> Iterator[str]:
         )
         yield f"{collectives.num_incomplete:,} collectives miss ranks: {meaning}."
     yield from cut_note(collectives)
+    if collectives.groups[GroupRows.is_inferred].any():
+        yield "Groups marked as inferred are said by no call: they are the only ones listed that the calls' sizes fit."
     if collectives.is_group_assumed:
         yield "Some calls carry no group: they were matched by operation and order over all ranks."
 

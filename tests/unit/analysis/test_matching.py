@@ -201,3 +201,47 @@ def test_the_message_of_a_scatter_is_the_data_of_all_ranks(match: Callable[..., 
     }
     assert match({rank: [row] for rank, row in rows.items()}).collectives["message_bytes"].to_list() == [128]
     assert match({1: [rows[1]]}, world_size=2).collectives["message_bytes"].to_list() == [None]
+
+
+_UNSAID: Row = {"group_name": None, "group_ranks": None, "group_size": None, "has_metadata": False}
+
+
+def _mesh(*lists: tuple[int, ...]) -> tuple[ProcessGroup, ...]:
+    return tuple(
+        ProcessGroup(name=str(name), description=None, backend="gloo", ranks=ranks, size=len(ranks))
+        for name, ranks in enumerate(lists)
+    )
+
+
+def test_a_call_is_not_assumed_to_be_the_worlds_where_other_groups_are_listed(
+    match: Callable[..., Collectives],
+) -> None:
+    """Where the trace lists groups of two of four ranks, calls that say no group are ambiguous and have no figures."""
+    calls = {rank: [_call(rank, 30, **_UNSAID)] for rank in range(4)}
+    found = match(calls, process_groups=_mesh((0, 1, 2, 3), (0, 1), (0, 2)))
+    assert (found.num_ambiguous, found.num_of_unknown_group, found.collectives.height) == (4, 4, 0)
+    assert not found.is_group_assumed
+    assert match(calls, process_groups=_mesh((0, 1, 2, 3))).is_group_assumed
+
+
+def test_a_size_that_is_not_the_worlds_leaves_the_group_unknown(match: Callable[..., Collectives]) -> None:
+    """A gathered size that tells two ranks of four rules the world out, and one that tells four is the world's."""
+    two, four = ({**_UNSAID, "group_size": size, "operation": "all_gather"} for size in (2, 4))
+    found = match({rank: [_call(rank, 30, **two)] for rank in range(4)})
+    assert (found.num_of_unknown_group, found.collectives.height) == (4, 0)
+    found = match({rank: [_call(rank, 30, **four)] for rank in range(4)})
+    assert (found.num_of_unknown_group, found.num_matched) == (0, 4)
+    assert found.groups.select("ranks", "is_assumed", "is_inferred").rows() == [([0, 1, 2, 3], False, True)]
+
+
+def test_an_inferred_group_says_so(match: Callable[..., Collectives]) -> None:
+    """Calls whose group was chosen by their sizes match within it, and the group is marked."""
+    pairs = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    calls = {
+        rank: [_call(rank, 30, group_name=f"{ranks[0]}", group_ranks=ranks, is_group_inferred=True)]
+        for rank, ranks in pairs.items()
+    }
+    found = match(calls, world_size=4)
+    assert found.num_matched == 4
+    assert found.groups.select("ranks", "is_inferred").rows() == [([0, 1], True), ([2, 3], True)]
+    assert found.collectives["skew_ns"].to_list() == [1, 1]
