@@ -1,8 +1,8 @@
-"""Message size against bus bandwidth, and what the links would allow."""
+"""Message size against bus bandwidth, group by group: what the links would allow, and what sister groups reach."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -13,6 +13,9 @@ from scope.structs import Record
 
 if TYPE_CHECKING:
     from scope.analysis.collectives import Collectives
+
+_KEYS: Final = (CollectiveRooflineRows.group_id, *ROOFLINE_KEYS)
+_SISTER_KEYS: Final = (GroupRows.description, *ROOFLINE_KEYS)
 
 
 class LinkRates(Record, frozen=True, kw_only=True):
@@ -26,9 +29,11 @@ class LinkRates(Record, frozen=True, kw_only=True):
 
 
 class CollectiveRoofline(Result, frozen=True, kw_only=True):
-    """All measured collectives by size; `points` is the table `CollectiveRooflineRows`."""
+    """All measured collectives by group and size; `points` is the table `CollectiveRooflineRows`."""
 
     points: pl.DataFrame
+    groups: pl.DataFrame
+    """The table `GroupRows` that the points refer to."""
     links: LinkRates
     num_collectives: int
     """Collectives with a bus bandwidth, which the points hold."""
@@ -37,47 +42,58 @@ class CollectiveRoofline(Result, frozen=True, kw_only=True):
 
 
 def compute_collective_roofline(collectives: Collectives, *, links: LinkRates) -> CollectiveRoofline:
-    """Group the measured collectives by size and hold them against what the links allow.
+    """Take the measured collectives by group and size, and hold them against what the links allow and sisters reach.
 
     The ceiling inside a node is the link of one GPU, one way; across nodes min(that link, the NIC rate of a rank x the
-    group's ranks on its narrowest node). Without a tier, or without the rate of a link, there is no ceiling.
+    group's ranks on its narrowest node). Without a tier, or without the rate of a link, there is no ceiling. Sisters
+    need neither: one slow link makes its own group slower than the other groups of the axis, whatever the hardware.
 
     Args:
         collectives: What `compute_collectives` returned. Complete collectives count, those that a window's edge cuts
             too, since an early arrival doesn't change the transfer.
         links: The rates of the job's links.
     """
-    shape = (GroupRows.group_id, GroupRows.num_ranks_on_narrowest_node)
-    rows = collectives.collectives.join(collectives.groups.select(shape), on=GroupRows.group_id, how="left")
-    busbw = pl.col(CollectiveRows.busbw_bytes_per_s)
-    measured = rows.filter(
-        CollectiveRows.is_complete,
-        busbw.is_not_null() & (busbw > 0),
-        pl.col(CollectiveRows.message_bytes).is_not_null(),
-    )
-    transfer = pl.col(CollectiveRows.transfer_ns)
-    points = measured.group_by(ROOFLINE_KEYS).agg(
+    measured = measured_collectives(collectives)
+    transfer, busbw = pl.col(CollectiveRows.transfer_ns), pl.col(CollectiveRows.busbw_bytes_per_s)
+    points = measured.group_by(*_KEYS, GroupRows.description).agg(
         pl.len().cast(pl.Int64).alias(CollectiveRooflineRows.num_collectives),
         transfer.sum().alias(CollectiveRooflineRows.total_transfer_ns),
         median_rate(busbw).alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
         busbw.max().alias(CollectiveRooflineRows.max_busbw_bytes_per_s),
     )
-    points = _with_ceiling(points, links).sort(
+    points = with_ceiling(_with_sisters(points), links).sort(
         CollectiveRooflineRows.total_transfer_ns,
-        *ROOFLINE_KEYS,
-        descending=[True, *(False for _ in ROOFLINE_KEYS)],
+        *_KEYS,
+        descending=[True, *(False for _ in _KEYS)],
         nulls_last=True,
     )
     return CollectiveRoofline(
         points=CollectiveRooflineRows.check(points.select(CollectiveRooflineRows.schema().names())),
+        groups=collectives.groups,
         links=links,
         num_collectives=measured.height,
-        num_without_bandwidth=rows.height - measured.height,
+        num_without_bandwidth=collectives.collectives.height - measured.height,
     )
 
 
-def _with_ceiling(points: pl.DataFrame, links: LinkRates) -> pl.DataFrame:
-    """Add ceiling, attained share and the reason where there is none."""
+def measured_collectives(collectives: Collectives) -> pl.DataFrame:
+    """Return the complete collectives that have a bus bandwidth, with the description and the shape of their group."""
+    shape = (GroupRows.group_id, GroupRows.description, GroupRows.num_ranks_on_narrowest_node)
+    busbw = pl.col(CollectiveRows.busbw_bytes_per_s)
+    return collectives.collectives.join(collectives.groups.select(shape), on=GroupRows.group_id, how="left").filter(
+        CollectiveRows.is_complete,
+        busbw.is_not_null() & (busbw > 0),
+        pl.col(CollectiveRows.message_bytes).is_not_null(),
+    )
+
+
+def with_ceiling(points: pl.DataFrame, links: LinkRates) -> pl.DataFrame:
+    """Add ceiling, attained share, whether the best is above, and the reason where there is no ceiling.
+
+    Args:
+        points: Columns tier, ranks on the narrowest node, median and best bus bandwidth.
+        links: The rates of the job's links.
+    """
     node = pl.lit(links.node_bytes_per_s, dtype=pl.Float64)
     narrowest = pl.col(CollectiveRooflineRows.num_ranks_on_narrowest_node)
     network = pl.min_horizontal(node, narrowest * pl.lit(links.nic_bytes_per_s, dtype=pl.Float64))
@@ -95,12 +111,35 @@ def _with_ceiling(points: pl.DataFrame, links: LinkRates) -> pl.DataFrame:
         pl.col(name)
         for name in (CollectiveRooflineRows.median_busbw_bytes_per_s, CollectiveRooflineRows.max_busbw_bytes_per_s)
     )
+    known = pl.col(CollectiveRooflineRows.ceiling_bytes_per_s)
     return points.with_columns(ceiling.alias(CollectiveRooflineRows.ceiling_bytes_per_s)).with_columns(
-        (median / pl.col(CollectiveRooflineRows.ceiling_bytes_per_s)).alias(CollectiveRooflineRows.attained_ratio),
-        (best > pl.col(CollectiveRooflineRows.ceiling_bytes_per_s))
-        .fill_null(value=False)
-        .alias(CollectiveRooflineRows.is_above_ceiling),
-        pl.when(pl.col(CollectiveRooflineRows.ceiling_bytes_per_s).is_null())
-        .then(reason)
-        .alias(CollectiveRooflineRows.reason),
+        (median / known).alias(CollectiveRooflineRows.attained_ratio),
+        (best > known).alias(CollectiveRooflineRows.is_above_ceiling),
+        pl.when(known.is_null()).then(reason).alias(CollectiveRooflineRows.reason),
     )
+
+
+def _with_sisters(points: pl.DataFrame) -> pl.DataFrame:
+    """Add how many sisters each group has, the median of what they reach, and its own share of that."""
+    busbw = CollectiveRooflineRows.median_busbw_bytes_per_s
+    place, others = "place", pl.len().over(_SISTER_KEYS) - 1
+    placed = points.sort(*_SISTER_KEYS, busbw, CollectiveRooflineRows.group_id).with_columns(
+        pl.int_range(pl.len()).over(_SISTER_KEYS).alias(place), others.alias(CollectiveRooflineRows.num_sisters)
+    )
+    # The middle one of the others in order; the group's own place in that order is stepped over.
+    middle = pl.col(CollectiveRooflineRows.num_sisters) // 2
+    middle = pl.when(middle < pl.col(place)).then(middle).otherwise(middle + 1)
+    ordered = placed.select(*_SISTER_KEYS, place, pl.col(busbw).alias(CollectiveRooflineRows.sister_busbw_bytes_per_s))
+    joined = (
+        placed.with_columns(middle.alias("middle"))
+        .join(
+            ordered,
+            left_on=[*_SISTER_KEYS, "middle"],
+            right_on=[*_SISTER_KEYS, place],
+            how="left",
+            nulls_equal=True,
+        )
+        .with_columns(pl.col(CollectiveRooflineRows.num_sisters).cast(pl.Int64))
+    )
+    ratio = pl.col(busbw) / pl.col(CollectiveRooflineRows.sister_busbw_bytes_per_s)
+    return joined.with_columns(ratio.alias(CollectiveRooflineRows.sister_ratio))

@@ -154,8 +154,13 @@ class RankWaitRows(Table):
 
 
 class CollectiveRooflineRows(Table):
-    """Message size against bus bandwidth, one row per operation, size, group shape and tier; largest total first."""
+    """Message size against bus bandwidth, one row per group, operation and size; largest total first.
 
+    The sisters of a group are the others of its axis and shape, measured by the same operation on as many bytes: what
+    they reach is what its own links should.
+    """
+
+    group_id = Column("group_id", pl.UInt32, "row of `GroupRows`")
     operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
     library = Column("library", _NAME, "nccl, rccl, gloo, ...")
     dtype = Column("dtype", _NAME, "element type as the trace has it", nullable=True)
@@ -174,8 +179,18 @@ class CollectiveRooflineRows(Table):
     ceiling_bytes_per_s = Column("ceiling_bytes_per_s", pl.Float64, "what the links allow, one way", nullable=True)
     attained_ratio = Column("attained_ratio", pl.Float64, "median busbw / ceiling", nullable=True)
     is_above_ceiling = Column(
-        "is_above_ceiling", pl.Boolean, "best busbw above the ceiling: reduction in the network, or a wrong ceiling"
+        "is_above_ceiling",
+        pl.Boolean,
+        "best busbw above the ceiling: reduction in the network, or a wrong ceiling",
+        nullable=True,
     )
+    num_sisters = Column(
+        "num_sisters", pl.Int64, "its sisters: other groups of its axis and shape with as large messages"
+    )
+    sister_busbw_bytes_per_s = Column(
+        "sister_busbw_bytes_per_s", pl.Float64, "median busbw of its sisters, of two the higher", nullable=True
+    )
+    sister_ratio = Column("sister_ratio", pl.Float64, "median busbw / that of its sisters", nullable=True)
     reason = Column("reason", pl.String, "why there is no ceiling", nullable=True)
 
 
@@ -188,4 +203,4 @@ ROOFLINE_KEYS: Final = (
     CollectiveRooflineRows.num_ranks_on_narrowest_node,
     CollectiveRooflineRows.message_bytes,
 )
-"""What the collectives of one point have in common."""
+"""What collectives must have in common for the links to allow them the same bandwidth."""

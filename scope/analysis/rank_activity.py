@@ -29,8 +29,8 @@ copies and sets, and idle time in calls that allocate; idle time in which the ho
 _COMPUTE, _WAITING, _COMMUNICATION, _MEMORY, _INPUT, _HOST = ACTIVITIES
 _KIND: Final = "span_kind"
 _KINDS: Final = ("compute", "waiting", "communication", "memory", "input", "allocation")
-_PIECE_START: Final = "piece_start_ns"
-_PIECE_LENGTH: Final = "piece_length_ns"
+PIECE_START: Final = "piece_start_ns"
+PIECE_LENGTH: Final = "piece_length_ns"
 _BEFORE: Final = "_before"
 _ROW: Final = "row_number"
 
@@ -69,16 +69,16 @@ def build_activity(job: Job, collectives: Collectives) -> pl.DataFrame:
         free = free & ~covers
     filled.append(free.cast(pl.Int64).alias(_HOST))
     marked = pieces.select(
-        MatchedCalls.rank, pl.col(Spans.start_ns).alias(_PIECE_START), length.alias(_PIECE_LENGTH), *filled
+        MatchedCalls.rank, pl.col(Spans.start_ns).alias(PIECE_START), length.alias(PIECE_LENGTH), *filled
     )
     totals = [
         (
-            (pl.col(name) * pl.col(_PIECE_LENGTH)).cum_sum().over(MatchedCalls.rank)
-            - pl.col(name) * pl.col(_PIECE_LENGTH)
+            (pl.col(name) * pl.col(PIECE_LENGTH)).cum_sum().over(MatchedCalls.rank)
+            - pl.col(name) * pl.col(PIECE_LENGTH)
         ).alias(f"{name}{_BEFORE}")
         for name in ACTIVITIES
     ]
-    return marked.with_columns(totals).sort(_PIECE_START)
+    return marked.with_columns(totals).sort(PIECE_START)
 
 
 def totals_at(activity: pl.DataFrame, instants: pl.DataFrame, *, instant: str) -> pl.DataFrame:
@@ -95,9 +95,9 @@ def totals_at(activity: pl.DataFrame, instants: pl.DataFrame, *, instant: str) -
     numbered = instants.with_row_index(_ROW)
     known = numbered.filter(pl.col(instant).is_not_null()).sort(instant)
     joined = known.join_asof(
-        activity, left_on=instant, right_on=_PIECE_START, by=MatchedCalls.rank, check_sortedness=False
+        activity, left_on=instant, right_on=PIECE_START, by=MatchedCalls.rank, check_sortedness=False
     )
-    into = pl.min_horizontal(pl.col(instant) - pl.col(_PIECE_START), pl.col(_PIECE_LENGTH))
+    into = pl.min_horizontal(pl.col(instant) - pl.col(PIECE_START), pl.col(PIECE_LENGTH))
     totals = [(pl.col(f"{name}{_BEFORE}") + pl.col(name) * into).fill_null(0).alias(name) for name in ACTIVITIES]
     found = joined.select(_ROW, *totals)
     return (

@@ -1,11 +1,16 @@
 """Ranks that make others wait, why, and what fixing each alone would save.
 
 A rank's own time between two collectives of its group is the time from arrival to arrival less what it waited, exposed,
-for other ranks in other groups in between; where it waited for the root of a rooted collective of its own group it was
-brought no further than the root, so that is not taken off. The last rank to arrive is charged with what its own time
-exceeds every other rank's by, at most with what it made them wait. So a rank that is late only because somebody kept it
-waiting (a pipeline, a slow tensor-parallel peer) is not charged, and lateness that was charged once is not charged
-again. Groups of peers alone are judged: no two ranks of one pipeline, whose stages work in turn.
+for other ranks, and less exposed communication of its other groups. Where it waited for the root of a rooted collective
+of its own group it was brought no further than the root, so that is not taken off; nor are transfers of its own group,
+which last as long for all.
+The last rank to arrive is charged with what its own time exceeds every other rank's by, at most with what it made them
+wait. So a rank that is late only because somebody kept it waiting (a pipeline, a slow tensor-parallel peer) or because
+a link of its other groups is slow is not charged, and lateness that was charged once is not charged again. Groups of
+peers alone are judged: no two ranks of one pipeline, whose stages work in turn.
+
+What a rank imposes on its group and what fixing it saves are two things: ranks of the group may be waited for by others
+who are late too. `scope.analysis.replay` tells the second.
 """
 
 from __future__ import annotations
@@ -19,15 +24,24 @@ import polars as pl
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.matching import SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, build_activity, totals_at
+from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
+from scope.analysis.savings import (
+    MOST_REPLAYED,
+    charged_collectives,
+    replay_without_straggler,
+    savings_rows,
+    savings_table,
+)
 from scope.analysis.straggler_waits import StragglerWaits, compute_straggler_waits
 from scope.trace.columns import Column, Table
 from scope.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scope.analysis.collectives import Collectives
+    from scope.analysis.replay import Replay, Shifts
     from scope.trace.model import Job
 
 NOISE_FLOOR_NS: Final = 10_000
@@ -47,6 +61,8 @@ _CHARGE: Final = "charge_ns"
 _FLOOR: Final = "floor_ns"
 _FROM: Final = "_from"
 _ROOTED: Final = "waited_for_root_ns"
+_SHARED: Final = "transfers_of_own_group_ns"
+_TOO_MANY: Final = f"worked out for the {MOST_REPLAYED} ranks that impose most"
 _CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
 
 
@@ -85,8 +101,11 @@ class Straggler(Result, frozen=True, kw_only=True):
 
     rank: int
     imposed_wait_ns: int
-    """What fixing this rank alone saves: its own time between collectives (exposed waits taken off) beyond every
-    peer's, at most last less second-last arrival; of several nested groups that feel one delay the largest counts."""
+    """How much sooner its groups' collectives would have begun without its lateness: its own time between collectives
+    (exposed communication taken off) beyond every peer's, at most last less second-last arrival; of several nested
+    groups that feel one delay the largest counts."""
+    saving_ns: int | None
+    """How much sooner the recorded part of the job would have ended, had the rank worked as fast as its peers."""
     worst_step_number: int | None
     """The step with most imposed wait."""
     worst_step_imposed_wait_ns: int
@@ -112,6 +131,10 @@ class Stragglers(Result, frozen=True, kw_only=True):
     """The table `StragglerSteps`: imposed wait by rank and step."""
     waits: pl.DataFrame
     """The table `StragglerWaits`: what each rank waited, exposed, for each straggler in each step."""
+    savings: pl.DataFrame
+    """The table `StragglerSavings`: what each rank would gain by the repair of each straggler alone."""
+    lazy: LazyReplay | None
+    """The job, to play it again without something else; None where of no collective all ranks were seen."""
     num_collectives_judged: int
     """Complete, uncut collectives among peers, in which a straggler could show."""
     num_collectives_skipped: int
@@ -130,21 +153,47 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     judged = _judged(collectives)
     num_judged = judged[MatchedCalls.collective_id].n_unique()
     skipped = collectives.collectives.height - num_judged
-    activity = build_activity(job, collectives) if num_judged else pl.DataFrame()
+    are_together = _are_together(collectives)
+    activity = build_activity(job, collectives) if are_together else pl.DataFrame()
     own = _own_times(judged, collectives, activity) if num_judged else judged
+    lazy = LazyReplay(collectives, activity) if are_together else None
     charges = _charges(own, collectives) if num_judged else None
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
+    ranked = _ranked(per_step)
+    shifts = {} if charges is None or lazy is None or not ranked else _without(ranked, lazy.replay, charges, own)
     found = (
-        [] if charges is None else [_straggler(rank, per_step, charges, own, collectives) for rank in _ranked(per_step)]
+        [] if charges is None else [_straggler(rank, per_step, charges, own, (collectives, shifts)) for rank in ranked]
     )
     return Stragglers(
         stragglers=tuple(found),
         per_step=StragglerSteps.check(per_step),
         waits=StragglerWaits.empty() if charges is None else compute_straggler_waits(own, charges, activity),
+        savings=savings_table(row for rank, each in shifts.items() for row in savings_rows(rank, each)),
+        lazy=lazy,
         num_collectives_judged=num_judged,
         num_collectives_skipped=skipped,
         verdict=_verdict(found, num_judged, job),
+        absent={} if lazy is not None else {"lazy": "no collective of which all ranks were seen"},
     )
+
+
+def _without(ranks: Sequence[int], replay: Replay, charges: pl.DataFrame, own: pl.DataFrame) -> dict[int, Shifts]:
+    """Return, by rank, what changes when that rank alone works as fast as its peers: of the first of the ranks."""
+    since = {
+        (collective, rank): instant
+        for collective, rank, instant in own.select(
+            MatchedCalls.collective_id, MatchedCalls.rank, _PREVIOUS
+        ).iter_rows()
+    }
+    return {
+        rank: replay_without_straggler(replay, rank, charged_collectives(charges, rank), since)
+        for rank in ranks[:MOST_REPLAYED]
+    }
+
+
+def _are_together(collectives: Collectives) -> bool:
+    rows = collectives.collectives
+    return not rows.filter(CollectiveRows.is_complete, pl.col(CollectiveRows.num_ranks_seen) > 1).is_empty()
 
 
 def _judged(collectives: Collectives) -> pl.DataFrame:
@@ -196,13 +245,14 @@ def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.Data
     The previous common collective is the last symmetric one before it that every rank of its group took part in,
     whatever the group. Without one the time since the rank's window began counts.
     """
-    common, rooted = _common_calls(judged, collectives)
+    common = _common_calls(judged, collectives)
+    keys = (MatchedCalls.rank, CollectiveRows.group_id)
     calls = judged.sort(MatchedCalls.arrival_ns).join_asof(
-        common.drop(MatchedCalls.wait_ns)
-        .sort(MatchedCalls.arrival_ns)
-        .with_columns(pl.col(MatchedCalls.arrival_ns).alias(_PREVIOUS)),
+        common.filter(_SYMMETRIC)
+        .select(*keys, MatchedCalls.arrival_ns, pl.col(MatchedCalls.arrival_ns).alias(_PREVIOUS))
+        .sort(MatchedCalls.arrival_ns),
         on=MatchedCalls.arrival_ns,
-        by=(MatchedCalls.rank, CollectiveRows.group_id),
+        by=keys,
         allow_exact_matches=False,
         check_sortedness=False,
     )
@@ -212,46 +262,58 @@ def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.Data
     calls = totals_at(activity, calls, instant=_PREVIOUS).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
     calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
     since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
-    since = _with_waits_for_roots(since, rooted, activity)
-    waited = pl.col(ACTIVITIES[1]) - pl.col(_ROOTED)
+    waits = common.filter(~pl.col(_SYMMETRIC), pl.col(MatchedCalls.wait_ns) > 0).with_columns(
+        (pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)).alias(MatchedCalls.end_ns)
+    )
+    since = _with_time_within(since, waits, activity, spent=ACTIVITIES[1], name=_ROOTED)
+    since = _with_time_within(since, common, activity, spent=ACTIVITIES[2], name=_SHARED)
+    apart = pl.col(ACTIVITIES[1]) + pl.col(ACTIVITIES[2]) - pl.col(_ROOTED) - pl.col(_SHARED)
     begin = pl.col(MatchedCalls.arrival_ns).min().over(MatchedCalls.collective_id)
     return since.with_columns(
-        (pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(begin) - waited).alias(_OWN)
+        (pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(begin) - apart).alias(_OWN)
     )
 
 
-def _with_waits_for_roots(calls: pl.DataFrame, rooted: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
-    """Add the time that each rank waited, exposed, for roots of its group since the previous common collective."""
-    end = "wait_end_ns"
-    waits = rooted.filter(pl.col(MatchedCalls.wait_ns) > 0).with_columns(
-        (pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)).alias(end)
-    )
-    keys = (MatchedCalls.rank, CollectiveRows.group_id)
-    begun, ended = (
-        totals_at(activity, waits, instant=instant)[ACTIVITIES[1]] for instant in (MatchedCalls.arrival_ns, end)
-    )
-    sums = (
-        waits.select(*keys, pl.col(MatchedCalls.arrival_ns).alias(end), (ended - begun).alias(_ROOTED))
-        .sort(end)
-        .with_columns(pl.col(_ROOTED).cum_sum().over(keys))
-    )
-    for instant, name in ((_PREVIOUS, f"{_ROOTED}{_FROM}"), (MatchedCalls.arrival_ns, _ROOTED)):
-        known = calls.filter(pl.col(instant).is_not_null()).sort(instant)
-        found = known.join_asof(
-            sums.rename({_ROOTED: name}), left_on=instant, right_on=end, by=keys, check_sortedness=False
-        ).select(MatchedCalls.collective_id, MatchedCalls.rank, name)
-        calls = calls.join(found, on=(MatchedCalls.collective_id, MatchedCalls.rank), how="left").with_columns(
-            pl.col(name).fill_null(0)
-        )
-    return calls.with_columns(pl.col(_ROOTED) - pl.col(f"{_ROOTED}{_FROM}"))
+def _with_time_within(
+    calls: pl.DataFrame, stretches: pl.DataFrame, activity: pl.DataFrame, *, spent: str, name: str
+) -> pl.DataFrame:
+    """Add the time of an activity within stretches of a rank and group that end since the previous common collective.
 
-
-def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return, by rank and judged group, arrival and wait in collectives of that group or one that contains it.
-
-    Returns:
-        The symmetric ones, and the rooted ones.
+    Args:
+        calls: The judged calls.
+        stretches: Columns rank, group, arrival and end; where two overlap, what both share counts once.
+        activity: What `build_activity` returned.
+        spent: The activity.
+        name: Name of the new column.
     """
+    keys = (MatchedCalls.rank, CollectiveRows.group_id)
+    end = pl.col(MatchedCalls.end_ns)
+    apart = stretches.sort(MatchedCalls.end_ns).with_columns(
+        pl.max_horizontal(MatchedCalls.arrival_ns, end.shift().over(keys)).alias(MatchedCalls.arrival_ns)
+    )
+    begun, ended = (
+        totals_at(activity, apart, instant=instant)[spent] for instant in (MatchedCalls.arrival_ns, MatchedCalls.end_ns)
+    )
+    sums = apart.select(*keys, end, (ended - begun).alias(name)).with_columns(pl.col(name).cum_sum().over(keys))
+    for instant, total in ((_PREVIOUS, f"{name}{_FROM}"), (MatchedCalls.arrival_ns, name)):
+        known = calls.filter(pl.col(instant).is_not_null()).sort(instant)
+        found = known.drop(MatchedCalls.end_ns).join_asof(
+            sums.rename({name: total}),
+            left_on=instant,
+            right_on=MatchedCalls.end_ns,
+            by=keys,
+            check_sortedness=False,
+        )
+        calls = calls.join(
+            found.select(MatchedCalls.collective_id, MatchedCalls.rank, total),
+            on=(MatchedCalls.collective_id, MatchedCalls.rank),
+            how="left",
+        ).with_columns(pl.col(total).fill_null(0))
+    return calls.with_columns(pl.col(name) - pl.col(f"{name}{_FROM}"))
+
+
+def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
+    """Return, by rank and judged group, arrival, wait and end in collectives of that group or one that contains it."""
     groups = collectives.groups.filter(~pl.col(GroupRows.is_pair) & pl.col(GroupRows.ranks).is_not_null())
     members = {
         group: frozenset(ranks) for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
@@ -275,7 +337,7 @@ def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> tuple[pl.Da
         orient="row",
     )
     is_symmetric = pl.col(CollectiveRows.operation).is_in(SYMMETRIC)
-    found = (
+    return (
         collectives.calls.join(
             collectives.collectives.select(
                 CollectiveRows.collective_id, CollectiveRows.group_id, is_symmetric.alias(_SYMMETRIC)
@@ -288,11 +350,10 @@ def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> tuple[pl.Da
             pl.col(_OWN_GROUP).alias(CollectiveRows.group_id),
             MatchedCalls.arrival_ns,
             MatchedCalls.wait_ns,
+            MatchedCalls.end_ns,
             _SYMMETRIC,
         )
     )
-    symmetric, rooted = found.filter(_SYMMETRIC), found.filter(~pl.col(_SYMMETRIC))
-    return symmetric.drop(_SYMMETRIC), rooted.drop(_SYMMETRIC)
 
 
 def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
@@ -348,8 +409,13 @@ def _ranked(per_step: pl.DataFrame) -> list[int]:
 
 
 def _straggler(
-    rank: int, per_step: pl.DataFrame, charges: pl.DataFrame, own: pl.DataFrame, collectives: Collectives
+    rank: int,
+    per_step: pl.DataFrame,
+    charges: pl.DataFrame,
+    own: pl.DataFrame,
+    told: tuple[Collectives, Mapping[int, Shifts]],
 ) -> Straggler:
+    collectives, shifts = told
     steps = per_step.filter(pl.col(StragglerSteps.rank) == rank)
     imposed = int(steps[StragglerSteps.imposed_wait_ns].sum())
     worst = steps.sort(StragglerSteps.imposed_wait_ns, descending=True).row(0, named=True)
@@ -367,9 +433,13 @@ def _straggler(
     absent = {} if reason else {"reason": "no activity of its own explains half of what it imposed"}
     if worst[StragglerSteps.step_number] is None:
         absent["worst_step_number"] = "the trace has no steps around it"
+    shift = shifts.get(rank)
+    if shift is None:
+        absent["saving_ns"] = _TOO_MANY
     return Straggler(
         rank=rank,
         imposed_wait_ns=imposed,
+        saving_ns=None if shift is None else shift.job_ns,
         worst_step_number=worst[StragglerSteps.step_number],
         worst_step_imposed_wait_ns=worst[StragglerSteps.imposed_wait_ns],
         num_steps=steps.height,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scope.report.findings import collectives, kernels, quality, time
+from scope.report.findings import collectives, kernels, links, quality, time
 from scope.report.findings.basis import Basis, make_basis
 from scope.report.findings.model import FINDING_KINDS, Evidence, Finding, FindingKind, Where
 
@@ -20,7 +20,8 @@ _RULES: Final[tuple[Callable[[Results, Basis], Iterator[Finding]], ...]] = (
     time.input_bound,
     time.synchronising_calls,
     collectives.small_messages,
-    collectives.slow_collective,
+    links.slow_link,
+    links.slow_collective,
     kernels.memory_bound_kernels,
     kernels.tensor_cores_unused,
     kernels.far_below_ceiling,

@@ -36,7 +36,7 @@ FINDING_KINDS: Final[dict[FindingKind, str]] = {
     "input_bound": "The device waits for the data loader.",
     "synchronising_calls": "Calls make the host wait for the device, which then runs dry.",
     "small_messages": "Exposed communication is spent on messages too small to use the link.",
-    "slow_collective": "A collective of large messages runs far under what its link allows.",
+    "slow_collective": "Large messages run far under what their link allows, or under what sister groups reach.",
     "memory_bound_kernels": "Kernels that memory bandwidth bounds take much time and could be fused.",
     "tensor_cores_unused": "Matrix products run beside the tensor cores: in full FP32, or with misaligned shapes.",
     "far_below_ceiling": "A few kernels run far under what the GPU allows for their work.",

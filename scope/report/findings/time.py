@@ -11,6 +11,7 @@ from scope.analysis.step_time import judged_steps
 from scope.analysis.syncs import SyncStats
 from scope.report.findings.basis import beside_missing_ranks, ranks_with
 from scope.report.findings.collectives import straggler_waits
+from scope.report.findings.links import slow_link_costs
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
@@ -35,17 +36,19 @@ _MOST_NAMED: Final = 3
 def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield a finding when at least 5 % of step time is communication that no compute hides.
 
-    Waiting for a straggler that is a finding of its own is left out: no bucket makes that shorter.
+    What a straggler or a slow link costs that is a finding of its own is left out: no bucket makes that shorter.
     """
     exposed_ns = basis.exposed_communication_ns
     if basis.share(exposed_ns) < EXPOSED_SHARE:
         return
-    waits = straggler_waits(results, basis)
+    waits, slow = straggler_waits(results, basis), slow_link_costs(results, basis)
     waited_ns = min(exposed_ns, sum(waits.values()))
-    cost = exposed_ns - waited_ns
+    slow_ns = min(exposed_ns - waited_ns, sum(slow.values()))
+    cost = exposed_ns - waited_ns - slow_ns
     if basis.share(cost) < EXPOSED_SHARE:
         return
     late = f"rank{'s' * (len(waits) > 1)} {format_ranks(tuple(waits))}"
+    link = f"the slow link{'s' * (len(slow) > 1)} {', '.join(slow)}"
     # In the order of the whole recording, so that of equals the same comes first as in its table.
     exposed = results.exposed.filter(pl.col(ExposedCollectives.step_exposed_ns) > 0).sort(
         ExposedCollectives.step_exposed_ns, descending=True, maintain_order=True
@@ -70,7 +73,13 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     if waited_ns:
         meaning = "Exposed waits for stragglers that are findings of their own, summed over ranks."
         evidence.append(Evidence(column("straggler_wait_ns", f"of it waiting for {late}", meaning), waited_ns))
-    beside = f" besides the waiting for {late}" if waited_ns else ""
+    if slow_ns:
+        meaning = "What slow links that are findings of their own cost, summed over ranks."
+        evidence.append(Evidence(column("slow_link_ns", f"of it for {link}", meaning), slow_ns))
+    others = [f"the waiting for {late}"] * bool(waited_ns) + [f"what {link} cost{'s' * (len(slow) == 1)}"] * bool(
+        slow_ns
+    )
+    beside = f" besides {' and '.join(others)}" if others else ""
     yield Finding(
         kind="exposed_communication",
         title=f"Communication that no compute hides takes {basis.text(cost)}{beside}{worst}",
@@ -82,14 +91,20 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
             results.analysis,
             "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient "
             "buckets (bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-"
-            "parallel exchanges. "
-            + (
-                f"Fix {late} first: the waiting for it is not counted here, and none of this would make it shorter."
-                if waited_ns
-                else "If the waits come from a late rank, fix that rank first."
-            ),
+            "parallel exchanges. " + _what_first(late if waited_ns else "", link if slow_ns else ""),
         ),
     )
+
+
+def _what_first(late: str, link: str) -> str:
+    if late:
+        beside = f" So with {link}." if link else ""
+        return (
+            f"Fix {late} first: the waiting for it is not counted here, and none of this would make it shorter.{beside}"
+        )
+    if link:
+        return f"Mend {link} first: what that costs is not counted here, and none of this would make it shorter."
+    return "If the waits come from a late rank, fix that rank first."
 
 
 def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:

@@ -88,6 +88,9 @@ _POINTS: Final = (
     CollectiveRooflineRows.median_busbw_bytes_per_s,
     CollectiveRooflineRows.ceiling_bytes_per_s,
     CollectiveRooflineRows.attained_ratio,
+    CollectiveRooflineRows.sister_busbw_bytes_per_s,
+    CollectiveRooflineRows.sister_ratio,
+    CollectiveRooflineRows.num_sisters,
     CollectiveRooflineRows.max_busbw_bytes_per_s,
     CollectiveRooflineRows.is_above_ceiling,
     CollectiveRooflineRows.dtype,
@@ -95,7 +98,7 @@ _POINTS: Final = (
 )
 _POINT_HEADINGS: Final = (
     "operation", "message", "ranks", "tier", "count", "total transfer", "median busbw", "ceiling", "of ceiling",
-    "best busbw", "above", "dtype", "library",
+    "sisters' busbw", "of sisters", "sisters", "best busbw", "above", "dtype", "library",
 )  # fmt: skip
 _IDS: Final = frozenset({"step_number", "sequence", "last_rank", "first_arrival_ns", "end_ns"})
 
@@ -115,6 +118,7 @@ CALL_COLUMNS: Final = (
     column("reason", "remark", "Why a figure of this row is absent or a bound."),
 )
 POINT_COLUMNS: Final = (
+    _GROUP,
     *_columns(_POINTS, _POINT_HEADINGS),
     column("reason", "remark", "Why there is no ceiling."),
 )
@@ -167,6 +171,7 @@ _VIEWS: Final[dict[CollectivesView, tuple[str, tuple[ReportColumn, ...]]]] = {
 }
 _UNKNOWN: Final = "the trace does not say it"
 _NO_TOPOLOGY: Final = "unknown which ranks share a node (--ranks-per-node or --topology says it)"
+_NO_SISTERS: Final = "no other group of its axis and shape was measured by as large messages of its operation"
 _NO_REMARK: Final = "none; no time of these collectives is absent or a bound"
 _NOT_MEASURED: Final = "no collective of this row is complete"
 _NO_WAIT: Final = "no collective of this row is complete and uncut"
@@ -182,7 +187,7 @@ _CALL_REASONS: Final = {
 """Why a figure of a collective is null, where the remark of its row, which is about times, does not say it."""
 
 
-def group_names(collectives: Collectives) -> dict[int, str]:
+def group_names(collectives: Collectives | CollectiveRoofline) -> dict[int, str]:
     """Return how each group is called in reports, by its id: description or name, and its ranks."""
     sources = (
         GroupRows.group_id,
@@ -279,17 +284,21 @@ def collective_calls_table(collectives: Collectives) -> ReportTable:
 
 
 def collective_roofline_table(roofline: CollectiveRoofline) -> ReportTable:
-    """Return message sizes with their bus bandwidth and what the links allow."""
-    reasons = roofline.points[CollectiveRooflineRows.reason].to_list()
-    dtype = Absent(_UNKNOWN)
+    """Return each group's message sizes with their bus bandwidth, what links allow and what sister groups reach."""
+    names = group_names(roofline)
+    keys = roofline.points.select(CollectiveRooflineRows.group_id, CollectiveRooflineRows.reason)
+    own = {
+        CollectiveRooflineRows.dtype: Absent(_UNKNOWN),
+        CollectiveRooflineRows.sister_busbw_bytes_per_s: Absent(_NO_SISTERS),
+        CollectiveRooflineRows.sister_ratio: Absent(_NO_SISTERS),
+    }
     rows: list[tuple[Cell, ...]] = []
-    for reason, row in zip(reasons, frame_rows(roofline.points, _POINTS), strict=True):
+    for (group_id, reason), row in zip(keys.iter_rows(), frame_rows(roofline.points, _POINTS), strict=True):
         why = Absent(reason or _UNKNOWN)
         cells = tuple(
-            (dtype if name == CollectiveRooflineRows.dtype else why) if isinstance(cell, Absent) else cell
-            for cell, name in zip(row, _POINTS, strict=True)
+            own.get(name, why) if isinstance(cell, Absent) else cell for cell, name in zip(row, _POINTS, strict=True)
         )
-        rows.append((*cells, reason or Absent("none; the ceilings of these are known")))
+        rows.append((names[group_id], *cells, reason or Absent("none; the ceilings of these are known")))
     notes = [f"Links: {roofline.links.source}. Bandwidth is decimal and one way, as in nccl-tests."]
     if roofline.num_without_bandwidth:
         notes.append(

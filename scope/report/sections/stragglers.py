@@ -16,8 +16,14 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column(
         "imposed_wait_ns",
         "imposed wait",
-        "What fixing this rank alone saves: its own time between collectives (exposed waits taken off) beyond every "
-        "peer's, at most last less second-last arrival.",
+        "How long its groups wait for it alone: its own time between collectives (exposed communication taken off) "
+        "beyond every peer's, at most last less second-last arrival.",
+    ),
+    column(
+        "saving_ns",
+        "fix saves",
+        "How much sooner the recorded part of the job would have ended, had this rank alone worked as fast as its "
+        "peers' median: all collectives played again.",
     ),
     column("reason", "reason", "Which of its times exceeds the peers' median most: compute, input, memory, host."),
     column("compute_excess_ns", "excess compute", "Compute beyond the peers' median before those collectives."),
@@ -35,7 +41,7 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         "Lateness below the clocks' probable error plus this counts for nobody.",
     ),
 )
-_VERDICT: Final = ("rank", "imposed_wait_ns", "reason")
+_VERDICT: Final = ("rank", "imposed_wait_ns", "saving_ns", "reason")
 _WHERE: Final = ("num_collectives", "num_steps", "worst_step_number", "worst_step_imposed_wait_ns")
 _EXCESS: Final = ("compute_ns", "input_ns", "memory_ns", "host_ns")
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from scope.analysis.collective_roofline import LinkRates, compute_collective_roofline
 from scope.analysis.collectives import Collectives, compute_collectives, with_tiers
+from scope.report.rows import to_records
+from scope.report.sections.collectives import collective_roofline_table
 from scope.testing import scenarios
+from scope.testing.jobs import TrainingJob
+from scope.testing.layout import Layout
+from scope.testing.scenarios import Scenario
 from scope.trace import ReadOptions, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +33,14 @@ def test_ceiling_is_that_of_the_tier(nodes: Collectives) -> None:
     result = compute_collective_roofline(nodes, links=LinkRates(node_bytes_per_s=450e9, nic_bytes_per_s=50e9)).check()
     inside = result.points.filter(result.points["tier"] == "node").row(0, named=True)
     across = result.points.filter(result.points["tier"] == "network").row(0, named=True)
-    # 2 groups x 4 steps x (2 forward + 2 backward) all_reduce of 8,388,608 BF16 elements.
-    assert (inside["num_collectives"], inside["message_bytes"], inside["num_ranks"]) == (32, 16_777_216, 4)
+    # Of each of 2 groups 4 steps x (2 forward + 2 backward) all_reduce of 8,388,608 BF16 elements.
+    assert (inside["num_collectives"], inside["message_bytes"], inside["num_ranks"]) == (16, 16_777_216, 4)
     assert inside["ceiling_bytes_per_s"] == 450e9
     assert inside["attained_ratio"] == pytest.approx(400 / 450, rel=1e-3)
     assert across["num_ranks_on_narrowest_node"] == 1
     assert across["ceiling_bytes_per_s"] == 50e9
-    assert across["median_busbw_bytes_per_s"] == pytest.approx(40e9, rel=1e-3)
+    # The largest total of the network is that of the slow link, which keeps a quarter of 40 GB/s.
+    assert across["median_busbw_bytes_per_s"] == pytest.approx(10e9, rel=1e-3)
     assert not result.points["is_above_ceiling"].any()
     assert (result.num_collectives, result.num_without_bandwidth) == (48, 0)
 
@@ -45,11 +56,41 @@ def test_above_the_ceiling_is_flagged(nodes: Collectives) -> None:
 def test_unknown_links_say_so(nodes: Collectives) -> None:
     """Without the rate of a link or a tier there is no ceiling, and the reason stands with the point."""
     result = compute_collective_roofline(nodes, links=LinkRates())
-    assert result.points["ceiling_bytes_per_s"].null_count() == result.points.height == 2
-    assert sorted(result.points["reason"].to_list()) == [
+    for name in ("ceiling_bytes_per_s", "attained_ratio", "is_above_ceiling"):
+        assert result.points[name].null_count() == result.points.height == 6
+    assert set(result.points["reason"].to_list()) == {
         "the link inside the node is unknown: give --gpu",
         "the rate of the network is unknown",
-    ]
+    }
+    for row in to_records(collective_roofline_table(result)):
+        assert row["is_above_ceiling"] is None
+        assert "unknown" in row["absent"]["is_above_ceiling"]
+
+
+def test_each_group_is_held_against_its_sisters(nodes: Collectives) -> None:
+    """A slow link shows in its own group alone, without any ceiling: its sisters reach four times as much."""
+    points = compute_collective_roofline(nodes, links=LinkRates()).points
+    ranks = dict(nodes.groups.select("group_id", "ranks").iter_rows())
+    found = {tuple(ranks[row["group_id"]]): row for row in points.iter_rows(named=True)}
+    assert {each: row["num_sisters"] for each, row in found.items()} == {
+        (0, 1, 2, 3): 1, (4, 5, 6, 7): 1, (0, 4): 3, (1, 5): 3, (2, 6): 3, (3, 7): 3,
+    }  # fmt: skip
+    for group, row in found.items():
+        assert row["sister_ratio"] == pytest.approx(0.25 if group == (1, 5) else 1, rel=1e-3)
+        assert row["sister_busbw_bytes_per_s"] == pytest.approx(400e9 if len(group) == 4 else 40e9, rel=1e-3)
+
+
+def test_a_group_alone_has_no_sisters(tmp_path: Path) -> None:
+    """Of an axis with one group nothing is said of sisters, and the table says why."""
+    job = TrainingJob(layout=Layout(dp=4), num_steps=2)
+    Scenario(layout=job.layout, simulation=job.run()).write(tmp_path)
+    collectives = compute_collectives(load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1))
+    result = compute_collective_roofline(collectives, links=LinkRates())
+    assert result.points["num_sisters"].to_list() == [0]
+    assert result.points["sister_busbw_bytes_per_s"].to_list() == [None]
+    (row,) = to_records(collective_roofline_table(result))
+    assert row["group"] == "dp [0-3]"
+    assert "no other group of its axis" in row["absent"]["sister_ratio"]
 
 
 def test_tiers_of_groups(nodes: Collectives) -> None:

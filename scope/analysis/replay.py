@@ -1,0 +1,359 @@
+"""What a job would have done had a rank worked faster or a link moved data faster: its collectives played again.
+
+The model: a rank does its own work, arrives at collectives, and stands still wherever one in flight keeps it from
+computing, until that one ends. A collective ends as long after the arrivals that it waits for as it did (a call of
+which that is not known, as long after its own arrival), and a group's calls run in their order: one that began right
+behind the last was queued there and follows it again. Own work is whatever lies between, and takes as long as it did.
+Nothing is assumed about hosts that would run further ahead. Played unchanged, every instant is the recorded one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median_low
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
+from scope.analysis.matching import SYMMETRIC
+from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scope.analysis.collectives import Collectives
+
+QUEUED_NS: Final = 5_000
+"""A call that starts within this of the end of its group's last one on its rank waited behind it in the stream."""
+
+_RUN_START: Final = "run_start_ns"
+_RUN_END: Final = "run_end_ns"
+_ALL_WAIT: Final = frozenset({*SYMMETRIC, "send", "recv"})
+_WAIT_FOR_ROOT: Final = frozenset({"broadcast", "scatter"})
+_ROOT_WAITS: Final = frozenset({"reduce", "gather"})
+
+Place = tuple[int, int]
+"""Rank, and number of one of its events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A rank arrives at a call, or goes on behind the end of one."""
+
+    call: int
+    is_end: bool
+    at_ns: int
+    own_ns: int
+    """Own work since the event before."""
+    blocked_ns: int
+    """How long the rank stood still before the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One rank's part of a collective."""
+
+    rank: int
+    step_number: int | None
+    collective_id: int | None
+    waits_for_all: bool
+    """Whether it waits for all ranks of the collective."""
+    root: int | None
+    """The call of the root, where it waits for that one."""
+    tail_ns: int
+    """From the last arrival that it waits for, its own at least, to its end."""
+    end_ns: int
+    previous: int | None
+    """The call of its group on its rank that had ended before it began."""
+    queued_ns: int | None
+    """How long after that end it began, where it was queued behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """How much earlier things happen than they did."""
+
+    by_step_ns: Mapping[tuple[int, int | None], int]
+    """By rank and step: what the rank gains in the step, beyond what it had gained before; below 0, what it loses."""
+    job_ns: int
+    """How much sooner the last rank is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """All calls of a job and what each rank did between them."""
+
+    calls: Sequence[Call]
+    events: Mapping[int, Sequence[Event]]
+    """By rank, in the order of time."""
+    order: Sequence[Place]
+    """All events in the order of time; of those at one instant the ends first."""
+    members: Mapping[int, Sequence[int]]
+    """By collective, its calls."""
+    start_ns: Mapping[int, int]
+    """When the recording of each rank begins, on the reference clock."""
+    end_ns: Mapping[int, int]
+
+    def play(
+        self, *, removed_ns: Mapping[Place, int] | None = None, tails_ns: Mapping[int, int] | None = None
+    ) -> Shifts:
+        """Return how much earlier things happen with less own work, or with shorter transfers.
+
+        Args:
+            removed_ns: By event, what is taken off the own work before it.
+            tails_ns: By call, what its tail is instead of what it was.
+        """
+        removed, tails = removed_ns or {}, tails_ns or {}
+        now = dict(self.start_ns)
+        arrived: dict[int, int] = {}
+        last: dict[int, int] = {}
+
+        def end_of(number: int) -> int:
+            # Whatever it waits for arrived before it ended, so that is played already.
+            call = self.calls[number]
+            ready = arrived[number]
+            if call.root is not None:
+                ready = max(ready, arrived[call.root])
+            elif call.waits_for_all and call.collective_id is not None:
+                ready = last[call.collective_id]
+            return ready + tails.get(number, call.tail_ns)
+
+        gained: dict[int, dict[int | None, int]] = {rank: {} for rank in self.events}
+        for rank, place in self.order:
+            event = self.events[rank][place]
+            call = self.calls[event.call]
+            now[rank] += event.own_ns - removed.get((rank, place), 0)
+            if event.is_end:
+                now[rank] = max(now[rank], end_of(event.call))
+            else:
+                arrival = now[rank]
+                if call.previous is not None:
+                    end = end_of(call.previous)
+                    arrival = max(arrival, end) if call.queued_ns is None else end + call.queued_ns
+                arrived[event.call] = arrival
+                if call.collective_id is not None:
+                    last[call.collective_id] = max(arrival, last.get(call.collective_id, arrival))
+            gained[rank][call.step_number] = event.at_ns - now[rank]
+        return self._shifts(gained, now)
+
+    def _shifts(self, gained: Mapping[int, Mapping[int | None, int]], now: Mapping[int, int]) -> Shifts:
+        by_step: dict[tuple[int, int | None], int] = {}
+        ends: list[int] = []
+        for rank, steps in gained.items():
+            before = 0
+            for step, shift in steps.items():
+                by_step[rank, step] = shift - before
+                before = shift
+            ends.append(self.end_ns[rank] - (self.events[rank][-1].at_ns - now[rank]))
+        return Shifts(by_step_ns=by_step, job_ns=max(self.end_ns[rank] for rank in gained) - max(ends))
+
+    def excess_ns(self, rank: int, arrivals: Mapping[int, int], since_ns: Mapping[int, int | None]) -> dict[Place, int]:
+        """Return where a rank's own work before a collective exceeds the median of its peers', and by how much.
+
+        Args:
+            rank: The rank.
+            arrivals: By rank of the collective, its call.
+            since_ns: By rank, the instant after which own work counts; None for the begin of the recordings.
+
+        Returns:
+            The largest excesses between two events, which together are that of all the work.
+        """
+        begin = max(self.start_ns[each] for each in arrivals)
+        own = {each: self._own(each, call, since_ns[each], begin) for each, call in arrivals.items()}
+        mine, peers = own.pop(rank), list(own.values())
+        total = sum(ns for _, ns in mine.values()) - median_low(sum(ns for _, ns in each.values()) for each in peers)
+        none = (0, 0)
+        beyond = sorted(
+            ((ns - median_low(each.get(key, none)[1] for each in peers), place) for key, (place, ns) in mine.items()),
+            reverse=True,
+        )
+        found: dict[Place, int] = {}
+        for ns, place in beyond:
+            taken = min(ns, total)
+            if taken <= 0:
+                break
+            found[rank, place] = taken
+            total -= taken
+        return found
+
+    def _own(self, rank: int, call: int, since_ns: int | None, begin_ns: int) -> dict[tuple[int, int], tuple[int, int]]:
+        """Return the event and the own work by calls and ends since an instant, up to the arrival at a call."""
+        events = self.events[rank]
+        first = 0 if since_ns is None else bisect_right(events, since_ns, key=lambda event: event.at_ns)
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        num_calls = num_ends = 0
+        for place in range(first, len(events)):
+            event = events[place]
+            late = max(0, begin_ns - (event.at_ns - event.blocked_ns - event.own_ns)) if since_ns is None else 0
+            found[num_calls, num_ends] = (place, max(0, event.own_ns - late))
+            if event.call == call and not event.is_end:
+                break
+            num_calls, num_ends = (num_calls, num_ends + 1) if event.is_end else (num_calls + 1, 0)
+        return found
+
+
+class LazyReplay:
+    """A replay that is built when it is first asked for: most jobs have nobody and nothing to play it without."""
+
+    def __init__(self, collectives: Collectives, activity: pl.DataFrame) -> None:
+        """Keep what the replay is built from; the arguments are those of `build_replay`."""
+        self._collectives = collectives
+        self._activity = activity
+        self._without: dict[tuple[tuple[int, float], ...], Shifts] = {}
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The replay."""
+        return build_replay(self._collectives, self._activity)
+
+    def without_slow_link(self, ratios: Mapping[int, float]) -> Shifts:
+        """Return what changes when collectives take a share of their transfer; the answer is kept.
+
+        Args:
+            ratios: By collective, the share.
+        """
+        key = tuple(sorted(ratios.items()))
+        if key not in self._without:
+            calls = self.replay.calls
+            tails = {
+                call: round(calls[call].tail_ns * ratio)
+                for collective, ratio in ratios.items()
+                for call in self.replay.members[collective]
+            }
+            self._without[key] = self.replay.play(tails_ns=tails)
+        return self._without[key]
+
+
+def build_replay(collectives: Collectives, activity: pl.DataFrame) -> Replay:
+    """Return the calls of a job with what its ranks did between them.
+
+    Args:
+        collectives: What `compute_collectives` returned.
+        activity: What `scope.analysis.rank_activity.build_activity` returned for the same job.
+    """
+    frame = _ordered(collectives, activity)
+    windows = activity.group_by(MatchedCalls.rank).agg(
+        pl.col(PIECE_START).min(), (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).max().alias(_RUN_END)
+    )
+    start = dict(windows.select(MatchedCalls.rank, PIECE_START).iter_rows())
+    columns = (MatchedCalls.rank, MatchedCalls.arrival_ns, MatchedCalls.end_ns, _RUN_START)
+    # At one instant ends come first: the next call was queued behind them.
+    instants: dict[int, list[tuple[int, bool, int, int]]] = {}
+    for call, (rank, arrival, end, run_start) in enumerate(frame.select(*columns).iter_rows()):
+        found = instants.setdefault(rank, [])
+        found.append((arrival, True, call, arrival))
+        if run_start is not None and end > arrival:
+            found.append((end, False, call, run_start))
+    members: dict[int, list[int]] = {}
+    for call, collective in enumerate(frame[MatchedCalls.collective_id].to_list()):
+        if collective is not None:
+            members.setdefault(collective, []).append(call)
+    events = {rank: _events(sorted(found), start[rank]) for rank, found in instants.items()}
+    places = [(rank, place) for rank, found in events.items() for place in range(len(found))]
+    return Replay(
+        calls=_calls(frame, members),
+        events=events,
+        order=sorted(places, key=lambda each: _instant(events[each[0]][each[1]])),
+        members=members,
+        start_ns=start,
+        end_ns=dict(windows.select(MatchedCalls.rank, _RUN_END).iter_rows()),
+    )
+
+
+def _ordered(collectives: Collectives, activity: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls in the order of time, each with the begin of the exposed stretch in which it ends, if any."""
+    is_exposed = (pl.col(ACTIVITIES[1]) > 0) | (pl.col(ACTIVITIES[2]) > 0)
+    until = (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).alias(_RUN_END)
+    pieces = activity.filter(is_exposed, pl.col(PIECE_LENGTH) > 0).select(MatchedCalls.rank, PIECE_START, until)
+    pieces = pieces.sort(MatchedCalls.rank, PIECE_START)
+    begins = (pl.col(PIECE_START) != pl.col(_RUN_END).shift()).fill_null(value=True).over(MatchedCalls.rank)
+    runs = (
+        pieces.with_columns(begins.cum_sum().over(MatchedCalls.rank).alias("run"))
+        .group_by(MatchedCalls.rank, "run")
+        .agg(pl.col(PIECE_START).min().alias(_RUN_START), pl.col(_RUN_END).max())
+        .sort(_RUN_START)
+    )
+    joined = collectives.calls.sort(MatchedCalls.end_ns).join_asof(
+        runs,
+        left_on=MatchedCalls.end_ns,
+        right_on=_RUN_START,
+        by=MatchedCalls.rank,
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    inside = pl.col(_RUN_END) >= pl.col(MatchedCalls.end_ns)
+    rows = collectives.collectives.select(
+        CollectiveRows.collective_id, CollectiveRows.group_id, CollectiveRows.operation
+    )
+    return (
+        joined.with_columns(pl.when(inside).then(_RUN_START).alias(_RUN_START))
+        .join(rows, on=CollectiveRows.collective_id, how="left")
+        .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns, MatchedCalls.rank, MatchedCalls.call_id)
+    )
+
+
+def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Call]:
+    arrivals, ends = frame[MatchedCalls.arrival_ns].to_list(), frame[MatchedCalls.end_ns].to_list()
+    is_root = frame[MatchedCalls.is_root].to_list()
+    last_arrivals = {each: max(arrivals[call] for call in calls) for each, calls in members.items()}
+    roots = {each: next((call for call in calls if is_root[call]), None) for each, calls in members.items()}
+    last: dict[tuple[int, int], int] = {}
+    found: list[Call] = []
+    columns = (
+        MatchedCalls.rank,
+        MatchedCalls.step_number,
+        MatchedCalls.collective_id,
+        GroupRows.group_id,
+        CollectiveRows.operation,
+    )
+    for call, (rank, step, collective, group, operation) in enumerate(frame.select(*columns).iter_rows()):
+        mine, root = bool(is_root[call]), None if collective is None else roots[collective]
+        waits_for_all = operation in _ALL_WAIT or (operation in _ROOT_WAITS and mine)
+        root = root if operation in _WAIT_FOR_ROOT and not mine else None
+        ready = arrivals[call]
+        if waits_for_all and collective is not None:
+            ready = last_arrivals[collective]
+        elif root is not None:
+            ready = max(ready, arrivals[root])
+        if ready >= ends[call]:
+            # It did not end behind those: a small message that was sent ahead, or a clock that is a little off.
+            waits_for_all, root, ready = False, None, arrivals[call]
+        previous = None if group is None else last.get((rank, group))
+        if previous is not None and ends[previous] > arrivals[call]:
+            previous = None
+        gap = None if previous is None else arrivals[call] - ends[previous]
+        found.append(
+            Call(
+                rank=rank,
+                step_number=step,
+                collective_id=collective,
+                waits_for_all=waits_for_all,
+                root=root,
+                tail_ns=ends[call] - ready,
+                end_ns=ends[call],
+                previous=previous,
+                queued_ns=gap if gap is not None and gap <= QUEUED_NS else None,
+            )
+        )
+        if group is not None:
+            last[rank, group] = call
+    return found
+
+
+def _instant(event: Event) -> tuple[int, bool]:
+    return event.at_ns, not event.is_end
+
+
+def _events(instants: Sequence[tuple[int, bool, int, int]], start_ns: int) -> list[Event]:
+    """Return the events of one rank; what comes before an end, back to the begin of its stretch, is standing still."""
+    found: list[Event] = []
+    last = start_ns
+    for at, is_arrival, call, run_start in instants:
+        is_end = not is_arrival
+        blocked = at - max(run_start, last) if is_end else 0
+        found.append(Event(call=call, is_end=is_end, at_ns=at, own_ns=at - last - blocked, blocked_ns=blocked))
+        last = at
+    return found
