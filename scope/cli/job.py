@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from scope.report.results import Part, Results
     from scope.trace.model import Job
 
+_TRACES_FOLDER: Final = "traces"
+"""Where the traces of a recorded run lie; what reads runs is imported only for those."""
+
 _LARGE_BYTES: Final = 20_000_000
 """Compressed bytes above which reading takes long enough to show that it goes on."""
 
@@ -51,7 +54,7 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
     )
     chosen, window = _choose_traces(paths or options.paths, options.window)
     with _progress(chosen) as progress:
-        return load(
+        job = load(
             chosen,
             window=window,
             ranks=parse_ranks(options.rank),
@@ -59,6 +62,11 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
             processes=options.processes or os.cpu_count() or 1,
             progress=progress,
         )
+    if not any(Path(trace.path).parent.name == _TRACES_FOLDER for trace in job.ranks):
+        return job
+    from scope.report.recorded_groups import with_recorded_groups
+
+    return with_recorded_groups(job)
 
 
 def _choose_traces(paths: Sequence[str], step: int | None) -> tuple[Sequence[str], int | None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from scope.report.recorded_groups import with_recorded_groups
 from scope.report.windows import choose_traces
 from scope.trace import load as load_traces
 
@@ -55,4 +56,5 @@ def load(
         processes=processes,
         progress=progress,
     )
-    return replace(job, warnings=(*sentences, *job.warnings)) if sentences else job
+    named = with_recorded_groups(job)
+    return replace(named, warnings=(*sentences, *named.warnings)) if sentences else named
