@@ -297,7 +297,9 @@ class LiveRun:
 
     def collectives(self) -> pl.DataFrame:
         """Return the table `CollectiveSummary`."""
-        return self.kept("collectives", lambda: summarize_collectives(self.run.collective_sums().lazy()))
+        return self.kept(
+            "collectives", lambda: summarize_collectives(self.run.collective_sums().lazy(), calls=self.calls)
+        )
 
     def traffic(self) -> pl.DataFrame:
         """Return the table `AxisTraffic`."""

@@ -36,7 +36,7 @@ def bubbles_of(collectives: pl.DataFrame) -> list[CollectiveBubble]:
         CollectiveBubble(
             operation=row[CollectiveSummary.operation],
             detail=f"{name_groups(row)} of {row[CollectiveSummary.group_size]}",
-            message_bytes=round(row[CollectiveSummary.message_bytes]),
+            message_bytes=round(row[CollectiveSummary.large_message_bytes] or row[CollectiveSummary.message_bytes]),
             busbw_bytes_per_s=row[CollectiveSummary.busbw_at_least_bytes_per_s],
             total_ns=row[CollectiveSummary.duration_ns],
             count=row[CollectiveSummary.num_calls],

@@ -92,7 +92,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
         "stopped_ranks": describe_stops(watched),
         "costs": find_costs(watched.steps),
-        "collectives": summarize_collectives(run.collective_totals().lazy()).to_dicts(),
+        "collectives": summarize_collectives(run.collective_totals().lazy(), calls=run.collectives).to_dicts(),
         "memory": _memory(steps),
         "peers": peers,
         "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
@@ -280,13 +280,20 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         mean = " on average" if row["message_bytes"] is not None and row["num_calls"] > 1 else ""
         blocked = format_duration(row["blocked_ns"]) if row["blocked_ns"] is not None else "unknown"
         busbw = row["busbw_at_least_bytes_per_s"]
-        speed = f", busbw at least {format_bandwidth(busbw)}" if busbw is not None else ""
+        speed = f", busbw at least {format_bandwidth(busbw)}{_of_large(row)}" if busbw is not None else ""
         if row["busbw_absent_reason"]:
             speed = f", no busbw: {row['busbw_absent_reason']}"
         name = f"{row['operation']} ({row['variant']})" if row["variant"] != "plain" else row["operation"]
         yield f"  {name:<26} {group:<10} {row['num_calls']:>9,} {calls} of {message}{mean}, blocked {blocked}{speed}"
     if len(rows) > _NUM_COLLECTIVES:
         yield f"  and {len(rows) - _NUM_COLLECTIVES} more kinds (--json has all)"
+
+
+def _of_large(row: Mapping[str, Any]) -> str:
+    """Return which calls a bandwidth is of, where it is not of all."""
+    if row["num_large_calls"] is None:
+        return ""
+    return f" in {count(row['num_large_calls'], 'recorded call')} of {format_bytes(row['large_message_bytes'])}"
 
 
 def name_groups(row: Mapping[str, Any]) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.analysis.recorded.large_calls import LEAST_MESSAGE_BYTES, ROOTED, LargeCalls, find_large_calls
 from scope.definitions import bus_factor, mean_message_bytes
 from scope.frames.schema import CollectiveTotals
+from scope.structs import Record
 from scope.trace.columns import Column, Table
 from scope.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class CollectiveSummary(Table):
@@ -36,6 +41,13 @@ class CollectiveSummary(Table):
         "bus bandwidth over issued to completed, the wait for late ranks included: the link did at least this",
         nullable=True,
     )
+    num_large_calls = Column(
+        "num_large_calls",
+        pl.Int64,
+        "recorded calls that the bus bandwidth is of, where small messages among them leave the mean to mean nothing",
+        nullable=True,
+    )
+    large_message_bytes = Column("large_message_bytes", pl.Float64, "mean full message of those", nullable=True)
     busbw_absent_reason = Column(
         "busbw_absent_reason", pl.String, "why there is no bus bandwidth, where that is not plain", nullable=True
     )
@@ -48,18 +60,32 @@ _ROW: Final = (
     CollectiveTotals.variant,
     CollectiveTotals.control,
 )
-_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 _LONGEST_NS: Final = "longest_ns"
-LEAST_MESSAGE_BYTES: Final = 64 << 10
-"""Bus bandwidth is given from messages of this size up: the time of smaller ones is latency, whatever the link."""
-_TOO_SMALL: Final = f"messages below {format_bytes(LEAST_MESSAGE_BYTES)} show latency and no bandwidth"
+_MOST_IN_A_STEP: Final = "most_in_a_step_bytes"
+_LEAST: Final = format_bytes(LEAST_MESSAGE_BYTES)
+_TOO_SMALL: Final = f"messages below {_LEAST} show latency and no bandwidth"
+_UNDECIDED: Final = (
+    f"the mean message is below {_LEAST}, which shows latency, and no call was recorded one by one to tell larger ones"
+)
 
 
-def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
+class _Speed(Record, frozen=True, kw_only=True):
+    """Message and bandwidth of one row."""
+
+    message_bytes: float | None
+    busbw_at_least_bytes_per_s: float | None = None
+    num_large_calls: int | None = None
+    large_message_bytes: float | None = None
+    busbw_absent_reason: str | None = None
+
+
+def summarize_collectives(totals: pl.LazyFrame, *, calls: Callable[[], pl.DataFrame] | None = None) -> pl.DataFrame:
     """Return calls, bytes, time and a lower bound of bus bandwidth by axis and operation (table `CollectiveSummary`).
 
     Args:
         totals: Table `CollectiveTotals`.
+        calls: Returns the table `Calls`. It is asked for only where the mean message of a row is too small to show
+            bandwidth and the totals leave open whether single messages are.
     """
     named = totals.with_columns(
         pl.col(CollectiveTotals.mesh_axis).cast(pl.String).alias(CollectiveSummary.mesh_axis),
@@ -85,20 +111,24 @@ def summarize_collectives(totals: pl.LazyFrame) -> pl.DataFrame:
             ).sum(),
             _sum_of_known(CollectiveTotals.duration_ns),
             _sum_of_known(CollectiveTotals.blocked_ns),
+            pl.max_horizontal(CollectiveTotals.in_bytes, CollectiveTotals.out_bytes).max().alias(_MOST_IN_A_STEP),
         )
         .join(_longest_of_rooted(named), on=_ROW, how="left", nulls_equal=True)
         .with_columns(pl.col(CollectiveTotals.operation, CollectiveTotals.variant).cast(pl.String))
         .collect()
     )
-    bandwidths = [_bandwidth(row) for row in grouped.iter_rows(named=True)]
-    reasons = [_TOO_SMALL if mean is not None and mean < LEAST_MESSAGE_BYTES else None for mean, _ in bandwidths]
-    columns = {
-        CollectiveSummary.message_bytes: [message for message, _ in bandwidths],
-        CollectiveSummary.busbw_at_least_bytes_per_s: [bandwidth for _, bandwidth in bandwidths],
-    }
+    rows = grouped.to_dicts()
+    speeds = [_speed(row) for row in rows]
+    undecided = [place for place, speed in enumerate(speeds) if speed.busbw_absent_reason == _UNDECIDED]
+    if undecided and calls is not None:
+        large = find_large_calls(calls())
+        for place in undecided:
+            found = large.get(tuple(rows[place][name] for name in _ROW))
+            if found is not None:
+                speeds[place] = _speed_of_large(speeds[place].message_bytes, found)
     table = grouped.with_columns(
-        pl.Series(CollectiveSummary.busbw_absent_reason, reasons, pl.String),
-        *(pl.Series(str(name), values, pl.Float64) for name, values in columns.items()),
+        pl.Series(name, [getattr(speed, name) for speed in speeds], CollectiveSummary.schema()[name])
+        for name in _Speed.__struct_fields__
     )
     ordered = table.sort(
         CollectiveSummary.duration_ns, CollectiveSummary.in_bytes, descending=True, nulls_last=True, maintain_order=True
@@ -114,7 +144,7 @@ def _longest_of_rooted(named: pl.LazyFrame) -> pl.LazyFrame:
     mean = pl.col(CollectiveTotals.duration_ns).sum() / pl.col(CollectiveTotals.num_timed).sum()
     return (
         named.filter(
-            pl.col(CollectiveTotals.operation).cast(pl.String).is_in(_ROOTED),
+            pl.col(CollectiveTotals.operation).cast(pl.String).is_in(ROOTED),
             pl.col(CollectiveTotals.duration_ns).is_not_null(),
             pl.col(CollectiveTotals.num_timed) > 0,
         )
@@ -125,27 +155,44 @@ def _longest_of_rooted(named: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _bandwidth(row: dict[str, object]) -> tuple[float | None, float | None]:
-    """Return the mean message and the lower bound of bus bandwidth of one row."""
+def _speed(row: dict[str, object]) -> _Speed:
+    """Return the mean message and the lower bound of bus bandwidth of one row, as its totals tell them."""
     operation, size = str(row[CollectiveTotals.operation]), row[CollectiveSummary.group_size]
+    num_ranks = size if isinstance(size, int) else None
     mean = mean_message_bytes(
         operation,
         num_calls=_integer(row, CollectiveTotals.num_calls),
         in_bytes=_integer(row, CollectiveTotals.in_bytes),
         out_bytes=_integer(row, CollectiveTotals.out_bytes),
-        num_ranks=size if isinstance(size, int) else None,
+        num_ranks=num_ranks,
     )
-    if mean is None or mean < LEAST_MESSAGE_BYTES:
-        return mean, None
+    if mean is not None and mean < LEAST_MESSAGE_BYTES:
+        # No message is larger than all that a rank gave or got in a step, the parts of the others counted.
+        most = _integer(row, _MOST_IN_A_STEP) * (num_ranks or 1)
+        return _Speed(message_bytes=mean, busbw_absent_reason=_TOO_SMALL if most < LEAST_MESSAGE_BYTES else _UNDECIDED)
     duration, num_timed, longest = (
         row[column] for column in (CollectiveTotals.duration_ns, CollectiveTotals.num_timed, _LONGEST_NS)
     )
-    if not (isinstance(size, int) and isinstance(duration, int) and isinstance(num_timed, int)):
-        return mean, None
-    factor = bus_factor(operation, num_ranks=size) if size > 0 else None
-    if factor is None or duration <= 0 or num_timed <= 0:
-        return mean, None
-    return mean, factor * mean / (longest if isinstance(longest, float) else duration / num_timed) * 1e9
+    factor = bus_factor(operation, num_ranks=num_ranks) if num_ranks else None
+    if mean is None or factor is None or not (isinstance(duration, int) and isinstance(num_timed, int)):
+        return _Speed(message_bytes=mean)
+    if duration <= 0 or num_timed <= 0:
+        return _Speed(message_bytes=mean)
+    time_ns = longest if isinstance(longest, float) else duration / num_timed
+    return _Speed(message_bytes=mean, busbw_at_least_bytes_per_s=factor * mean / time_ns * 1e9)
+
+
+def _speed_of_large(mean: float | None, found: LargeCalls) -> _Speed:
+    """Return the bandwidth of the large calls of a row whose mean message is small."""
+    if found.num_large == 0:
+        reason = f"none of the {found.num_recorded:,} calls recorded one by one is timed and of {_LEAST} or more"
+        return _Speed(message_bytes=mean, busbw_absent_reason=reason)
+    return _Speed(
+        message_bytes=mean,
+        busbw_at_least_bytes_per_s=found.busbw_at_least_bytes_per_s,
+        num_large_calls=found.num_large,
+        large_message_bytes=found.message_bytes,
+    )
 
 
 def _integer(row: dict[str, object], column: str) -> int:
