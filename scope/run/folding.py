@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 _Number = TypeVar("_Number", int, float)
 
 STEPS_PER_SUMMARY: Final = 100
+_LEVELS: Final = tuple(STEPS_PER_SUMMARY * 10**power for power in range(5))
+_SUMMARY_BEGINS: Final = b'{"kind":"summary",'
 _MAX_FILE_BYTES: Final = 2**30
 _decoder: Final = msgspec.json.Decoder(StepLine)
 _encoder: Final = msgspec.json.Encoder()
@@ -26,6 +29,8 @@ def fold_file(path: Path, *, max_bytes: int) -> bool:
 
     A summary holds the steps of one block, which begins at a multiple of `STEPS_PER_SUMMARY`: all ranks fold the same
     ones together, whatever each has room for. What is folded of a block that goes on is joined with the rest later.
+    Where summaries alone have become too many, the oldest are joined by tens, and by hundreds after that. The last one
+    to two hundred steps stay, unless they take more than half of the room.
 
     The file is replaced whole; nobody else may append meanwhile. Returns whether anything was folded.
 
@@ -34,27 +39,56 @@ def fold_file(path: Path, *, max_bytes: int) -> bool:
         RunError: The file cannot be read.
     """
     lines = read_span(path, max_bytes=_MAX_FILE_BYTES).splitlines(keepends=True)
-    size = sum(map(len, lines))
     target = max_bytes * 3 // 4
-    folded: list[bytes] = []
-    first = 0
-    has_changed = False
-    while size > target and first < len(lines):
-        block, end = _read_block(lines, first)
-        if len(block) > 1 or (block and isinstance(block[0], StepRecord)):
-            kept = [_encoder.encode(summarize_steps(block)) + b"\n"]
-            size += len(kept[0]) - sum(map(len, lines[first:end]))
-            has_changed = True
-        else:
-            kept = lines[first:end]
-        folded.extend(kept)
-        first = end
+    surplus = sum(map(len, lines)) - target
+    place = _find_recent(lines, max_bytes=target // 2)
+    old, recent = lines[:place], lines[place:]
+    num_lines = len(old)
+    was_plain = [not _is_summary(line) for line in old]
+    for level in _LEVELS:
+        if surplus > 0:
+            old, surplus = _fold_blocks(old, level, surplus)
+    has_changed = len(old) < num_lines or [not _is_summary(line) for line in old] != was_plain
     if has_changed:
-        replace_document(path, b"".join(folded + lines[first:]))
+        replace_document(path, b"".join(old + recent))
     return has_changed
 
 
-def _read_block(lines: Sequence[bytes], first: int) -> tuple[list[StepLine], int]:
+def _find_recent(lines: Sequence[bytes], *, max_bytes: int) -> int:
+    """Return from which line on steps stay as they are: from the beginning of a block, if that is half of them."""
+    size, place = 0, len(lines)
+    while place > 0 and len(lines) - place < 2 * STEPS_PER_SUMMARY:
+        size += len(lines[place - 1])
+        if size > max_bytes or _is_summary(lines[place - 1]):
+            break
+        place -= 1
+    blocks = [_block_of(record, STEPS_PER_SUMMARY) if (record := _decode(line)) else None for line in lines[place:]]
+    half = blocks[: len(blocks) // 2 + 1]
+    return place + next((at + 1 for at, (one, other) in enumerate(pairwise(half)) if one != other), 0)
+
+
+def _fold_blocks(lines: Sequence[bytes], level: int, surplus: int) -> tuple[list[bytes], int]:
+    """Return the lines, blocks of so many steps folded from the oldest on until no byte is too much, and what still is.
+
+    Args:
+        lines: Lines, the oldest first.
+        level: Steps of a block.
+        surplus: Bytes that are too much.
+    """
+    folded: list[bytes] = []
+    first = 0
+    while surplus > 0 and first < len(lines):
+        block, end = _read_block(lines, first, level)
+        kept = lines[first:end]
+        if len(block) > 1 or (block and isinstance(block[0], StepRecord)):
+            kept = [_encoder.encode(summarize_steps(block)) + b"\n"]
+            surplus -= sum(map(len, lines[first:end])) - len(kept[0])
+        folded.extend(kept)
+        first = end
+    return [*folded, *lines[first:]], surplus
+
+
+def _read_block(lines: Sequence[bytes], first: int, level: int) -> tuple[list[StepLine], int]:
     """Return the records of one block that stand together from a line on, and where the next begins.
 
     None of a torn line, and of one that counts anew from an earlier step: these are kept as they are, or apart.
@@ -64,15 +98,21 @@ def _read_block(lines: Sequence[bytes], first: int) -> tuple[list[StepLine], int
         record = _decode(lines[place])
         if record is None:
             return records, max(place, first + 1)
-        if records and not (_last_of(records[-1]) < _first_of(record) and _block_of(records[0]) == _block_of(record)):
+        if records and not (
+            _last_of(records[-1]) < _first_of(record) and _block_of(records[0], level) == _block_of(record, level)
+        ):
             return records, place
         records.append(record)
     return records, len(lines)
 
 
-def _block_of(line: StepLine) -> int:
+def _is_summary(line: bytes) -> bool:
+    return line.startswith(_SUMMARY_BEGINS)
+
+
+def _block_of(line: StepLine, level: int) -> int:
     """Return which block a line is of, by its last step: summaries of older versions begin where they may."""
-    return _last_of(line) // STEPS_PER_SUMMARY
+    return _last_of(line) // level
 
 
 def _first_of(line: StepLine) -> int:

@@ -61,12 +61,12 @@ def test_summaries_are_of_the_same_steps_on_all_ranks(tmp_path: Path, seed: int)
     numbers = random.Random(seed)
     path = tmp_path / paths.STEPS_FILE
     steps = [make_step(step, numbers) for step in range(numbers.randrange(40, 90), 1500)]
-    at, num_folds = 0, 0
+    at, num_folds, max_bytes = 0, 0, numbers.randrange(60_000, 120_000)
     while at < len(steps):
         end = at + numbers.randrange(1, 80)
         append(path, *steps[at:end])
         at = end
-        num_folds += fold_file(path, max_bytes=numbers.randrange(20_000, 60_000))
+        num_folds += fold_file(path, max_bytes=max_bytes)
     assert num_folds > 5
     lines = RankReader(tmp_path).new_steps()
     covered = [step for line in lines for step in range(span_of(line)[0], span_of(line)[1] + 1)]
@@ -96,14 +96,67 @@ def test_steps_that_are_counted_anew_are_not_joined_with_earlier_ones(tmp_path: 
     assert [span_of(line) for line in RankReader(tmp_path).new_steps()] == [(0, 59), (0, 59)]
 
 
-def test_a_file_of_summaries_alone_is_left_as_it_is(tmp_path: Path) -> None:
-    """Nothing is written where nothing more can be folded, and misaligned summaries of older versions stay."""
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_run_stays_in_its_budget_and_keeps_its_newest_steps(tmp_path: Path, seed: int) -> None:
+    """20,000 steps in 24 kB: old hundreds are joined by tens and more, within aligned blocks, and no step is lost."""
+    numbers = random.Random(seed)
+    path = tmp_path / paths.STEPS_FILE
+    total_ns = at = num_folds = 0
+    while at < 20_000:
+        steps = [make_step(step, numbers) for step in range(at, at + numbers.randrange(1, 15))]
+        total_ns += sum(step.end_ns - step.start_ns for step in steps)
+        at += len(steps)
+        append(path, *steps)
+        if path.stat().st_size > 24_000:
+            num_folds += fold_file(path, max_bytes=24_000)
+            assert path.stat().st_size <= 18_000
+    lines = RankReader(tmp_path).new_steps()
+    assert [step for line in lines for step in range(span_of(line)[0], span_of(line)[1] + 1)] == list(range(at))
+    summaries = [line for line in lines if isinstance(line, StepSummary)]
+    assert len(lines) - len(summaries) >= 20
+    assert sum(sum(line.phases.values()) for line in lines) == total_ns
+    assert sum(line.num_steps for line in summaries) + len(lines) - len(summaries) == at
+    for line in summaries[:-1]:
+        assert any(
+            line.first_step % level == 0 and line.last_step == line.first_step + level - 1
+            for level in (100, 1_000, 10_000, 100_000)
+        )
+    assert num_folds < 2_500  # each makes room for some steps
+
+
+def test_the_newest_steps_stay_from_the_beginning_of_a_block(tmp_path: Path) -> None:
+    """With room for 200 lines in half of what may stay, the last 100 to 199 are not folded."""
+    path = tmp_path / paths.STEPS_FILE
+    numbers = random.Random(3)
+    append(path, *(make_step(step, numbers) for step in range(1_234)))
+    size = path.stat().st_size
+    assert fold_file(path, max_bytes=size * 9 // 10)
+    assert fold_file(path, max_bytes=size * 6 // 10)
+    first = next(line.step for line in RankReader(tmp_path).new_steps() if isinstance(line, StepRecord))
+    assert first % STEPS_PER_SUMMARY == 0
+    assert first <= 1_100
+
+
+def test_a_file_with_nothing_to_fold_is_left_as_it_is(tmp_path: Path) -> None:
+    """Nothing is written where nothing more can be folded, as where a torn line stands between two summaries."""
     path = tmp_path / paths.STEPS_FILE
     numbers = random.Random(2)
     steps = [make_step(step, numbers) for step in range(197)]
-    old = [summarize_steps(steps[:97]), summarize_steps(steps[97:197])]
-    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in old))
+    old = [msgspec.json.encode(summarize_steps(each)) + b"\n" for each in (steps[:97], steps[97:197])]
+    path.write_bytes(b"{torn\n".join(old))
     before = path.stat()
     assert not fold_file(path, max_bytes=1)
     assert path.stat().st_ino == before.st_ino
-    assert RankReader(tmp_path).new_steps() == old
+
+
+def test_summaries_of_older_versions_are_joined_whatever_their_boundaries(tmp_path: Path) -> None:
+    """Those that begin at no multiple of a hundred belong to the block of their last step."""
+    path = tmp_path / paths.STEPS_FILE
+    numbers = random.Random(2)
+    steps = [make_step(step, numbers) for step in range(1_090)]
+    old = [summarize_steps(steps[at : at + 97]) for at in range(0, 1_067, 97)]
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in old))
+    assert fold_file(path, max_bytes=path.stat().st_size)
+    lines = RankReader(tmp_path).new_steps()
+    assert [span_of(line) for line in lines][:2] == [(0, 969), (970, 1066)]
+    assert lines[0] == summarize_steps(steps[:970])
