@@ -23,7 +23,8 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.matching import SYMMETRIC
-from scope.analysis.rank_activity import ACTIVITIES, build_activity, totals_at
+from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
+from scope.analysis.rank_activity import build_activity
 from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import (
@@ -53,15 +54,8 @@ _NOISE_SCALE: Final = 3
 _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
 
-_OWN_GROUP: Final = "own_group_id"
-_SYMMETRIC: Final = "is_symmetric"
-_PREVIOUS: Final = "previous_arrival_ns"
-_OWN: Final = "own_ns"
 _CHARGE: Final = "charge_ns"
 _FLOOR: Final = "floor_ns"
-_FROM: Final = "_from"
-_ROOTED: Final = "waited_for_root_ns"
-_SHARED: Final = "transfers_of_own_group_ns"
 _TOO_MANY: Final = f"worked out for the {MOST_REPLAYED} ranks that impose most"
 _CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
 
@@ -155,7 +149,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     skipped = collectives.collectives.height - num_judged
     are_together = _are_together(collectives)
     activity = build_activity(job, collectives) if are_together else pl.DataFrame()
-    own = _own_times(judged, collectives, activity) if num_judged else judged
+    own = compute_own_times(judged, collectives, activity) if num_judged else judged
     lazy = LazyReplay(collectives, activity) if are_together else None
     charges = _charges(own, collectives) if num_judged else None
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
@@ -181,9 +175,7 @@ def _without(ranks: Sequence[int], replay: Replay, charges: pl.DataFrame, own: p
     """Return, by rank, what changes when that rank alone works as fast as its peers: of the first of the ranks."""
     since = {
         (collective, rank): instant
-        for collective, rank, instant in own.select(
-            MatchedCalls.collective_id, MatchedCalls.rank, _PREVIOUS
-        ).iter_rows()
+        for collective, rank, instant in own.select(MatchedCalls.collective_id, MatchedCalls.rank, PREVIOUS).iter_rows()
     }
     return {
         rank: replay_without_straggler(replay, rank, charged_collectives(charges, rank), since)
@@ -239,123 +231,6 @@ def _are_peers(ranks: Iterable[int], pipelines: Mapping[int, int]) -> bool:
     return len(staged) == len(set(staged))
 
 
-def _own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.DataFrame) -> pl.DataFrame:
-    """Add to each call the arrival at the previous common collective and what the rank did since, by activity.
-
-    The previous common collective is the last symmetric one before it that every rank of its group took part in,
-    whatever the group. Without one the time since the rank's window began counts.
-    """
-    common = _common_calls(judged, collectives)
-    keys = (MatchedCalls.rank, CollectiveRows.group_id)
-    calls = judged.sort(MatchedCalls.arrival_ns).join_asof(
-        common.filter(_SYMMETRIC)
-        .select(*keys, MatchedCalls.arrival_ns, pl.col(MatchedCalls.arrival_ns).alias(_PREVIOUS))
-        .sort(MatchedCalls.arrival_ns),
-        on=MatchedCalls.arrival_ns,
-        by=keys,
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
-    # All ranks must count from the same collective: from the window where one of them has no previous one.
-    has_previous = (pl.col(_PREVIOUS).null_count() == 0).over(MatchedCalls.collective_id)
-    calls = calls.with_columns(pl.when(has_previous).then(_PREVIOUS).alias(_PREVIOUS))
-    calls = totals_at(activity, calls, instant=_PREVIOUS).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
-    calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
-    since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
-    waits = common.filter(~pl.col(_SYMMETRIC), pl.col(MatchedCalls.wait_ns) > 0).with_columns(
-        (pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)).alias(MatchedCalls.end_ns)
-    )
-    since = _with_time_within(since, waits, activity, spent=ACTIVITIES[1], name=_ROOTED)
-    since = _with_time_within(since, common, activity, spent=ACTIVITIES[2], name=_SHARED)
-    apart = pl.col(ACTIVITIES[1]) + pl.col(ACTIVITIES[2]) - pl.col(_ROOTED) - pl.col(_SHARED)
-    begin = pl.col(MatchedCalls.arrival_ns).min().over(MatchedCalls.collective_id)
-    return since.with_columns(
-        (pl.col(MatchedCalls.arrival_ns) - pl.col(_PREVIOUS).fill_null(begin) - apart).alias(_OWN)
-    )
-
-
-def _with_time_within(
-    calls: pl.DataFrame, stretches: pl.DataFrame, activity: pl.DataFrame, *, spent: str, name: str
-) -> pl.DataFrame:
-    """Add the time of an activity within stretches of a rank and group that end since the previous common collective.
-
-    Args:
-        calls: The judged calls.
-        stretches: Columns rank, group, arrival and end; where two overlap, what both share counts once.
-        activity: What `build_activity` returned.
-        spent: The activity.
-        name: Name of the new column.
-    """
-    keys = (MatchedCalls.rank, CollectiveRows.group_id)
-    end = pl.col(MatchedCalls.end_ns)
-    apart = stretches.sort(MatchedCalls.end_ns).with_columns(
-        pl.max_horizontal(MatchedCalls.arrival_ns, end.shift().over(keys)).alias(MatchedCalls.arrival_ns)
-    )
-    begun, ended = (
-        totals_at(activity, apart, instant=instant)[spent] for instant in (MatchedCalls.arrival_ns, MatchedCalls.end_ns)
-    )
-    sums = apart.select(*keys, end, (ended - begun).alias(name)).with_columns(pl.col(name).cum_sum().over(keys))
-    for instant, total in ((_PREVIOUS, f"{name}{_FROM}"), (MatchedCalls.arrival_ns, name)):
-        known = calls.filter(pl.col(instant).is_not_null()).sort(instant)
-        found = known.drop(MatchedCalls.end_ns).join_asof(
-            sums.rename({name: total}),
-            left_on=instant,
-            right_on=MatchedCalls.end_ns,
-            by=keys,
-            check_sortedness=False,
-        )
-        calls = calls.join(
-            found.select(MatchedCalls.collective_id, MatchedCalls.rank, total),
-            on=(MatchedCalls.collective_id, MatchedCalls.rank),
-            how="left",
-        ).with_columns(pl.col(total).fill_null(0))
-    return calls.with_columns(pl.col(name) - pl.col(f"{name}{_FROM}"))
-
-
-def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
-    """Return, by rank and judged group, arrival, wait and end in collectives of that group or one that contains it."""
-    groups = collectives.groups.filter(~pl.col(GroupRows.is_pair) & pl.col(GroupRows.ranks).is_not_null())
-    members = {
-        group: frozenset(ranks) for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
-    }
-    of_rank: dict[int, list[int]] = {}
-    for group, ranks in members.items():
-        for rank in ranks:
-            of_rank.setdefault(rank, []).append(group)
-    wanted = judged.select(MatchedCalls.rank, CollectiveRows.group_id).unique().iter_rows()
-    covers: dict[tuple[int, int], bool] = {}
-    rows: list[tuple[int, int, int]] = []
-    for rank, group in wanted:
-        for wider in of_rank[rank]:
-            if (wider, group) not in covers:
-                covers[wider, group] = members[wider] >= members[group]
-            if covers[wider, group]:
-                rows.append((rank, group, wider))
-    pairs = pl.DataFrame(
-        rows,
-        schema={MatchedCalls.rank: pl.Int32, _OWN_GROUP: pl.UInt32, CollectiveRows.group_id: pl.UInt32},
-        orient="row",
-    )
-    is_symmetric = pl.col(CollectiveRows.operation).is_in(SYMMETRIC)
-    return (
-        collectives.calls.join(
-            collectives.collectives.select(
-                CollectiveRows.collective_id, CollectiveRows.group_id, is_symmetric.alias(_SYMMETRIC)
-            ),
-            on=MatchedCalls.collective_id,
-        )
-        .join(pairs, on=(MatchedCalls.rank, CollectiveRows.group_id))
-        .select(
-            MatchedCalls.rank,
-            pl.col(_OWN_GROUP).alias(CollectiveRows.group_id),
-            MatchedCalls.arrival_ns,
-            MatchedCalls.wait_ns,
-            MatchedCalls.end_ns,
-            _SYMMETRIC,
-        )
-    )
-
-
 def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
     """Return one row per collective whose last rank is to blame: the rank, the charge, the noise floor of the group."""
     rows = collectives.collectives.select(
@@ -366,7 +241,7 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
     )
     calls = own.join(rows, on=MatchedCalls.collective_id)
     is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
-    time = pl.col(_OWN)
+    time = pl.col(OWN)
     found = calls.group_by(MatchedCalls.collective_id).agg(
         pl.col(CollectiveRows.group_id).first(),
         pl.col(MatchedCalls.step_number).first(),
