@@ -20,7 +20,8 @@ MAX_LINE_BYTES: Final = 16 * 2**20
 _READ_BYTES: Final = 4 * 2**20
 _MAX_SKIPPED_BYTES: Final = 64 * 2**20
 """Of a line that is too long, at one reading of a caller who takes little at a time."""
-_REMEMBERED_BYTES: Final = 256
+_REMEMBERED_BYTES: Final = 4096
+"""Enough for a whole line as a rule, which has an instant of its own: ends alone may be alike from step to step."""
 _MAX_NAMED_PROBLEMS: Final = 5
 
 
@@ -32,7 +33,7 @@ class LinePlace:
         inode: Number of the file.
         offset: Bytes that were read.
         line: Lines that were read.
-        seen_last: The bytes before `offset`, at most 256.
+        seen_last: The bytes before `offset`, at most 4,096.
     """
 
     inode: int

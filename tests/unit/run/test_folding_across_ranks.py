@@ -160,3 +160,20 @@ def test_summaries_of_older_versions_are_joined_whatever_their_boundaries(tmp_pa
     lines = RankReader(tmp_path).new_steps()
     assert [span_of(line) for line in lines][:2] == [(0, 969), (970, 1066)]
     assert lines[0] == summarize_steps(steps[:970])
+
+
+def test_a_reader_tells_a_file_from_one_whose_lines_end_alike(tmp_path: Path) -> None:
+    """After two folds a file may have the number of the one that was read, and lines of the same length and ending."""
+    path = tmp_path / paths.STEPS_FILE
+    numbers = random.Random(4)
+    step = msgspec.structs.replace(make_step(500, numbers), disturbed="x" * 300)
+    steps = [msgspec.structs.replace(step, step=500 + at, start_ns=10**12 + at) for at in range(20)]
+    append(path, *steps[:10])
+    reader = RankReader(tmp_path)
+    assert reader.new_steps() == steps[:10]
+    number, kept = path.stat().st_ino, b"".join(msgspec.json.encode(each) + b"\n" for each in steps[5:])
+    with path.open("r+b") as file:
+        file.write(kept)
+    assert path.stat().st_ino == number
+    assert reader.new_steps() == steps[5:]
+    assert reader.restarts == 1
