@@ -162,22 +162,29 @@ def find_step_ahead(folders: Sequence[Path], *, spread_ns: int) -> int | None:
     if not begun:
         return None
     newest, state, folder = max(begun, key=lambda each: each[0])
-    usual_ns = _usual_length_ns(folder) or state.last_step_duration_ns
+    usual_ns = _usual_length_ns(folder, last_ns=state.last_step_duration_ns)
     return None if usual_ns is None else newest + 1 + -(-spread_ns // usual_ns)
 
 
-def _usual_length_ns(folder: Path) -> int | None:
-    """Return the median length of a rank's last steps, the lower of two; None where none is on record."""
+def _usual_length_ns(folder: Path, *, last_ns: int | None) -> int | None:
+    """Return the median length of a rank's last steps, the lower of two; None where none has ended.
+
+    Records lag behind by a second: of a job that has just begun they may hold the first step alone, which is long.
+
+    Args:
+        folder: The folder of the rank.
+        last_ns: Length of the last step, of which there may be no record yet.
+    """
     path = folder / paths.STEPS_FILE
-    lengths: list[int] = []
+    lengths = [last_ns or 0]
     with contextlib.suppress(RunError, OSError):
         lines = read_span(path, offset=max(0, path.lstat().st_size - _TAIL_BYTES), max_bytes=_TAIL_BYTES).split(b"\n")
         for line in lines[-_RECENT_STEPS:]:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 step = _decoder.decode(line)
                 lengths.append(step.end_ns - step.start_ns)
-    lengths = [length for length in lengths if length > 0]
-    return statistics.median_low(lengths) if lengths else None
+    known = [length for length in lengths if length > 0]
+    return statistics.median_low(known) if known else None
 
 
 def _read_state(folder: Path) -> BlackBoxState | None:

@@ -66,6 +66,12 @@ def test_long_steps_begin_at_the_step_after_the_next(tmp_path: Path) -> None:
     assert find_step_ahead([folder], spread_ns=2000 * MS) == 7
 
 
+def test_the_first_step_alone_is_not_taken_for_the_usual_one(tmp_path: Path) -> None:
+    """Step 0 took 5 s and is the only one on record; the last one took 100 ms: in 2 s there are 20 of these."""
+    folder = make_rank(tmp_path, 0, step=4, lengths_ms=[5000], last_ms=100)
+    assert find_step_ahead([folder], spread_ns=2000 * MS) == 25
+
+
 def test_without_records_the_last_step_of_the_black_box_counts(tmp_path: Path) -> None:
     """The records lag behind; nothing is known before a step has ended, or without a black box."""
     assert find_step_ahead([make_rank(tmp_path / "a", 0, step=1, lengths_ms=[], last_ms=500)], spread_ns=10**9) == 4
