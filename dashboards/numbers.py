@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.report.inert import csv_text
-from scope.report.table import Absent, format_cell
+from scope.report.table import Absent, Filler, format_cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ def _numbers(cells: Sequence[Cell]) -> list[int | float | None] | None:
     for cell in cells:
         if isinstance(cell, (str, bool)):
             return None
-        found.append(None if isinstance(cell, Absent) else cell)
+        found.append(None if isinstance(cell, Absent | Filler) else cell)
     return found if any(value is not None for value in found) else None
 
 

@@ -26,7 +26,7 @@ from scope.report.sections import (
     roofline,
     stragglers,
 )
-from scope.report.table import format_cell
+from scope.report.table import ABSENT_MARK, format_cell
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from scope.report.results import Results
     from scope.report.table import Cell, ReportColumn, ReportTable, Unit
 
+_COPIES: Final = "exposed copies"
 _MOST_ROWS: Final = 200
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -118,10 +119,13 @@ def _head(results: Results) -> Iterator[str]:
     parts = (
         ("compute", breakdown_.compute_ns),
         ("exposed communication", breakdown_.exposed_communication_ns),
-        ("exposed copies", breakdown_.exposed_memory_ns),
+        (_COPIES, breakdown_.exposed_memory_ns),
         ("idle", breakdown_.idle_ns),
     )
     for name, length in parts:
+        if name == _COPIES and breakdown.is_host_alone(analysis):
+            yield f'<div class="tile">{name}<b>{ABSENT_MARK}</b><span class="dim">not known</span></div>'
+            continue
         share = format_ratio(length / breakdown_.window_ns) if breakdown_.window_ns else "–"
         yield f'<div class="tile">{name}<b>{share}</b><span class="dim">{format_duration(length)}</span></div>'
     yield "</div>"

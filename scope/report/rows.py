@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from scope.report.inert import csv_text
-from scope.report.table import Absent
+from scope.report.table import Absent, Filler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def record(columns: Sequence[ReportColumn], row: Sequence[Cell]) -> dict[str, An
         else:
             # NaN and infinity are no JSON; a figure that is neither finite nor absent is a defect of its analysis.
             assert not isinstance(cell, float) or math.isfinite(cell), f"{column.key} is {cell}"
-            values[column.key] = cell
+            values[column.key] = int(cell) if isinstance(cell, Filler) else cell
     return {**values, ABSENT_KEY: absent}
 
 
@@ -119,4 +119,6 @@ def _csv_cell(cell: Cell) -> str | int | float:
         return ""
     if isinstance(cell, bool):
         return "true" if cell else "false"
+    if isinstance(cell, Filler):
+        return int(cell)
     return csv_text(cell) if isinstance(cell, str) else cell

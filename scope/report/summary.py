@@ -19,6 +19,7 @@ from scope.report.sections.breakdown import (
 from scope.report.sections.collectives import collectives_table, cut_note, exposed_table, sum_notes
 from scope.report.sections.kernels import kernels_table
 from scope.report.sections.quality import format_ranks
+from scope.report.table import ABSENT_MARK
 from scope.report.text import print_table
 from scope.units import format_duration, format_ratio
 
@@ -38,10 +39,11 @@ _MOST_RANKS: Final = 8
 _MOST_FINDINGS: Final = 6
 _MOST_ROWS: Final = 5
 _MOST_GPUS: Final = 2
+_COPIES: Final = "exposed_memory_ns"
 _PARTS: Final = (
     ("compute", "compute_ns", "blue"),
     ("exposed communication", "exposed_communication_ns", "red"),
-    ("exposed copies", "exposed_memory_ns", "cyan"),
+    ("exposed copies", _COPIES, "cyan"),
     ("idle", "idle_ns", "bright_black"),
 )
 _PART_KEYS: Final = frozenset(key for _, key, _ in _PARTS)
@@ -104,6 +106,9 @@ def _print_breakdown(analysis: Analysis, console: Console) -> None:
         style="bold",
     )
     for name, key, color in _PARTS:
+        if key == _COPIES and is_host_alone(analysis):
+            console.print(f"  {name:<22}{ABSENT_MARK:>8}")
+            continue
         console.print_parts(_bar_parts(name, getattr(breakdown, key), breakdown, color, console.width))
     for remark in (*_breakdown_remarks(breakdown, analysis.idle), *breakdown_notes(analysis)):
         console.print_wrapped(remark, indent=2, hanging=4, style="dim")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from scope.structs import Record
 from scope.units import (
@@ -37,6 +37,21 @@ class Absent(Record, frozen=True):
     """A value that is not known, with the reason; never shown as 0."""
 
     reason: str
+
+
+class Filler(int):
+    """A part of a whole that was not measured, and counts with its value so that the parts sum.
+
+    Programs get the number; a person sees it as absent, with the reason.
+    """
+
+    reason: str
+
+    def __new__(cls, value: int, reason: str) -> Self:
+        """Return the number `value` that is shown as absent for a reason."""
+        number = super().__new__(cls, value)
+        number.reason = reason
+        return number
 
 
 Cell: TypeAlias = str | int | float | bool | Absent
@@ -99,7 +114,7 @@ class ReportTable(Record, frozen=True, kw_only=True):
         headings: dict[str, list[str]] = {}
         for row in self.rows:
             for column, cell in zip(self.columns, row, strict=True):
-                if isinstance(cell, Absent):
+                if isinstance(cell, Absent | Filler):
                     found = headings.setdefault(cell.reason, [])
                     if column.heading not in found:
                         found.append(column.heading)
@@ -119,7 +134,7 @@ def format_cell(cell: Cell, unit: Unit) -> str:
         >>> format_cell(1234567, "count")
         '1,234,567'
     """
-    if isinstance(cell, Absent):
+    if isinstance(cell, Absent | Filler):
         return ABSENT_MARK
     if isinstance(cell, str):
         return cell

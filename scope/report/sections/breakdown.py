@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final
 from scope.analysis.job import summed_ranks
 from scope.analysis.windows import HOST
 from scope.report.sections.base import column, figures, whole_table
+from scope.report.table import Filler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from scope.analysis.breakdown import Breakdown
     from scope.analysis.job import Analysis, DeviceAnalysis, PartAnalysis, RankAnalysis
     from scope.report.table import Cell, ReportColumn, ReportTable
 
@@ -18,12 +20,17 @@ BREAKDOWN_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("window_ns", "window", "Length of the window: first device event to largest end, half-open."),
     column("compute_ns", "compute", "Union of compute."),
     column("exposed_communication_ns", "exposed comm", "Union of communication minus compute."),
-    column("exposed_memory_ns", "exposed copies", "Union of copies and sets minus compute and communication."),
+    column(
+        "exposed_memory_ns",
+        "exposed copies",
+        "Union of copies and sets minus compute and communication; on a host timeline, where copies are no part of the "
+        "window and those of a device are not known, 0 so that the parts sum.",
+    ),
     column("idle_ns", "idle", "The rest of the window: nothing ran. The four parts sum to the window exactly."),
     column("communication_ns", "communication", "Union of communication, exposed or not."),
     column("overlap_ns", "overlap", "Communication intersected with compute."),
     column("overlap_ratio", "overlapped", "overlap_ns / communication_ns."),
-    column("memory_ns", "copies", "Union of copies and sets, exposed or not."),
+    column("memory_ns", "copies", "Union of copies and sets, exposed or not; 0 on a host timeline."),
     column("peer_copy_ns", "peer copies", "Union of copies between devices (P2P), part of memory_ns."),
 )
 _BREAKDOWN_KEYS: Final = tuple(each.key for each in BREAKDOWN_COLUMNS)
@@ -47,6 +54,10 @@ STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("is_cut", "cut", "Some rank holds only a part of the step."),
     column("num_devices", "devices", "Devices on which the step has a window."),
     column("min_window_ns", "shortest", "Shortest window of the step on any device."),
+)
+_OF_DEVICES: Final = frozenset({"exposed_memory_ns", "memory_ns", "peer_copy_ns"})
+_NO_COPIES: Final = (
+    "on a host timeline what a device copied is not known, and compute, exposed communication and idle sum without it"
 )
 _NO_EVENTS: Final = "the trace holds no device event and no host range that counts"
 _MOST_NAMED: Final = 4
@@ -74,9 +85,10 @@ def breakdown_table(analysis: Analysis) -> ReportTable:
     if len(analysis.ranks) > 1 and analysis.breakdown is not None:
         host = analysis.host_breakdown
         name = "all ranks" if host is None else "all on devices"
-        rows.append((name, "all", *figures(analysis.breakdown, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
+        on_host = is_host_alone(analysis)
+        rows.append((name, "all", *_figures(analysis.breakdown, on_host=on_host, reason=_NO_EVENTS)))
         if host is not None:
-            rows.append(("all on hosts", "host", *figures(host, _BREAKDOWN_KEYS, reason=_NO_EVENTS)))
+            rows.append(("all on hosts", "host", *_figures(host, on_host=True, reason=_NO_EVENTS)))
     title = "Where the time went, by rank"
     return whole_table("breakdown", title, (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=breakdown_notes(analysis))
 
@@ -103,7 +115,7 @@ def steps_table(analysis: Analysis) -> ReportTable:
         (
             step.number,
             step.median_window_ns,
-            *figures(step.breakdown, _BREAKDOWN_KEYS, reason=_NO_WINDOW),
+            *_figures(step.breakdown, on_host=is_host_alone(analysis), reason=_NO_WINDOW),
             step.max_window_ns,
             step.slowest,
             step.is_cut,
@@ -119,11 +131,23 @@ def steps_table(analysis: Analysis) -> ReportTable:
 def _rank_rows(rank: RankAnalysis) -> Iterator[tuple[Cell, ...]]:
     if len(rank.devices) != 1:
         reason = rank.absent.get("breakdown", _NO_EVENTS)
-        yield (rank.label, "all", *figures(rank.breakdown, _BREAKDOWN_KEYS, reason=reason))
+        yield (rank.label, "all", *_figures(rank.breakdown, on_host=rank.is_host_timeline, reason=reason))
     for device in rank.devices:
         reason = device.whole.absent.get("breakdown", _NO_EVENTS)
-        cells = figures(device.whole.breakdown, _BREAKDOWN_KEYS, reason=reason)
+        cells = _figures(device.whole.breakdown, on_host=device.device == HOST, reason=reason)
         yield (rank.label, device_name(device.device), *cells)
+
+
+def _figures(breakdown: Breakdown | None, *, on_host: bool, reason: str) -> tuple[Cell, ...]:
+    """Return the cells of a breakdown; all are absent with `reason` where there is none.
+
+    Copies are no part of the time of a host timeline, and nobody has seen those of a device.
+    """
+    cells = figures(breakdown, _BREAKDOWN_KEYS, reason=reason)
+    if breakdown is None or not on_host:
+        return cells
+    pairs = zip(_BREAKDOWN_KEYS, cells, strict=True)
+    return tuple(Filler(getattr(breakdown, key), _NO_COPIES) if key in _OF_DEVICES else cell for key, cell in pairs)
 
 
 def is_host_alone(analysis: Analysis) -> bool:
@@ -139,7 +163,7 @@ def breakdown_notes(analysis: Analysis) -> Iterator[str]:
         more = f" and {len(on_host) - _MOST_NAMED} more" if some and len(on_host) > _MOST_NAMED else ""
         yield (
             f"host: no device events in the trace{some}{more}; compute and communication are ranges on the host, and "
-            "what a GPU did, if there was one, is not known."
+            "what a GPU did or copied, if there was one, is not known: these parts sum to the window without copies."
         )
     if analysis.host_breakdown is not None:
         yield "Totals, steps and shares are those of devices: host timelines are added up in a row of their own."
@@ -170,5 +194,6 @@ def _parts(device: DeviceAnalysis) -> Iterator[PartAnalysis]:
 
 def _part_row(rank: RankAnalysis, device: DeviceAnalysis, part: PartAnalysis) -> tuple[Cell, ...]:
     step, is_cut = (part.place, False) if part.step is None else (str(part.step.number), part.step.is_cut)
-    cells = figures(part.breakdown, _BREAKDOWN_KEYS, reason=part.absent.get("breakdown", _NO_WINDOW))
+    reason = part.absent.get("breakdown", _NO_WINDOW)
+    cells = _figures(part.breakdown, on_host=device.device == HOST, reason=reason)
     return (rank.label, device_name(device.device), step, is_cut, *cells)

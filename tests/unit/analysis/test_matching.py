@@ -8,6 +8,7 @@ import pytest
 
 from scope.analysis.collective_roofline import LinkRates, compute_collective_roofline
 from scope.analysis.collectives import Collectives, compute_collectives
+from scope.analysis.stragglers import compute_stragglers
 from scope.trace.model import Job, ProcessGroup
 
 if TYPE_CHECKING:
@@ -245,3 +246,14 @@ def test_an_inferred_group_says_so(match: Callable[..., Collectives]) -> None:
     assert found.num_matched == 4
     assert found.groups.select("ranks", "is_inferred").rows() == [([0, 1], True), ([2, 3], True)]
     assert found.collectives["skew_ns"].to_list() == [1, 1]
+
+
+@pytest.mark.parametrize(("world_size", "words"), [(3, "1 rank of the job is missing"), (4, "2 ranks of the job are")])
+def test_missing_ranks_are_counted_in_words(make_trace: Callable[..., RankTrace], world_size: int, words: str) -> None:
+    """One missing rank is spoken of in the singular."""
+    everyone = {"group_ranks": list(range(world_size)), "group_size": world_size}
+    ranks = tuple(
+        make_trace(rank=rank, label=f"rank {rank}", collective_calls=[_call(0, 9, **everyone)]) for rank in (0, 1)
+    )
+    job = Job(ranks=ranks, world_size=world_size, missing_ranks=tuple(range(2, world_size)))
+    assert words in compute_stragglers(job, compute_collectives(job)).verdict
