@@ -357,5 +357,6 @@ def _verdict(found: list[Straggler], num_judged: int, job: Job) -> str:
         return "one rank alone shows nobody waiting: give the traces of all ranks"
     if job.missing_ranks:
         missing = len(job.missing_ranks)
-        return f"{missing} ranks of the job are missing, so nobody can be named: give the traces of all ranks"
+        are = "rank of the job is" if missing == 1 else "ranks of the job are"
+        return f"{missing:,} {are} missing, so nobody can be named: give the traces of all ranks"
     return "no collective that all ranks of a group of peers took part in"
