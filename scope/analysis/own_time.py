@@ -19,6 +19,8 @@ OWN: Final = "own_ns"
 _OWN_GROUP: Final = "own_group_id"
 _SYMMETRIC: Final = "is_symmetric"
 _SINCE: Final = "since_ns"
+_BEGIN_STEP: Final = "first_step_number"
+_BEGIN_ALIKE: Final = "recordings_begin_alike"
 _FROM: Final = "_from"
 _ROOTED: Final = "waited_for_root_ns"
 _SHARED: Final = "transfers_of_own_group_ns"
@@ -28,9 +30,13 @@ def compute_own_times(judged: pl.DataFrame, collectives: Collectives, activity: 
     """Add to each call the arrival at the previous common collective and what the rank did since, by activity.
 
     The previous common collective is the last symmetric one before it that every rank of its group took part in,
-    whatever the group. Without one the time counts since the recordings of all its ranks began.
+    whatever the group. Without one the time since the rank's own recording began counts, where all of them began at the
+    same step: at one place of the program, however late a rank was there. Else own time is null.
     """
     common = _common_calls(judged, collectives)
+    begins = collectives.calls.group_by(MatchedCalls.rank).agg(
+        pl.col(MatchedCalls.step_number).min().alias(_BEGIN_STEP)
+    )
     keys = (MatchedCalls.rank, CollectiveRows.group_id)
     calls = judged.sort(MatchedCalls.arrival_ns).join_asof(
         common.filter(_SYMMETRIC)
@@ -41,12 +47,14 @@ def compute_own_times(judged: pl.DataFrame, collectives: Collectives, activity: 
         allow_exact_matches=False,
         check_sortedness=False,
     )
-    # All ranks must count from the same collective, and from the same instant where one of them has no previous one.
+    # All ranks must count from the same collective, or all from where their recordings begin.
     has_previous = (pl.col(PREVIOUS).null_count() == 0).over(MatchedCalls.collective_id)
-    begin = pl.col(MatchedCalls.window_start_ns).max().over(MatchedCalls.collective_id)
+    begin_alike = (pl.col(_BEGIN_STEP).n_unique() == 1).over(MatchedCalls.collective_id)
     first = pl.col(MatchedCalls.arrival_ns).min().over(MatchedCalls.collective_id)
-    calls = calls.with_columns(pl.when(has_previous).then(PREVIOUS).alias(PREVIOUS)).with_columns(
-        pl.coalesce(PREVIOUS, begin, first).alias(_SINCE)
+    calls = (
+        calls.join(begins, on=MatchedCalls.rank, how="left")
+        .with_columns(pl.when(has_previous).then(PREVIOUS).alias(PREVIOUS), begin_alike.alias(_BEGIN_ALIKE))
+        .with_columns(pl.coalesce(PREVIOUS, MatchedCalls.window_start_ns, first).alias(_SINCE))
     )
     calls = totals_at(activity, calls, instant=_SINCE).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
     calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
@@ -57,7 +65,9 @@ def compute_own_times(judged: pl.DataFrame, collectives: Collectives, activity: 
     since = _with_time_within(since, waits, activity, spent=ACTIVITIES[1], name=_ROOTED)
     since = _with_time_within(since, common, activity, spent=ACTIVITIES[2], name=_SHARED)
     apart = pl.col(ACTIVITIES[1]) + pl.col(ACTIVITIES[2]) - pl.col(_ROOTED) - pl.col(_SHARED)
-    return since.with_columns((pl.col(MatchedCalls.arrival_ns) - pl.col(_SINCE) - apart).alias(OWN))
+    is_known = pl.col(PREVIOUS).is_not_null() | pl.col(_BEGIN_ALIKE)
+    own = pl.col(MatchedCalls.arrival_ns) - pl.col(_SINCE) - apart
+    return since.with_columns(pl.when(is_known).then(own).alias(OWN))
 
 
 def _with_time_within(

@@ -156,13 +156,12 @@ class Replay:
         Args:
             rank: The rank.
             arrivals: By rank of the collective, its call.
-            since_ns: By rank, the instant after which own work counts; None for the begin of the recordings.
+            since_ns: By rank, the instant after which own work counts; None for the begin of its recording.
 
         Returns:
             The largest excesses between two events, which together are that of all the work.
         """
-        begin = max(self.start_ns[each] for each in arrivals)
-        own = {each: self._own(each, call, since_ns[each], begin) for each, call in arrivals.items()}
+        own = {each: self._own(each, call, since_ns[each]) for each, call in arrivals.items()}
         mine, peers = own.pop(rank), list(own.values())
         total = sum(ns for _, ns in mine.values()) - median_low(sum(ns for _, ns in each.values()) for each in peers)
         none = (0, 0)
@@ -179,7 +178,7 @@ class Replay:
             total -= taken
         return found
 
-    def _own(self, rank: int, call: int, since_ns: int | None, begin_ns: int) -> dict[tuple[int, int], tuple[int, int]]:
+    def _own(self, rank: int, call: int, since_ns: int | None) -> dict[tuple[int, int], tuple[int, int]]:
         """Return the event and the own work by calls and ends since an instant, up to the arrival at a call."""
         events = self.events[rank]
         first = 0 if since_ns is None else bisect_right(events, since_ns, key=lambda event: event.at_ns)
@@ -187,8 +186,7 @@ class Replay:
         num_calls = num_ends = 0
         for place in range(first, len(events)):
             event = events[place]
-            late = max(0, begin_ns - (event.at_ns - event.blocked_ns - event.own_ns)) if since_ns is None else 0
-            found[num_calls, num_ends] = (place, max(0, event.own_ns - late))
+            found[num_calls, num_ends] = (place, event.own_ns)
             if event.call == call and not event.is_end:
                 break
             num_calls, num_ends = (num_calls, num_ends + 1) if event.is_end else (num_calls + 1, 0)

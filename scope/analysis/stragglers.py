@@ -132,7 +132,8 @@ class Stragglers(Result, frozen=True, kw_only=True):
     num_collectives_judged: int
     """Complete, uncut collectives among peers, in which a straggler could show."""
     num_collectives_skipped: int
-    """The rest: incomplete, cut, pairs, rooted, or among stages of one pipeline."""
+    """The rest: incomplete, cut, pairs, rooted, among stages of one pipeline, or the first of recordings that begin at
+    different steps."""
     verdict: str
     """One sentence for people, also when nobody is named."""
 
@@ -145,11 +146,15 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         collectives: What `compute_collectives` returned for it.
     """
     judged = _judged(collectives)
-    num_judged = judged[MatchedCalls.collective_id].n_unique()
-    skipped = collectives.collectives.height - num_judged
     are_together = _are_together(collectives)
     activity = build_activity(job, collectives) if are_together else pl.DataFrame()
-    own = compute_own_times(judged, collectives, activity) if num_judged else judged
+    own = (
+        judged
+        if judged.is_empty()
+        else compute_own_times(judged, collectives, activity).filter(pl.col(OWN).is_not_null())
+    )
+    num_judged = own[MatchedCalls.collective_id].n_unique()
+    skipped = collectives.collectives.height - num_judged
     lazy = LazyReplay(collectives, activity) if are_together else None
     charges = _charges(own, collectives) if num_judged else None
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)

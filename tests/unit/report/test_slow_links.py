@@ -152,3 +152,15 @@ def test_shares_of_a_slow_link_are_counted_once(tmp_path: Path) -> None:
 def test_without_a_fault_nobody_is_blamed(tmp_path: Path, layout: Layout) -> None:
     """Ranks and links that are alike, but for jitter, are no findings."""
     assert _blamed(_findings(TrainingJob(layout=layout, num_steps=3, jitter_ns=5_000), tmp_path)) == []
+
+
+def test_what_was_late_before_the_recording_is_nobodys_fault(tmp_path: Path) -> None:
+    """Ranks that a link held up before their peers' recordings began are not late by their own work after that."""
+    job = TrainingJob(layout=TP_FIRST, num_steps=3, slow_groups={"mesh_dp:1": 0.1})
+    recordings = {
+        rank: Recording(has_host=True, steps=None if rank in (1, 5) else range(11, 13))
+        for rank in range(job.layout.world_size)
+    }
+    files = write_traces(job.run(), job.layout, tmp_path, recordings=recordings)
+    found = find_all(compute_results(load([str(file) for file in files])))
+    assert _blamed(found) == [("slow_collective", (1, 5))]
