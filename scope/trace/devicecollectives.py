@@ -174,7 +174,7 @@ class _Context:
         self._known_around: dict[int | None, _Around] = {None: _NOTHING_AROUND}
         self._codes: dict[tuple[Any, ...], int] = {}
         self._described: dict[tuple[Any, ...], Fields] = {}
-        self._texts: dict[str, _TextColumn] = {}
+        self._texts: dict[str, _TextColumn | None] = {}
         calls = _TextColumn(sources.launches[Launches.name])
         self._is_hip = any(name is not None and name.startswith("hip") for name in calls.by_code.values())
 
@@ -265,10 +265,12 @@ class _Context:
         return dims, types, self._text_of(Ops.concrete_inputs, c10d)
 
     def _text_of(self, column: str, op: int) -> str | None:
-        texts = self._texts.get(column)
-        if texts is None:
-            texts = self._texts[column] = _TextColumn(self._sources.ops[column])
-        return texts[op]
+        if column not in self._texts:
+            whole = self._sources.ops[column]
+            # Traces without shapes are many, and large.
+            self._texts[column] = None if whole.null_count() == len(whole) else _TextColumn(whole)
+        texts = self._texts[column]
+        return None if texts is None else texts[op]
 
 
 def _metadata_of_ops(sources: CallSources) -> dict[int, tuple[int, int | None]]:

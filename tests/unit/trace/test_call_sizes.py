@@ -151,3 +151,44 @@ def sizes_by_range() -> Callable[..., list[tuple[int, int]]]:
         return [(shape[1][0], shape[0][0]) for shape in shapes]
 
     return read
+
+
+def _host_trace(tmp_path: Path, calls: list[tuple[str, list[Any], list[Any], list[tuple[str, list[Any]]]]]) -> str:
+    """Write a host timeline of two ranks: of each call the operator, its shapes and types, and the library's ranges."""
+    events: list[dict[str, Any]] = []
+    now = 0.0
+    for name, dims, types, ranges in calls:
+        args: dict[str, Any] = {"Input Dims": dims, "Input type": types, "Concrete Inputs": [""] * len(dims)}
+        span = {"ph": "X", "pid": 1, "ts": now, "dur": 10.0}
+        events.append({**span, "cat": "cpu_op", "name": name, "tid": 1, "args": args})
+        for label, shape in ranges:
+            now += 20
+            args = {"Input Dims": [shape], "Input type": ["float"], "Concrete Inputs": [""]}
+            span = {"ph": "X", "pid": 1, "ts": now, "dur": 5.0}
+            events.append({**span, "cat": "user_annotation", "name": label, "tid": 2, "args": args})
+        now += 20
+    group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]}
+    info = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_config": [group]}
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    return str(path)
+
+
+def test_sizes_on_a_host_timeline_are_those_of_the_operators(tmp_path: Path) -> None:
+    """Gloo's ranges hold inputs or parts of them; input and output are those of the call, worked out by hand."""
+    calls = [
+        ("c10d::_allgather_base_", [[16], [8], []], ["float", "float", ""], [("gloo:all_gather", [8])]),
+        ("c10d::allgather_", [[], [[7]], []], ["", LISTS, ""], [("gloo:all_gather", [7])]),
+        ("c10d::reduce_scatter_", [[[6]], [], []], [LISTS, "", ""], [("gloo:all_reduce", [6])] * 2),
+        ("c10d::allreduce_", [[[9]], []], [LISTS, ""], [("gloo:all_reduce", [9])]),
+    ]
+    found = load(_host_trace(tmp_path, calls)).ranks[0].collective_calls
+    assert found.select("operation", "in_bytes", "out_bytes", "group_size").rows() == [
+        ("all_gather", 32, 64, 2),
+        ("all_gather", 28, 56, 2),
+        ("reduce_scatter", 48, 24, 2),
+        ("all_reduce", 36, 36, 2),
+    ]
+    assert not found["is_group_inferred"].any()
+    # The two parts of the reduce_scatter are one call, from the start of the first to the end of the second.
+    assert (found["end_ns"] - found["start_ns"]).to_list() == [5_000, 5_000, 25_000, 5_000]
