@@ -225,7 +225,7 @@ def draw_windows(source: Source) -> None:
         say.caption(
             say.words(
                 "No profiler window was captured. `scope run` takes one now and then, as `--capture` says; "
-                "`touch RUN/capture.request` asks a running one for a window now."
+                "`touch RUN/capture.request` asks a running one for a window, a few seconds later."
             )
         )
         return

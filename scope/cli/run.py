@@ -52,7 +52,8 @@ def run(
 ) -> None:
     """Run a training command and record every rank of it, with no change to the script.
 
-    Exit code and signals are the command's own. An empty file RUN_DIR/capture.request asks for a profiler window.
+    Exit code and signals are the command's own. An empty file RUN_DIR/capture.request asks for a profiler window,
+    which begins a few seconds later, at the same step on all ranks that take one; a number in it is that step.
 
     Example:
         scope run --run-dir runs/first -- torchrun --nproc-per-node 8 train.py
