@@ -171,7 +171,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         lazy=lazy,
         num_collectives_judged=num_judged,
         num_collectives_skipped=skipped,
-        verdict=_verdict(found, num_judged, job),
+        verdict=_verdict(found, num_judged, job, num_of_unknown_group=collectives.num_of_unknown_group),
         absent={} if lazy is not None else {"lazy": "no collective of which all ranks were seen"},
     )
 
@@ -351,7 +351,7 @@ def _reason(excess: Excess, charged_ns: int) -> StragglerReason | None:
     return largest if getattr(excess, f"{largest}_ns") >= _EXPLAINS * charged_ns else None
 
 
-def _verdict(found: list[Straggler], num_judged: int, job: Job) -> str:
+def _verdict(found: list[Straggler], num_judged: int, job: Job, *, num_of_unknown_group: int) -> str:
     if found:
         worst = found[0]
         why = f", mostly by {worst.reason}" if worst.reason else ""
@@ -364,4 +364,8 @@ def _verdict(found: list[Straggler], num_judged: int, job: Job) -> str:
         missing = len(job.missing_ranks)
         are = "rank of the job is" if missing == 1 else "ranks of the job are"
         return f"{missing:,} {are} missing, so nobody can be named: give the traces of all ranks"
+    if num_of_unknown_group:
+        return (
+            f"{num_of_unknown_group:,} collective calls ran in groups that the traces do not tell: nobody can be named"
+        )
     return "no collective that all ranks of a group of peers took part in"

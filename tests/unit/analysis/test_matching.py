@@ -257,3 +257,20 @@ def test_missing_ranks_are_counted_in_words(make_trace: Callable[..., RankTrace]
     )
     job = Job(ranks=ranks, world_size=world_size, missing_ranks=tuple(range(2, world_size)))
     assert words in compute_stragglers(job, compute_collectives(job)).verdict
+
+
+def test_a_verdict_says_that_groups_are_unknown(make_trace: Callable[..., RankTrace]) -> None:
+    """Where the groups of all calls are unknown, that is why no straggler is named."""
+    ranks = tuple(
+        make_trace(
+            rank=rank,
+            label=f"rank {rank}",
+            collective_calls=[_call(rank, 30, **_UNSAID)],
+            process_groups=_mesh((0, 1, 2, 3), (0, 1), (0, 2)),
+        )
+        for rank in range(4)
+    )
+    job = Job(ranks=ranks, world_size=4)
+    assert compute_stragglers(job, compute_collectives(job)).verdict == (
+        "4 collective calls ran in groups that the traces do not tell: nobody can be named"
+    )
