@@ -249,7 +249,9 @@ def _ordinals(group: pl.DataFrame) -> pl.DataFrame:
     size = pl.when(
         pl.col(CollectiveCalls.operation).is_in(_SAME_SIZE) & (pl.col(CollectiveCalls.variant) != "uneven")
     ).then(pl.max_horizontal(CollectiveCalls.in_bytes, CollectiveCalls.out_bytes))
-    kind = pl.struct(CollectiveCalls.operation, pl.col(CollectiveCalls.dtype).cast(pl.String), size.alias(_SIGNATURE))
+    # On a host timeline the ranks that get a part of a scatter do not say its type, which the root's input does.
+    dtype = pl.when(pl.col(CollectiveCalls.operation) != "scatter").then(pl.col(CollectiveCalls.dtype).cast(pl.String))
+    kind = pl.struct(CollectiveCalls.operation, dtype.alias(CollectiveCalls.dtype), size.alias(_SIGNATURE))
     parts = group.with_columns(kind.hash().alias(_SIGNATURE)).partition_by(MatchedCalls.rank, as_dict=True)
     series = {int(rank[0]): _series(part) for rank, part in parts.items()}
     reference = max(series, key=lambda rank: (len(series[rank]), -rank))

@@ -274,3 +274,17 @@ def test_a_verdict_says_that_groups_are_unknown(make_trace: Callable[..., RankTr
     assert compute_stragglers(job, compute_collectives(job)).verdict == (
         "4 collective calls ran in groups that the traces do not tell: nobody can be named"
     )
+
+
+def test_a_type_that_only_the_root_of_a_scatter_says_leaves_the_order_clear(match: Callable[..., Collectives]) -> None:
+    """Calls before and after a scatter match, though only its root says the type of its elements."""
+    calls: dict[int, list[Row]] = {
+        rank: [
+            _call(0, 20, operation="all_to_all", dtype="float"),
+            _call(10, 30, operation="all_to_all", dtype="float"),
+            _call(40, 50, operation="scatter", source_rank=0, dtype=None if rank else "float"),
+        ]
+        for rank in (0, 1)
+    }
+    found = match(calls)
+    assert (found.num_matched, found.num_ambiguous) == (6, 0)
