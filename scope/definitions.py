@@ -146,7 +146,7 @@ def waits_ns(arrivals_ns: Sequence[int]) -> tuple[int, ...]:
 def imposed_wait_ns(arrivals_ns: Sequence[int]) -> int:
     """Return what the last rank alone imposes: last minus second-last arrival; 0 for a group of one.
 
-    This is what a fix of that rank alone saves: behind it the second-last rank is waited for.
+    This is what a fix of that rank alone saves at this collective: behind it the second-last rank is waited for.
     """
     *_, second, last = sorted((*arrivals_ns, max(arrivals_ns))) if len(arrivals_ns) == 1 else sorted(arrivals_ns)
     return last - second

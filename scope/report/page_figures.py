@@ -12,6 +12,7 @@ from scope.analysis.kernels import KernelStats
 from scope.analysis.roofline import RooflinePoints
 from scope.report import figures
 from scope.report.sections.breakdown import summed_over
+from scope.report.sections.collectives import group_names
 from scope.trace.schema import DeviceEvents, Memory
 from scope.units import NS_PER_MS, format_ratio
 
@@ -268,10 +269,11 @@ def _collective_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 def bandwidth_figure(links: CollectiveRoofline) -> Figure:
     """Return the size of collectives against their bus bandwidth, under the ceilings of the links."""
+    names = group_names(links)
     bubbles = [
         figures.CollectiveBubble(
             operation=str(row[CollectiveRooflineRows.operation]),
-            detail=f"{row[CollectiveRooflineRows.num_ranks]} ranks {row[CollectiveRooflineRows.tier] or ''}",
+            detail=f"{names[row[CollectiveRooflineRows.group_id]]} {row[CollectiveRooflineRows.tier] or ''}",
             message_bytes=row[CollectiveRooflineRows.message_bytes],
             busbw_bytes_per_s=row[CollectiveRooflineRows.median_busbw_bytes_per_s],
             total_ns=row[CollectiveRooflineRows.total_transfer_ns],

@@ -91,17 +91,18 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
             results.analysis,
             "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient "
             "buckets (bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-"
-            "parallel exchanges. " + _what_first(late if waited_ns else "", link if slow_ns else ""),
+            "parallel exchanges. "
+            + _what_first(late if waited_ns else "", link if slow_ns else "", is_one=len(waits) == 1),
         ),
     )
 
 
-def _what_first(late: str, link: str) -> str:
+def _what_first(late: str, link: str, *, is_one: bool) -> str:
     if late:
+        them = "it" if is_one else "them"
         beside = f" So with {link}." if link else ""
-        return (
-            f"Fix {late} first: the waiting for it is not counted here, and none of this would make it shorter.{beside}"
-        )
+        first = f"Fix {late} first: the waiting for {them} is not counted here, and none of this would make it shorter."
+        return f"{first}{beside}"
     if link:
         return f"Mend {link} first: what that costs is not counted here, and none of this would make it shorter."
     return "If the waits come from a late rank, fix that rank first."

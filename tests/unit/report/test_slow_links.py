@@ -9,6 +9,7 @@ import pytest
 
 from scope.report.build import compute_results
 from scope.report.findings import find_all
+from scope.report.page_figures import bandwidth_figure
 from scope.testing.jobs import Plant, TrainingJob
 from scope.testing.kineto import Recording, write_traces
 from scope.testing.layout import Layout
@@ -164,3 +165,12 @@ def test_what_was_late_before_the_recording_is_nobodys_fault(tmp_path: Path) -> 
     files = write_traces(job.run(), job.layout, tmp_path, recordings=recordings)
     found = find_all(compute_results(load([str(file) for file in files])))
     assert _blamed(found) == [("slow_collective", (1, 5))]
+
+
+def test_the_figure_tells_groups_apart(tmp_path: Path) -> None:
+    """Each bubble says of which group it is, so that the slow one among its sisters can be read off."""
+    job = TrainingJob(layout=TP_FIRST, num_steps=2, slow_groups={"mesh_dp:1": 0.1})
+    results = compute_results(load([str(file) for file in write_traces(job.run(), job.layout, tmp_path)]))
+    assert results.collective_roofline is not None
+    drawn = bandwidth_figure(results.collective_roofline).to_json() or ""
+    assert all(group in drawn for group in ("dp [1, 5]", "dp [0, 4]", "tp [4-7]"))
