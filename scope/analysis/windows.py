@@ -162,8 +162,10 @@ def build_timeline(trace: RankTrace, *, options: Options) -> Timeline:
     bounds = events.group_by(DeviceEvents.device).agg(
         pl.col(DeviceEvents.start_ns).min(), pl.col(DeviceEvents.end_ns).max()
     )
+    # Steps of the host may begin before, and end after, the work that was recorded; on a device they consist of it.
+    beyond = list(begins.values()) if trace.is_host_timeline else []
     devices = tuple(
-        _device_windows(trace, device, Window(start_ns=start_ns, end_ns=end_ns), main_streams.get(device), begins)
+        _device_windows(trace, device, _around((start_ns, end_ns), *beyond), main_streams.get(device), begins)
         for device, start_ns, end_ns in bounds.sort(DeviceEvents.device).iter_rows()
     )
     return Timeline(
@@ -198,6 +200,10 @@ def narrow_to_step(timeline: Timeline, *, step_id: int) -> Timeline:
         host=HostActivity(timeline.trace, whole=timeline.host, step_id=step_id),
         step_id=step_id,
     )
+
+
+def _around(*bounds: tuple[int, int]) -> Window:
+    return Window(start_ns=min(start for start, _ in bounds), end_ns=max(end for _, end in bounds))
 
 
 def _main_streams(events: pl.DataFrame) -> dict[int, int]:
@@ -237,10 +243,6 @@ def _device_windows(
 ) -> DeviceWindows:
     is_host = device == HOST
     inside = {step: bounds for (owner, step), bounds in begins.items() if owner == device}
-    if is_host:
-        # A step of the host may reach beyond the work that was recorded, to which the timeline's window is confined.
-        clipped = {step: (max(start, whole.start_ns), min(end, whole.end_ns)) for step, (start, end) in inside.items()}
-        inside = {step: (start, end) for step, (start, end) in clipped.items() if start < end}
     order = sorted(inside, key=lambda step: (inside[step][0], step))
     ends = [inside[step][0] for step in order[1:]] + [inside[order[-1]][1]] if order else []
     windows = {step: Window(start_ns=inside[step][0], end_ns=end) for step, end in zip(order, ends, strict=True)}

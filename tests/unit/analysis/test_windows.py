@@ -236,7 +236,7 @@ def test_parts_sum_to_a_count_of_nanoseconds(make_trace: MakeTrace, rows: list[t
 
 
 def test_a_host_timeline_has_compute_and_communication(make_trace: MakeTrace) -> None:
-    """Operators of the step's thread compute; gloo's ranges communicate; calls that only start one do neither."""
+    """Operators of the step's thread compute; gloo's ranges communicate; steps last as long as they do on the host."""
     trace = make_trace(
         is_host_timeline=True,
         steps=[{"start_ns": 0, "end_ns": 100, "number": 3}, {"start_ns": 105, "end_ns": 200, "number": 4}],
@@ -253,11 +253,11 @@ def test_a_host_timeline_has_compute_and_communication(make_trace: MakeTrace) ->
     timeline = timeline_of(trace)
     (windows,) = timeline.devices
     assert windows.device == -1
-    assert spans_of(windows) == [(10, 10), (10, 105), (105, 130), (130, 130)]
+    assert spans_of(windows) == [(0, 0), (0, 105), (105, 200), (200, 200)]
     _, first, second, _ = compute_part_breakdowns(timeline).values()
     assert (first.compute_ns, first.communication_ns, first.overlap_ns) == (50, 13, 5)
-    assert (first.exposed_communication_ns, first.idle_ns) == (8, 37)
-    assert second.compute_ns == 20
+    assert (first.exposed_communication_ns, first.idle_ns) == (8, 47)
+    assert (second.compute_ns, second.idle_ns) == (20, 75)
 
 
 @pytest.mark.parametrize("field", ["compute_ns", "idle_ns"])
