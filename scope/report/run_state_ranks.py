@@ -40,7 +40,10 @@ def describe_stops(watched: Watched) -> list[dict[str, Any]]:
         for row in progress.filter(pl.col(GroupProgress.behind) > 0).iter_rows(named=True)
     }
     rows = [_stop(info, watched.boxes.get(info.rank), behind) for info in watched.infos]
-    gone = set(watched.state.gone_ranks) if watched.state.is_live else set[int]()
+    known_gone = set(watched.state.gone_ranks)
+    for row in rows:
+        row["gone"] = row["rank"] in known_gone
+    gone = known_gone if watched.state.is_live else set[int]()
     return sorted(
         rows,
         key=lambda row: (
@@ -120,6 +123,8 @@ def _sign(row: Mapping[str, Any], now_ns: int) -> str:
     if row["ended"]:
         return f"ended at {clock(row['last_sign_ns'])}" + (f" ({row['exit_reason']})" if row["exit_reason"] else "")
     silent_ns = now_ns - row["last_sign_ns"]
+    if row["gone"]:
+        return f"gone, last sign of life at {clock(row['last_sign_ns'])} ({age(silent_ns)} ago)"
     if silent_ns < _SILENT_NS:
         return "gives signs of life"
     return f"silent since {clock(row['last_sign_ns'])} ({age(silent_ns)})"

@@ -258,9 +258,28 @@ def _find_silent_before_failures(watched: Watched) -> list[Verdict]:
         (unknown, f"before or after others raised ({_NO_COMMON_CLOCK})"),
     ):
         if ranks:
-            summary = f"{describe_ranks(ranks)} ended without a goodbye {when}"
-            found.append(_judge(watched, "crash", summary, ranks=tuple(ranks), action=_look_for_end(watched, ranks)))
+            found.append(_judge_silent(watched, ranks, when))
     return found
+
+
+def _judge_silent(watched: Watched, ranks: list[int], when: str) -> Verdict:
+    """Return that ranks ended without a goodbye, and which may have died first where that can be told.
+
+    A heart beats once a second: the last sign of a rank that a launcher ended is older than its end, and so it may be
+    older than an exception that came before.
+    """
+    infos = [info for info in watched.infos if info.rank in ranks]
+    first = find_first_end(infos, watched.boxes)
+    if first is None:
+        summary, to_blame = f"{describe_ranks(ranks)} ended without a goodbye {when}", tuple(ranks)
+    else:
+        to_blame = first.ranks
+        others = describe_ranks(sorted(set(ranks).difference(to_blame)))
+        summary = (
+            f"{describe_ranks(list(to_blame))} ended without a goodbye {when}, {others} too or later; "
+            f"{describe_ranks(list(to_blame))} may have died first: {first.evidence}"
+        )
+    return _judge(watched, "crash", summary, ranks=to_blame, action=_look_for_end(watched, to_blame))
 
 
 def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_verdicts
+from scope.analysis.recorded.failures import Failure
 from scope.frames.schema import RankSteps
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
 from scope.run.schema import GroupInfo, RankInfo, Verdict
@@ -43,6 +44,12 @@ def box(
 
 
 def judge(boxes: list[BlackBoxState]) -> Verdict:
+    """Return the only finding of ranks whose processes are all gone, long after."""
+    (found,) = judge_all(boxes)
+    return found
+
+
+def judge_all(boxes: list[BlackBoxState], failures: tuple[Failure, ...] = ()) -> list[Verdict]:
     """Return what is found of ranks whose processes are all gone, long after."""
     infos = [rank_info(each.identity.rank, num_ranks=len(boxes)) for each in boxes]
     states = {each.identity.rank: each for each in boxes}
@@ -50,9 +57,8 @@ def judge(boxes: list[BlackBoxState]) -> Verdict:
     now_ns = (DIED_S + 100) * S
     state = assess_run(infos, states, last_step_ns=DIED_S * S, usual_ns=S // 10, now_ns=now_ns, processes=nobody)
     steps = pl.DataFrame(schema=RankSteps.schema()).lazy()
-    watched = Watched(state=state, infos=infos, boxes=states, steps=steps, now_ns=now_ns)
-    (found,) = find_verdicts(watched, fate=lambda _: False)
-    return found
+    watched = Watched(state=state, infos=infos, boxes=states, steps=steps, now_ns=now_ns, failures=failures)
+    return find_verdicts(watched, fate=lambda _: False)
 
 
 def test_the_rank_that_is_behind_its_peers_is_named_with_what_tells_it() -> None:
@@ -95,3 +101,21 @@ def test_of_two_ranks_the_one_behind_is_named_and_one_rank_alone_needs_no_word()
     assert judge([box(0), box(1, issued=37)]).ranks == (1,)
     alone = judge([replace(box(0), groups=())])
     assert (alone.ranks, alone.summary) == ((0,), "rank 0 ended without a goodbye")
+
+
+def test_of_ranks_that_fell_silent_before_others_raised_the_one_behind_is_named() -> None:
+    """Rank 0 was killed in step 15, rank 2 raised, and the launcher ended rank 1, whose heart had beaten before."""
+    boxes = [
+        box(0, step=15, issued=36, sign_s=DIED_S - 0.3),
+        box(1, sign_s=DIED_S + 0.1),
+        replace(box(2), closed=True, exception=True),
+    ]
+    raised = Failure(rank=2, time_ns=round((DIED_S + 0.3) * S), message="RuntimeError: reset", step=16, phase=None)
+    found, exception = judge_all(boxes, failures=(raised,))
+    assert (found.ranks, exception.kind) == ((0,), "exception")
+    assert found.summary == (
+        "rank 0 ended without a goodbye before others raised, rank 1 too or later; rank 0 may have died first: it was "
+        "in step 15 (the others in step 16) and had not issued call 37 of group default_pg, as others had"
+    )
+    alike, _ = judge_all([box(0), *boxes[1:]], failures=(raised,))
+    assert alike.summary == "ranks 0-1 ended without a goodbye before others raised"

@@ -77,6 +77,22 @@ def test_a_hang_has_a_line_for_each_rank_the_one_behind_first() -> None:
     ]
 
 
+def test_a_rank_that_is_known_to_be_gone_gives_no_signs_of_life() -> None:
+    """Both beat 3 s ago; the process of rank 1 is no more, whether that of rank 0 lives or not."""
+    boxes = [box(0, issued=38, completed=36, sign_s=997), box(1, issued=36, completed=36, sign_s=997)]
+    watched = watch(boxes, last_step_s=996)
+    both = "gone, last sign of life at 1970-01-01 00:16:37 UTC (3 s ago)"
+    for gone, expected in (((1,), [both, "gives signs of life"]), ((0, 1), [both, both])):
+        processes = ProcessTable(fate=lambda _: True, is_gone=lambda info, gone=gone: info.rank in gone)
+        state = assess_run(
+            watched.infos, watched.boxes, last_step_ns=996 * S, usual_ns=S, now_ns=NOW, processes=processes
+        )
+        rows = describe_stops(replace(watched, state=state))
+        assert {row["rank"]: row["gone"] for row in rows} == {0: 0 in gone, 1: True}
+        lines = list(stop_lines(rows, now_ns=NOW))[1:]
+        assert [each in line for each, line in zip(expected, lines, strict=True)] == [True, True]
+
+
 def test_many_ranks_are_capped_and_a_run_that_is_well_has_no_lines() -> None:
     """Of ten ranks eight are shown and the rest counted; a run that makes steps needs none."""
     boxes = [box(rank, issued=9, completed=9, sign_s=999) for rank in range(10)]
