@@ -164,4 +164,6 @@ def check_step(job: Job, number: int) -> None:
     known = sorted({each for trace in job.ranks for each in trace.steps[Steps.number].to_list()})
     if number not in known:
         message = f"no rank has a step {number}; the traces hold {', '.join(map(str, known)) or 'no profiler steps'}"
+        if any("--window" in warning for warning in job.warnings):
+            message += "; --window STEP reads another window"
         raise UsageError(message)

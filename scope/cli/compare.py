@@ -20,6 +20,12 @@ _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
 @click.argument("after", help="The run that is held against it.")
 @takes_output
 @click.option("--of", type=click.Choice(_CHANGES), default="all", show_default=True, help="What to compare.")
+@click.option(
+    "--windows",
+    type=(int, int),
+    metavar="STEP STEP",
+    help="Of several profiler windows of BEFORE and of AFTER, those that begin at these steps.",
+)
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep parsed tables.")
 @click.option(
     "--noise",
@@ -28,7 +34,16 @@ _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
     show_default=True,
     help="Changes up to this share count as none.",
 )
-def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: float, no_cache: bool) -> None:
+def compare(
+    before: str,
+    after: str,
+    output: OutputOptions,
+    *,
+    of: str,
+    noise: float,
+    no_cache: bool,
+    windows: tuple[int, int] | None,
+) -> None:
     """What changed between two runs.
 
     Steps, kernels, classes, operators and phases: by how much, and how far the two runs match. With --csv the first
@@ -42,7 +57,10 @@ def compare(before: str, after: str, output: OutputOptions, *, of: str, noise: f
     from scope.cli.tables import check_output, print_tables, say
 
     check_output(output)
-    jobs = [load_job(JobOptions(paths=[path], no_cache=no_cache)) for path in (before, after)]
+    jobs = [
+        load_job(JobOptions(paths=[path], window=window, no_cache=no_cache))
+        for path, window in zip((before, after), windows or (None, None), strict=True)
+    ]
     for job in jobs:
         say(job.warnings)
     from scope.analysis.comparison import compare_jobs

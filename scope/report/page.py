@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from plotly.offline import get_plotlyjs  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 import scope
+from scope.report.headline import headline, trust_line
 from scope.report.inert import html_text, kernel_title
 from scope.report.page_figures import make_figures
 from scope.report.sections import (
@@ -32,6 +33,7 @@ from scope.units import format_duration, format_ratio
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from scope.analysis.job import Analysis
     from scope.report.figures.style import Figure
     from scope.report.findings import Finding
     from scope.report.results import Results
@@ -98,11 +100,9 @@ def render_page(results: Results, findings: Sequence[Finding]) -> str:
 
 def _head(results: Results) -> Iterator[str]:
     analysis = results.analysis
-    labels = [rank.label for rank in analysis.ranks]
-    shown = labels if len(labels) <= 4 else [labels[0], "…", labels[-1]]
-    world = "" if analysis.world_size is None else f" of {analysis.world_size}"
-    yield f"<h1>Where the time went: {html_text(', '.join(shown))}{world}</h1>"
-    yield f'<p class="dim">Scope {html_text(scope.__version__)}, from profiler traces.</p>'
+    yield f"<h1>Where the time went: {html_text(headline(analysis))}</h1>"
+    yield f'<p class="dim">Scope {html_text(scope.__version__)}, from {html_text(_files(analysis))}.</p>'
+    yield f'<p class="dim">{html_text(trust_line(analysis))}.</p>'
     for warning in analysis.warnings:
         yield f"<p>⚠ {html_text(warning)}</p>"
     breakdown_ = analysis.breakdown
@@ -129,6 +129,12 @@ def _head(results: Results) -> Iterator[str]:
         share = format_ratio(length / breakdown_.window_ns) if breakdown_.window_ns else "–"
         yield f'<div class="tile">{name}<b>{share}</b><span class="dim">{format_duration(length)}</span></div>'
     yield "</div>"
+
+
+def _files(analysis: Analysis) -> str:
+    """Return which profiler traces a report was made from."""
+    first, *others = [rank.path for rank in analysis.ranks] or ["no trace"]
+    return f"the profiler traces {first} and {len(others):,} more" if others else f"the profiler trace {first}"
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:

@@ -226,7 +226,8 @@ def unwritten_words(num_steps: int, *, ranks: Sequence[int], is_recording: bool)
         return None
     whose = f"count of rank {ranks[0]}" if len(ranks) == 1 else f"counts of ranks {format_ranks(tuple(ranks))}"
     whose = whose if ranks else "counts of earlier attempts"
-    return f"{count(num_steps, 'step')} more by the {whose}, of which no record can be read"
+    summed = " (summed over ranks)" if len(ranks) > 1 else ""
+    return f"{count(num_steps, 'step')} more{summed} by the {whose}, of which no record can be read"
 
 
 def _lost(summary: Mapping[str, Any]) -> str:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
-from scope.analysis.job import summed_ranks
-from scope.analysis.step_time import compute_median_step
+from scope.report.headline import headline, trust_line
 from scope.report.sections.breakdown import (
     breakdown_notes,
     breakdown_table,
@@ -18,7 +17,6 @@ from scope.report.sections.breakdown import (
 )
 from scope.report.sections.collectives import collectives_table, cut_note, exposed_table, sum_notes
 from scope.report.sections.kernels import kernels_table
-from scope.report.sections.quality import format_ranks
 from scope.report.table import ABSENT_MARK
 from scope.report.text import print_table
 from scope.units import format_duration, format_ratio
@@ -54,7 +52,7 @@ _STEP_KEYS: Final = _PART_KEYS | {"number", "median_window_ns", "max_window_ns",
 def print_summary(results: Results, findings: Sequence[Finding], console: Console) -> None:
     """Print the whole summary."""
     analysis = results.analysis
-    console.print_wrapped(_headline(analysis), style="bold")
+    console.print_wrapped(headline(analysis), style="bold")
     for warning in analysis.warnings:
         console.print_wrapped(f"! {warning}", style="yellow")
     console.print()
@@ -65,32 +63,7 @@ def print_summary(results: Results, findings: Sequence[Finding], console: Consol
     console.print()
     _print_tables(results, console)
     _print_gpus(results, console)
-    _print_trust(analysis, console)
-
-
-def _headline(analysis: Analysis) -> str:
-    known = tuple(rank.rank for rank in analysis.ranks if rank.rank is not None)
-    names = [f"rank{'s' if len(known) > 1 else ''} {format_ranks(known)}"] if known else []
-    names += [f"{rank.label} (rank unknown)" for rank in analysis.ranks if rank.rank is None]
-    world = f" of {analysis.world_size}" if analysis.world_size is not None else ""
-    num_missing = len(analysis.missing_ranks)
-    missing = f", {num_missing:,} rank{'s' * (num_missing > 1)} missing" if num_missing else ""
-    return f"{', '.join(names)}{world}{missing}; {_steps_text(analysis)}"
-
-
-def _steps_text(analysis: Analysis) -> str:
-    """Return which steps there are and how long the median one is, which is also what `scope compare` compares."""
-    whole = [step for step in analysis.steps if not step.is_cut]
-    shown = whole or list(analysis.steps)
-    devices = (device.windows for rank in summed_ranks(analysis.ranks) for device in rank.devices)
-    median_ns = compute_median_step(devices, cut=not whole)
-    if median_ns is None:
-        return "no steps in the trace"
-    where = "on the host" if is_host_alone(analysis) else "on the device"
-    median = f"{format_duration(median_ns)} {where}{'' if whole else ' (cut by the recording)'}"
-    if len(shown) == 1:
-        return f"step {shown[0].number}: {median}"
-    return f"steps {shown[0].number} to {shown[-1].number}: median {median}"
+    console.print_wrapped(f"{trust_line(analysis)} (scope quality says more)", style="dim")
 
 
 def _print_breakdown(analysis: Analysis, console: Console) -> None:
@@ -202,26 +175,6 @@ def _print_gpus(results: Results, console: Console) -> None:
     if reasons:
         more = f" and {len(reasons) - _MOST_GPUS} more (scope roofline PATH)" if len(reasons) > _MOST_GPUS else ""
         console.print_wrapped(f"GPU: {'; '.join(reasons[:_MOST_GPUS])}{more}", style="dim")
-
-
-def _print_trust(analysis: Analysis, console: Console) -> None:
-    qualities = [rank.quality for rank in analysis.ranks]
-    lost, repaired = sum(each.events_lost for each in qualities), sum(each.events_repaired for each in qualities)
-    read = sum(each.events_read for each in qualities)
-    unlinked = sum(each.device_events_without_launch for each in qualities)
-    parts = [f"{read:,} records read", f"{lost:,} lost"]
-    if repaired:
-        parts.append(f"{repaired:,} repaired")
-    cut = sum(each.truncated for each in qualities)
-    if cut:
-        parts.append(f"{cut} of {len(qualities)} files cut short")
-    if unlinked:
-        parts.append(f"{unlinked:,} device events without launch")
-    ratios = [each.attributed_ratio for each in qualities if each.attributed_ratio is not None]
-    if ratios:
-        least = "at least " if len(ratios) > 1 and min(ratios) < max(ratios) else ""
-        parts.append(f"operator known for {least}{format_ratio(min(ratios))} of device time")
-    console.print_wrapped(f"Trust: {', '.join(parts)} (scope quality says more)", style="dim")
 
 
 def _command(name: str) -> str:

@@ -327,12 +327,9 @@ def _operator_classes(ops: pl.DataFrame, op_ids: pl.Series) -> pl.Series:
     distinct = ops[Ops.name].unique()
     by_name = [classes.operator_class(name) for name in distinct.cast(pl.String).to_list()]
     known = names.replace_strict(distinct.to_physical(), by_name, return_dtype=pl.Enum(KERNEL_CLASSES))
-    parents = ops[Ops.parent_id]
-    places = op_ids
-    found = taken(known, places)
-    is_open = found.is_null() & places.is_not_null()
-    while is_open.any():
-        places = places.zip_with(~is_open, taken(parents, places))
-        found = taken(known, places)
-        is_open = found.is_null() & places.is_not_null()
-    return found
+    # From each operator to the next outer one, then twice as far in each round: operators may nest very deep.
+    own = pl.int_range(ops.height, dtype=pl.UInt32, eager=True)
+    telling = own.zip_with(known.is_not_null(), ops[Ops.parent_id].cast(pl.UInt32))
+    while taken(known, telling).null_count() > telling.null_count():
+        telling = taken(telling, telling)
+    return taken(known, taken(telling, op_ids))

@@ -21,7 +21,7 @@ from scope.trace.categories import COLLECTIVE_CATEGORY, NAMED_RANGES
 from scope.trace.deviceevents import OperatorsNeededError
 from scope.trace.model import Job, RankTrace
 from scope.trace.narrowing import WHOLE, Tables, narrowed, with_needs
-from scope.trace.ranks import rank_of_metadata, rank_of_name
+from scope.trace.ranks import MOST_RANKS, rank_of_metadata, rank_of_name
 from scope.trace.reader import NotATraceError, read_trace
 from scope.trace.schema import Annotations, DeviceEvents, PythonCalls
 from scope.trace.sources import Limits, Source
@@ -235,8 +235,8 @@ def _chosen_ranks(files: list[Path], ranks: Mapping[str, int]) -> dict[str, int]
         if len(matches) > 1:
             message = f"--rank {name}={rank}: several files have this name; give the whole path"
             raise UsageError(message)
-        if rank < 0:
-            message = f"--rank {name}={rank}: a rank is 0 or more"
+        if not 0 <= rank < MOST_RANKS:
+            message = f"--rank {name}={rank}: a rank is 0 or more, and below {MOST_RANKS:,}"
             raise UsageError(message)
         chosen[str(matches[0])] = rank
     return chosen

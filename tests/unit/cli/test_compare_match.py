@@ -126,3 +126,16 @@ def test_a_host_timeline_and_a_device_have_their_host_steps_compared(scope: Call
     assert "The median step on the host: 900 us before, 500 us after, 44.4 % shorter." in said
     assert "Changed most" not in said
     assert "their times don't compare" in said
+
+
+def test_two_windows_of_one_folder_are_compared(scope: Callable[..., Any], tmp_path: Path) -> None:
+    """`--windows` names the window of each side by its first step."""
+    for first, length in ((2, 300), (7, 500)):
+        thread = {"ph": "X", "pid": 9, "tid": 9}
+        step = {**thread, "cat": "user_annotation", "name": f"ProfilerStep#{first}", "ts": first * 1e4}
+        work = {**thread, "cat": "cpu_op", "name": "aten::mm", "ts": first * 1e4 + 10, "dur": 200}
+        document = {"distributedInfo": {"rank": 0}, "traceEvents": [{**step, "dur": length}, work]}
+        (tmp_path / f"{first}.json").write_text(json.dumps(document))
+    done = scope("compare", tmp_path, tmp_path, "--windows", 2, 7, "--json")
+    (row,) = json.loads(done.out)["step"]
+    assert (row["before_step_ns"], row["after_step_ns"]) == (300_000, 500_000)

@@ -110,9 +110,9 @@ def test_two_files_of_one_rank(tmp_path: Path) -> None:
     assert [trace.rank for trace in load([first, second], ranks={"b.json": 0}).ranks] == [0, 1]
 
 
-@pytest.mark.parametrize("wrong", [{"absent.json": 1}, {"a.json": -1}])
+@pytest.mark.parametrize("wrong", [{"absent.json": 1}, {"a.json": -1}, {"a.json": 1 << 20}, {"a.json": 10**20}])
 def test_wrong_ranks(tmp_path: Path, wrong: dict[str, int]) -> None:
-    """A rank for a file that is not read, or below 0, is the user's mistake."""
+    """A rank for a file that is not read, below 0, or beyond all jobs, is the user's mistake."""
     with pytest.raises(UsageError, match="--rank"):
         load(write(tmp_path / "a.json"), ranks=wrong)
 
