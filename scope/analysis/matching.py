@@ -4,7 +4,8 @@ The key is the group (name and sorted global ranks), the operation, and `Seq` wh
 of the call in its group, with the ordinals of the ranks aligned (`scope.analysis.alignment`). A point-to-point call is
 keyed by sender, receiver, tag and ordinal, since libraries count those on each rank apart. Calls without metadata are
 matched by library, operation and ordinal over all ranks, which `Groups.is_assumed` says; where the rank's trace lists
-groups of other ranks, or the call's sizes tell another number of ranks, its group is unknown and it is ambiguous.
+groups of other ranks, or the call's sizes tell another number of ranks, its group is unknown and it is ambiguous. So is
+a call of which the trace says a group that does not hold its rank.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PLACE: Final = "place"
 
 _SAME_SIZE: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv")
 _LISTS_OTHERS: Final = "lists_other_groups"
+_IS_FOREIGN: Final = "is_of_foreign_group"
 _GROUP_KEY: Final = "group_key"
 _SENDER: Final = "sender_rank"
 _SIGNATURE: Final = "signature"
@@ -124,6 +126,15 @@ def _window_start(trace: RankTrace) -> int | None:
 
 def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:
     """Add the key of each call's group, its ranks and its root as global ranks, and whether the group is assumed."""
+    # Nobody calls in a group of others: of such a call neither the name nor the ranks are believed.
+    is_foreign = ~pl.col(CollectiveCalls.group_ranks).list.contains(pl.col(MatchedCalls.rank)).fill_null(value=True)
+    calls = calls.with_columns(
+        is_foreign.alias(_IS_FOREIGN),
+        *(
+            pl.when(~is_foreign).then(name).alias(name)
+            for name in (CollectiveCalls.group_name, CollectiveCalls.group_ranks, CollectiveCalls.group_size)
+        ),
+    )
     world = None if world_size is None else list(range(world_size))
     everyone = pl.lit(world, dtype=CollectiveCalls.group_ranks.dtype)
     is_named = pl.col(CollectiveCalls.group_name).is_not_null()
@@ -131,7 +142,7 @@ def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:
     is_whole_world = pl.lit(value=False) if world_size is None else (size == world_size).fill_null(value=False)
     tells_other_size = pl.lit(value=False) if world_size is None else (size != world_size).fill_null(value=False)
     is_unsaid = pl.col(CollectiveCalls.group_ranks).is_null() & ~is_named
-    is_elsewhere = (pl.col(_LISTS_OTHERS) | tells_other_size) & ~is_whole_world
+    is_elsewhere = pl.col(_IS_FOREIGN) | ((pl.col(_LISTS_OTHERS) | tells_other_size) & ~is_whole_world)
     is_assumed = is_unsaid & ~is_whole_world & ~is_elsewhere
     calls = calls.with_columns(
         is_assumed.alias(GroupRows.is_assumed),

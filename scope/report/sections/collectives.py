@@ -350,7 +350,8 @@ def _match_notes(collectives: Collectives, *, each: bool) -> Iterator[str]:
         (
             collectives.num_of_unknown_group,
             "calls do not say their group, and the groups that the traces list, or the calls' sizes, show that it need "
-            "not be all ranks: they are left out (traces of NCCL on torch 2.2 and later say it)",
+            "not be all ranks; or they say one that does not hold their rank: they are left out (traces of NCCL on "
+            "torch 2.2 and later say it)",
         ),
         (collectives.num_unmatchable, "calls cannot be matched: their peers or group are unknown"),
     )

@@ -288,3 +288,27 @@ def test_a_type_that_only_the_root_of_a_scatter_says_leaves_the_order_clear(matc
     }
     found = match(calls)
     assert (found.num_matched, found.num_ambiguous) == (6, 0)
+
+
+def test_a_call_in_a_group_of_others_is_of_an_unknown_group(make_trace: Callable[..., RankTrace]) -> None:
+    """Calls of ranks 0 and 1 said to run in a group of ranks 5 and 6 are counted and left out, beside good ones."""
+    ranks = tuple(
+        make_trace(
+            rank=rank,
+            label=f"rank {rank}",
+            collective_calls=[_call(rank, 30, group_ranks=[5, 6]), _call(40, 60, group_name="1")],
+        )
+        for rank in (0, 1)
+    )
+    job = Job(ranks=ranks, world_size=2)
+    found = compute_collectives(job).check()
+    assert (found.num_matched, found.num_ambiguous, found.num_of_unknown_group) == (2, 2, 2)
+    assert found.collectives["first_arrival_ns"].to_list() == [40]
+    assert compute_stragglers(job, found).num_collectives_judged == 1
+
+
+def test_elided_ranks_of_others_leave_the_group_unknown(match: Callable[..., Collectives]) -> None:
+    """A call that names a group is left out where the list of groups says that the group is of other ranks."""
+    calls = {rank: [_call(rank, 30, group_ranks=None)] for rank in (0, 1)}
+    found = match(calls, process_groups=_mesh((5, 6)))
+    assert (found.num_of_unknown_group, found.num_ambiguous, found.collectives.height) == (2, 2, 0)
