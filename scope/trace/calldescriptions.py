@@ -68,23 +68,24 @@ def described(fields: CollectiveArgs | None, labels: Sequence[str], sources: Cal
     description = None if fields.group_description is None else str(fields.group_description)
     in_split, out_split = calls.int_list(bytes(fields.in_split)), calls.int_list(bytes(fields.out_split))
     ranks = calls.group_ranks(fields, sources.groups)
-    size = fields.group_size if fields.group_size is not None else len(ranks) if ranks else None
+    size = len(ranks) if ranks else calls.usable_group_size(fields.group_size)
     group = sources.groups.get(name or "")
     width = calls.element_bytes(fields.dtype)
+    in_elements, out_elements = _count(fields.in_elements), _count(fields.out_elements)
     row.update(
         {
             CollectiveCalls.variant: calls.variant(labels[0], in_split, out_split),
             CollectiveCalls.group_name: name,
             CollectiveCalls.group_description: description or (group.description if group else None),
             CollectiveCalls.group_ranks: ranks,
-            CollectiveCalls.group_size: size if size is None or 0 < size < _MOST_RANKS else None,
+            CollectiveCalls.group_size: size,
             CollectiveCalls.source_rank: _rank(fields.source_rank),
             CollectiveCalls.destination_rank: _rank(fields.destination_rank),
             CollectiveCalls.dtype: fields.dtype,
-            CollectiveCalls.in_elements: int64(fields.in_elements),
-            CollectiveCalls.out_elements: int64(fields.out_elements),
-            CollectiveCalls.in_bytes: num_bytes(fields.in_elements, width),
-            CollectiveCalls.out_bytes: num_bytes(fields.out_elements, width),
+            CollectiveCalls.in_elements: in_elements,
+            CollectiveCalls.out_elements: out_elements,
+            CollectiveCalls.in_bytes: num_bytes(in_elements, width),
+            CollectiveCalls.out_bytes: num_bytes(out_elements, width),
             CollectiveCalls.in_split: in_split or None,
             CollectiveCalls.out_split: out_split or None,
             CollectiveCalls.asynchronous: truth(fields.asynchronous),
@@ -109,7 +110,7 @@ def fill_sizes(row: Fields, sizes: CallSizes, dims: str | None, types: str | Non
     """
     operation = row[CollectiveCalls.operation]
     sizes = _with_range(operation, sizes, calls.shape_elements(dims))
-    dtype = sizes.dtype or calls.first_text(types)
+    dtype = sizes.dtype or calls.first_text(types) or row[CollectiveCalls.dtype]
     evident = sizes.group_size or group_size_of(operation, sizes.in_elements, sizes.out_elements)
     if row[CollectiveCalls.group_name] is None and row[CollectiveCalls.group_ranks] is None:
         _fill_group(row, evident, sources)
@@ -168,6 +169,11 @@ def _as_list(split: tuple[int, ...] | None) -> list[int] | None:
 def int64(value: Any) -> int | None:
     """Return a whole number that fits 64 bits, None for anything else."""
     return value if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def _count(value: int | None) -> int | None:
+    """Return a number of elements, None where a trace says one that no message has."""
+    return None if value is None or value < 0 else int64(value)
 
 
 def num_bytes(elements: Any, width: int | None) -> int | None:

@@ -129,13 +129,18 @@ def int_list(text: bytes) -> list[int] | None:
 def group_ranks(fields: CollectiveArgs, groups: Mapping[str, ProcessGroup]) -> list[int] | None:
     """Return the sorted global ranks of a call's group; None when the trace does not say."""
     listed = int_list(bytes(fields.group_ranks))
-    size = fields.group_size
+    size = usable_group_size(fields.group_size)
     if listed and all(0 <= rank < _RANKS_END for rank in listed) and (size is None or len(listed) == size):
         return sorted(listed)
     group = groups.get("" if fields.group_name is None else str(fields.group_name))
     if group is not None and group.ranks and (size is None or len(group.ranks) == size):
         return list(group.ranks)
     return _strided(fields.first_rank, fields.rank_stride, size)
+
+
+def usable_group_size(size: int | None) -> int | None:
+    """Return the size of a group as a trace says it, None where no group is of such a size."""
+    return size if size is not None and 0 < size < _MOST_RANKS else None
 
 
 def _strided(first: int | None, stride: int | None, size: int | None) -> list[int] | None:

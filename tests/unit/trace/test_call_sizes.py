@@ -192,3 +192,35 @@ def test_sizes_on_a_host_timeline_are_those_of_the_operators(tmp_path: Path) -> 
     assert not found["is_group_inferred"].any()
     # The two parts of the reduce_scatter are one call, from the start of the first to the end of the second.
     assert (found["end_ns"] - found["start_ns"]).to_list() == [5_000, 5_000, 25_000, 5_000]
+
+
+def _device_trace(tmp_path: Path, **said: Any) -> pl.DataFrame:
+    """Return the one call of a trace whose kernel says some things of an all_reduce of 1,024 floats among two ranks."""
+    args = {"correlation": 1, "device": 0, "stream": 7, "Collective name": "allreduce", "dtype": "Float"}
+    args |= {"In msg nelems": 1024, "Out msg nelems": 1024, "Group size": 2, "Process Group Name": "0"}
+    args |= {"Process Group Ranks": "[0, 1]", "Seq": 3, **said}
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10.0, "dur": 5.0, "args": args}
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": [kernel]}))
+    return load(str(path)).ranks[0].collective_calls
+
+
+@pytest.mark.parametrize("elements", [-5, -1, -(2**62)])
+def test_a_negative_number_of_elements_is_no_size(tmp_path: Path, elements: int) -> None:
+    """No message has fewer than no elements: its size is unknown, not negative, and the rest is kept."""
+    found = _device_trace(tmp_path, **{"In msg nelems": elements, "Out msg nelems": elements})
+    sizes = ("in_elements", "out_elements", "in_bytes", "out_bytes")
+    assert found.select(*sizes, "dtype", "group_ranks").rows() == [(None, None, None, None, "Float", [0, 1])]
+
+
+def test_no_elements_are_a_size(tmp_path: Path) -> None:
+    """A call of no elements moves 0 bytes, which is known."""
+    assert _device_trace(tmp_path, **{"In msg nelems": 0, "Out msg nelems": 0})["in_bytes"].to_list() == [0]
+
+
+@pytest.mark.parametrize("size", [0, -3, 2**62])
+def test_the_ranks_of_a_group_decide_where_its_size_is_nonsense(tmp_path: Path, size: int) -> None:
+    """A group of which the ranks are said is of those, though its size is said to be one that no group has."""
+    found = _device_trace(tmp_path, **{"Group size": size})
+    assert found.select("group_ranks", "group_size", "in_bytes").rows() == [([0, 1], 2, 4096)]
