@@ -15,14 +15,20 @@ BANDWIDTH_REASON: Final = "bandwidth_reason"
 RESIDUAL_NS: Final = "residual_ns"
 """Largest clock residual of the ranks of a collective."""
 
+CONTRADICTION: Final = "its ranks say different sizes"
+"""Reason of a collective without a size, of which every rank should say the same full message."""
+
 _OUTPUT_IS_FULL: Final = ("all_gather", "gather")
 _SEEN_BY_RECEIVERS: Final = ("broadcast", "send", "recv")
 _NO_MESSAGE: Final = ("barrier", "unknown")
+_SAME_MESSAGE: Final = ("all_reduce", "all_gather", "reduce_scatter")
+"""Operations of which each rank gives or gets the full message."""
 _FACTOR: Final = "bus_factor"
 _SENT: Final = "largest_sent_bytes"
 _SENDER_INPUT: Final = "input_of_largest_sender_bytes"
 _IS_UNEVEN: Final = "is_uneven"
 _IS_EQUAL: Final = "is_equal_on_all_ranks"
+_CONTRADICTS: Final = "ranks_contradict_each_other"
 _RANKS: Final = "ranks_seen"
 _RANKS_KNOWN: Final = "ranks_of_known_splits"
 
@@ -33,7 +39,8 @@ def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFra
     algbw = message / transfer; busbw = algbw x the factor of the operation. Of an all_to_all whose ranks put in or get
     different sizes (it is uneven, whatever its name says) busbw is the
     largest sum that one rank sends to others / transfer, and the message is the whole input of that rank (the larger of
-    equals). Where the splits of a rank are unknown neither is known, unless all put in as much. No bandwidth is stated
+    equals). Where the splits of a rank are unknown neither is known, unless all put in as much. Where
+    ranks say different sizes of a message of which each gives or gets the whole, it is unknown. No bandwidth is stated
     where the clocks agree less well than the transfer is long.
 
     Args:
@@ -53,8 +60,10 @@ def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFra
         pl.when(_IS_UNEVEN).then(sent).otherwise(algbw * pl.col(_FACTOR)).alias(CollectiveRows.busbw_bytes_per_s),
         pl.when(pl.col(_IS_UNEVEN) & pl.col(_SENT).is_null())
         .then(pl.lit("the trace does not say what each rank sends to each"))
+        .when(_CONTRADICTS)
+        .then(pl.lit(CONTRADICTION))
         .when(has_message & message.is_null())
-        .then(pl.lit("the trace does not say its size"))
+        .then(pl.lit("the trace says no usable size"))
         .when(is_blurred)
         .then(pl.lit("the clocks agree less well than the transfer is long"))
         .alias(BANDWIDTH_REASON),
@@ -72,6 +81,9 @@ def _messages(calls: pl.DataFrame) -> pl.DataFrame:
         .agg(
             message.max(),
             (message.min() == message.max()).alias(_IS_EQUAL),
+            (pl.col(CollectiveCalls.operation).first().is_in(_SAME_MESSAGE) & (message.min() != message.max()))
+            .fill_null(value=False)
+            .alias(_CONTRADICTS),
             pl.col(_IS_UNEVEN).any(),
             pl.col(MatchedCalls.rank).n_unique().alias(_RANKS),
         )
@@ -81,7 +93,9 @@ def _messages(calls: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col(_RANKS_KNOWN) == pl.col(_RANKS)).then(name).alias(name) for name in (_SENT, _SENDER_INPUT)
         )
         .with_columns(
-            pl.when(~pl.col(_IS_UNEVEN) | pl.col(_IS_EQUAL))
+            pl.when(_CONTRADICTS)
+            .then(None)
+            .when(~pl.col(_IS_UNEVEN) | pl.col(_IS_EQUAL))
             .then(message)
             .otherwise(_SENDER_INPUT)
             .alias(CollectiveRows.message_bytes)

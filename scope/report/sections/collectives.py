@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from scope.analysis.collective_bandwidth import CONTRADICTION
 from scope.analysis.collective_tables import (
     CollectiveRooflineRows,
     CollectiveRows,
@@ -170,17 +171,30 @@ _VIEWS: Final[dict[CollectivesView, tuple[str, tuple[ReportColumn, ...]]]] = {
     "clock": ("Clocks of the ranks", CLOCK_COLUMNS),
 }
 _UNKNOWN: Final = "the trace does not say it"
+_NO_TYPE: Final = "the trace says none that can be read"
+_NO_SIZE: Final = "its operation has no message, or the trace says no usable size"
+_NO_COMMON_SIZE: Final = f"{_NO_SIZE}, or {CONTRADICTION}"
 _NO_TOPOLOGY: Final = "unknown which ranks share a node (--ranks-per-node or --topology says it)"
 _NO_SISTERS: Final = "no other group of its axis and shape was measured by as large messages of its operation"
 _NO_REMARK: Final = "none; no time of these collectives is absent or a bound"
 _NOT_MEASURED: Final = "no collective of this row is complete"
+_NO_TRANSFER: Final = "no complete collective of this row has a transfer: they end at the last arrival"
+_NO_BANDWIDTH: Final = (
+    "no complete collective of this row has a size, a transfer and clocks that agree well enough "
+    "(--view each says what each lacks)"
+)
+_BANDWIDTHS: Final = (
+    CollectiveSummaryRows.median_busbw_bytes_per_s,
+    CollectiveSummaryRows.median_algbw_bytes_per_s,
+    CollectiveSummaryRows.max_busbw_bytes_per_s,
+)
 _NO_WAIT: Final = "no collective of this row is complete and uncut"
 _CALL_REASONS: Final = {
-    CollectiveRows.message_bytes: "its operation has no message, or the trace does not say its size",
+    CollectiveRows.message_bytes: _NO_COMMON_SIZE,
     CollectiveRows.step_number: "it was launched in no step",
     CollectiveRows.num_ranks: "the trace does not say its group",
     CollectiveRows.tier: _NO_TOPOLOGY,
-    CollectiveRows.dtype: _UNKNOWN,
+    CollectiveRows.dtype: _NO_TYPE,
     CollectiveRows.clock_interval_ns: "its calls do not bound the clocks of its ranks from both sides",
     CollectiveRows.clock_error_ns: "its calls do not bound the clocks of its ranks from both sides",
 }
@@ -220,7 +234,7 @@ def exposed_table(exposed: pl.DataFrame) -> ReportTable:
         ExposedCollectives.num_calls,
         ExposedCollectives.num_ranks,
     )
-    reasons = {source: _UNKNOWN for source in sources if source.nullable}
+    reasons = {source: _UNKNOWN for source in sources if source.nullable} | {ExposedCollectives.message_bytes: _NO_SIZE}
     return whole_table(
         "exposed",
         "Communication, and how much nothing hid",
@@ -244,18 +258,27 @@ def no_collectives_table(view: CollectivesView, reason: str) -> ReportTable:
 
 def collectives_table(collectives: Collectives) -> ReportTable:
     """Return collectives by group, operation and size, most transfer and wait first."""
-    reasons = {source: _NOT_MEASURED for source in _SUMMARY if source.nullable}
-    reasons |= {
-        CollectiveSummaryRows.message_bytes: _UNKNOWN,
-        CollectiveSummaryRows.dtype: _UNKNOWN,
+    unmeasured: dict[Column, str] = {source: _NOT_MEASURED for source in _SUMMARY if source.nullable}
+    unmeasured |= {
+        CollectiveSummaryRows.message_bytes: _NO_COMMON_SIZE,
+        CollectiveSummaryRows.dtype: _NO_TYPE,
         CollectiveSummaryRows.tier: _NO_TOPOLOGY,
         CollectiveSummaryRows.total_wait_ns: _NO_WAIT,
         CollectiveSummaryRows.max_skew_ns: _NO_WAIT,
     }
+    measured = unmeasured | {
+        CollectiveSummaryRows.total_transfer_ns: _NO_TRANSFER,
+        CollectiveSummaryRows.median_transfer_ns: _NO_TRANSFER,
+        **dict.fromkeys(_BANDWIDTHS, _NO_BANDWIDTH),
+    }
     names = group_names(collectives)
-    ids = collectives.summary[CollectiveSummaryRows.group_id].to_list()
-    cells = frame_rows(collectives.summary, _SUMMARY, reasons=reasons)
-    rows = [(names[group_id], *row) for group_id, row in zip(ids, cells, strict=True)]
+    summary = collectives.summary
+    keys = summary.select(CollectiveSummaryRows.group_id, CollectiveSummaryRows.num_measured).iter_rows()
+    cells = [frame_rows(summary, _SUMMARY, reasons=reasons) for reasons in (measured, unmeasured)]
+    rows = [
+        (names[group_id], *(if_measured if num_measured else if_not))
+        for (group_id, num_measured), if_measured, if_not in zip(keys, *cells, strict=True)
+    ]
     return whole_table(
         "collectives",
         "Collectives",
@@ -365,6 +388,14 @@ def _match_notes(collectives: Collectives, *, each: bool) -> Iterator[str]:
             else "their transfers, waits and bandwidths count in no row (--view each shows what bounds there are)"
         )
         yield f"{collectives.num_incomplete:,} collectives miss ranks: {meaning}."
+    num_contradictory = int(
+        collectives.collectives[CollectiveRows.reason].str.contains(CONTRADICTION, literal=True).sum()
+    )
+    if num_contradictory:
+        yield (
+            f"{num_contradictory:,} of {collectives.collectives.height:,} collectives have no size and no bandwidth: "
+            f"of each, {CONTRADICTION}."
+        )
     yield from cut_note(collectives)
     if collectives.groups[GroupRows.is_inferred].any():
         yield "Groups marked as inferred are said by no call: they are the only ones listed that the calls' sizes fit."

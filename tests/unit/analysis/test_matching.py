@@ -312,3 +312,33 @@ def test_elided_ranks_of_others_leave_the_group_unknown(match: Callable[..., Col
     calls = {rank: [_call(rank, 30, group_ranks=None)] for rank in (0, 1)}
     found = match(calls, process_groups=_mesh((5, 6)))
     assert (found.num_of_unknown_group, found.num_ambiguous, found.collectives.height) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_ranks_that_contradict_each_other_leave_the_message_unknown(
+    match: Callable[..., Collectives], operation: str
+) -> None:
+    """Of one call 4,096 B on rank 0 and 16,384 B on rank 1 there is no size, no bandwidth, and the reason."""
+    sizes = {0: 4_096, 1: 16_384}
+    found = match(
+        {
+            rank: [
+                _call(0, 1_030, operation=operation, sequence=0, in_bytes=size, out_bytes=size),
+                _call(2_000, 3_000, operation=operation, sequence=1, in_bytes=4_096, out_bytes=4_096),
+            ]
+            for rank, size in sizes.items()
+        }
+    )
+    columns = ("message_bytes", "algbw_bytes_per_s", "busbw_bytes_per_s", "reason")
+    contradicting, agreeing = found.collectives.select(*columns, "transfer_ns").rows()
+    assert contradicting == (None, None, None, "its ranks say different sizes", 1_030)
+    assert agreeing[:2] == (4_096, 4_096 / 1e-6)
+
+
+def test_a_rank_that_says_no_size_contradicts_nobody(match: Callable[..., Collectives]) -> None:
+    """Where one rank alone says the size of an all_reduce, that is the size."""
+    sizes = {0: 64, 1: None}
+    found = match(
+        {rank: [_call(0, 30, operation="all_reduce", sequence=0, in_bytes=size)] for rank, size in sizes.items()}
+    )
+    assert found.collectives["message_bytes"].to_list() == [64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,3 +144,43 @@ def test_why_a_remark_is_absent_reads_as_a_sentence(tmp_path: Path) -> None:
         sections.collective_calls_table(found).reasons()
     )
     assert any("this rank's clock is the reference" in each for each in sections.clock_table(found).reasons())
+
+
+def _said(tmp_path: Path, *sizes: Any) -> Collectives:
+    """Return the collectives of one all_reduce of two ranks, whose traces say these numbers of floats."""
+    files: list[str] = []
+    for rank, size in enumerate(sizes):
+        args = {"correlation": 1, "device": 0, "stream": 7, "Collective name": "allreduce", "dtype": "Float"}
+        args |= {"In msg nelems": size, "Out msg nelems": size, "Group size": 2, "Process Group Name": "0"}
+        args |= {"Process Group Ranks": "[0, 1]", "Seq": 3}
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+        kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10.0, "dur": 5.0, "args": args}
+        path = tmp_path / f"rank{rank}.json"
+        path.write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [kernel]}))
+        files.append(str(path))
+    found = compute_results(load(files)).collectives
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("size", [-5, 2**62, 2**64, 10.5, 1e300])
+def test_a_size_that_cannot_be_used_is_not_called_unsaid(tmp_path: Path, size: float) -> None:
+    """A complete collective whose size is nonsense lacks a size, and neither ranks nor the word of the trace."""
+    found = _said(tmp_path, size, size)
+    (record,) = to_records(sections.collectives_table(found))
+    assert (record["num_measured"], record["message_bytes"], record["median_busbw_bytes_per_s"]) == (1, None, None)
+    assert "no usable size" in record["absent"]["message_bytes"]
+    assert record["absent"]["median_busbw_bytes_per_s"].startswith("no complete collective of this row has a size")
+    (call,) = to_records(sections.collective_calls_table(found))
+    assert "no usable size" in call["absent"]["busbw_bytes_per_s"]
+
+
+def test_ranks_that_say_different_sizes_are_counted_in_a_note(tmp_path: Path) -> None:
+    """1,024 floats on one rank and 4,096 on the other are no size: it is absent, and both tables say why."""
+    found = _said(tmp_path, 1024, 4096)
+    for table in (sections.collectives_table(found), sections.collective_calls_table(found)):
+        (record,) = to_records(table)
+        assert record["message_bytes"] is None
+        assert any("1 of 1 collectives have no size" in note for note in table.notes)
+        assert "its ranks say different sizes" in record["absent"]["message_bytes"]
+    assert not any("no size" in note for note in sections.collectives_table(_said(tmp_path, 64, 64)).notes)
