@@ -13,10 +13,11 @@ from scope.report.findings.basis import beside_missing_ranks, ranks_with
 from scope.report.findings.collectives import straggler_waits
 from scope.report.findings.links import slow_link_costs
 from scope.report.findings.model import Evidence, Finding, Where
+from scope.report.findings.unknown_waits import exposed_with_unknown_waits
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
 from scope.trace.schema import Launches
-from scope.units import format_bytes, format_ratio
+from scope.units import format_bytes, format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +33,22 @@ ALLOCATION_SHARE: Final = 0.01
 RECOMPUTE_SHARE: Final = 0.05
 _MOST_NAMED: Final = 3
 
+_UNKNOWN_WAITS: Final = "in collectives whose wait is not known"
+_START_EARLIER: Final = (
+    "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient buckets "
+    "(bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-parallel exchanges."
+)
+_JUDGE_MORE: Final = (
+    "Collectives whose wait is not known may be waiting too, and are not counted either: a window of more steps has a "
+    "smaller share of them at its edge."
+)
+
 
 def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield a finding when at least 5 % of step time is communication that no compute hides.
 
-    What a straggler or a slow link costs that is a finding of its own is left out: no bucket makes that shorter.
+    What a straggler or a slow link costs that is a finding of its own is left out: no bucket makes that shorter. Beside
+    a straggler, so is what may be waiting for it: communication whose waits are not known, as at a window's edge.
     """
     exposed_ns = basis.exposed_communication_ns
     if basis.share(exposed_ns) < EXPOSED_SHARE:
@@ -44,9 +56,12 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     waits, slow = straggler_waits(results, basis), slow_link_costs(results, basis)
     waited_ns = min(exposed_ns, sum(waits.values()))
     slow_ns = min(exposed_ns - waited_ns, sum(slow.values()))
-    cost = exposed_ns - waited_ns - slow_ns
-    if basis.share(cost) < EXPOSED_SHARE:
+    rest_ns = exposed_ns - waited_ns - slow_ns
+    if basis.share(rest_ns) < EXPOSED_SHARE:
         return
+    # Where no rank is late there is nothing to wait for that is known of.
+    unknown_ns = min(rest_ns, exposed_with_unknown_waits(results)) if waits else 0
+    cost = rest_ns - unknown_ns
     late = f"rank{'s' * (len(waits) > 1)} {format_ranks(tuple(waits))}"
     link = f"the slow link{'s' * (len(slow) > 1)} {', '.join(slow)}"
     # In the order of the whole recording, so that of equals the same comes first as in its table.
@@ -70,16 +85,24 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     if names:
         alone = column("worst_exposed_ns", "the worst alone", f"Exposed time of the first, in {basis.noun}.")
         evidence.append(Evidence(alone, worst_ns))
+    others: list[str] = []
     if waited_ns:
         meaning = "Exposed waits for stragglers that are findings of their own, summed over ranks."
         evidence.append(Evidence(column("straggler_wait_ns", f"of it waiting for {late}", meaning), waited_ns))
+        others.append(f"the waiting for {late}")
     if slow_ns:
         meaning = "What slow links that are findings of their own cost, summed over ranks."
         evidence.append(Evidence(column("slow_link_ns", f"of it for {link}", meaning), slow_ns))
-    others = [f"the waiting for {late}"] * bool(waited_ns) + [f"what {link} cost{'s' * (len(slow) == 1)}"] * bool(
-        slow_ns
-    )
+        others.append(f"what {link} cost{'s' * (len(slow) == 1)}")
+    if unknown_ns:
+        meaning = "Cut by the edge of a window, or not matched with other ranks: whether they waited is not known."
+        evidence.append(Evidence(column("unknown_wait_ns", f"of it {_UNKNOWN_WAITS}", meaning), unknown_ns))
+        others.append(f"{format_duration(unknown_ns)} {_UNKNOWN_WAITS}")
     beside = f" besides {' and '.join(others)}" if others else ""
+    advice = [_START_EARLIER] * (basis.share(cost) >= EXPOSED_SHARE)
+    advice.append(_what_first(late if waited_ns else "", link if slow_ns else "", is_one=len(waits) == 1))
+    if unknown_ns:
+        advice.append(_JUDGE_MORE)
     yield Finding(
         kind="exposed_communication",
         title=f"Communication that no compute hides takes {basis.text(cost)}{beside}{worst}",
@@ -87,13 +110,7 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
         evidence=tuple(evidence),
         cost_ns=cost,
         share_ratio=basis.share(cost),
-        action=beside_missing_ranks(
-            results.analysis,
-            "Start these collectives earlier or split them so that compute runs beside them: larger or more gradient "
-            "buckets (bucket_cap_mb), prefetch for FSDP (forward_prefetch, reshard later), fewer but larger tensor-"
-            "parallel exchanges. "
-            + _what_first(late if waited_ns else "", link if slow_ns else "", is_one=len(waits) == 1),
-        ),
+        action=beside_missing_ranks(results.analysis, " ".join(advice)),
     )
 
 
