@@ -1,7 +1,7 @@
 """`scope run`: starts a command whose ranks record themselves, publishes beside it, and passes on its ending.
 
-The command keeps its terminal, its process group, its exit code and its signals. What the terminal sends (Ctrl-C)
-reaches the command by itself; what somebody sends to `scope run` alone is passed on.
+The command keeps its terminal, its process group, its exit code and its signals. What the terminal (Ctrl-C) or
+somebody sends to the whole group reaches the command by itself; what is sent to `scope run` alone is passed on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
 from scope.run.spawned import has_no_step
 from scope.run.windows import read_capture
+from scope.run.witness import GroupWitness
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -246,10 +247,12 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str], *, chil
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
+    witness = GroupWitness()
     try:
         # What the caller opened for the command is its own, as `<(...)` of a shell; ours are all closed on exec.
         child = subprocess.Popen(list(command), env=dict(environment), preexec_fn=give_back_signals, close_fds=False)
     except OSError as error:
+        witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         message = f"{command[0]}: cannot be started ({error.strerror})"
         problem = RunError(message)
@@ -258,16 +261,27 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str], *, chil
     try:
         while child.poll() is None:
             info = signal.sigtimedwait(watched, 1.0)
+            if info is None:
+                witness.forget_old()
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
             if info.si_signo in _ENDING:
                 ended_by = info.si_signo
-            if info.si_code != _FROM_KERNEL:
+            has_it = witness.saw(info.si_signo) and _is_in_our_group(child.pid)
+            if info.si_code != _FROM_KERNEL and not has_it:
                 with contextlib.suppress(ProcessLookupError):
                     child.send_signal(info.si_signo)
     finally:
+        witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     return _Ending(child.returncode, -child.returncode if -child.returncode in _ENDING else ended_by)
+
+
+def _is_in_our_group(pid: int) -> bool:
+    try:
+        return os.getpgid(pid) == os.getpgrp()
+    except ProcessLookupError:
+        return False
 
 
 class _Publisher:
