@@ -4,9 +4,23 @@ A step that has had its update ends when the work for the next one begins: at th
 the loop has one, else at the next forward, backward or call of a pipeline's schedule once every optimizer of the loop
 has stepped, or at a phase of the user's own that leads every step. Where no work follows, it ends with the last that
 was seen of training (`Session`).
+
+An optimizer that a loop no longer has is not waited for. That it is gone shows in rounds that the others make without
+it: one round more is enough where one of them is new after steps that were alike; without such a change the missing
+one may merely be slow, as a generator that steps once for many steps of its critic.
 """
 
 from __future__ import annotations
+
+_ROUNDS_OF_A_HABIT = 1
+"""Rounds without the missing ones after which they are gone, where two steps or more were alike before the change."""
+
+_ROUNDS_OF_A_START = 10
+"""The same where no two steps before were alike, or one came back that was held to be gone: the newcomer may as well be
+a critic, whose steps are about five."""
+
+_ROUNDS_UNCHANGED = 1_000
+"""The same where no optimizer has come: more than any known loop does between two steps of its slowest optimizer."""
 
 
 class StepBoundary:
@@ -30,6 +44,14 @@ class StepBoundary:
         self._leading: set[str] = set()
         self._stepped: set[int] = set()
         self._known: set[int] = set()
+        self._previous: set[int] = set()  # what has made the step before, without those that are merely named
+        self._settled: set[int] = set()  # those of them that had made the one before that too
+        self._num_alike = 0  # steps in a row that `_previous` has made
+        self._round: set[int] = set()  # stepped since one of them last stepped again
+        self._last_round: set[int] = set()
+        self._num_rounds = 0
+        self._gone: set[int] = set()
+        self._has_returned = False
 
     def expect(self, optimizer: int) -> None:
         """Name an optimizer of the loop before it has stepped."""
@@ -48,7 +70,9 @@ class StepBoundary:
 
     def on_compute(self) -> bool:
         """A forward or backward of training begins; return whether that begins a new step."""
-        return self.updated and not self._loop_has_input and self._stepped >= self._known
+        if not self.updated or self._loop_has_input:
+            return False
+        return self._stepped >= self._known or self._others_are_gone()
 
     def on_own_phase(self, name: str) -> bool:
         """A phase of the user's own begins; return whether that begins a new step.
@@ -85,11 +109,34 @@ class StepBoundary:
         self.num_optimizer_steps += 1
         self.num_skipped += skipped
         self._stepped.add(optimizer)
+        if optimizer in self._round:
+            self._last_round, self._round = self._round, set()
+            self._num_rounds += 1
+        self._round.add(optimizer)
+        self._has_returned = self._has_returned or optimizer in self._gone
 
     def next_step(self) -> None:
         """Begin a step."""
         if self._stepped:
-            self._known = self._stepped
-        self._stepped = set()
+            gone = not self._stepped >= self._known and self._others_are_gone()
+            made_by = self._last_round | self._round if gone else self._stepped
+            if gone:
+                self._gone |= self._known - made_by
+            self._num_alike = self._num_alike + 1 if made_by == self._previous else 1
+            self._settled = made_by & self._previous if self._previous else made_by
+            self._previous = made_by
+            self._known = set(made_by)
+        self._stepped, self._round, self._last_round = set(), set(), set()
+        self._num_rounds = 0
         self._began_work = False
         self.num_optimizer_steps = self.num_skipped = self.num_microbatches = 0
+
+    def _others_are_gone(self) -> bool:
+        """Whether those that have not stepped are known to be gone, and the others are at the end of a round."""
+        if not self._num_rounds:
+            return False
+        patience = _ROUNDS_UNCHANGED
+        if self._num_alike and not self._stepped <= self._settled:
+            is_habit = self._num_alike > 1 and not self._has_returned
+            patience = _ROUNDS_OF_A_HABIT if is_habit else _ROUNDS_OF_A_START
+        return self._num_rounds > patience or (self._num_rounds == patience and self._round >= self._last_round)

@@ -1,0 +1,226 @@
+"""Steps go on where a loop without a loader changes its optimizers, and stay whole where an optimizer is only slow."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from scope.record import Recorder
+from scope.record.settings import CaptureSettings
+from scope.record.steps import StepBoundary
+from scope.run.reader import read_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from torch.optim import Optimizer
+
+
+def count_updates(folder: Path, train: Callable[[Recorder], None], **options: Any) -> list[int | None]:
+    """Record a loop; return how many optimizer calls each step has."""
+    with Recorder(run_dir=folder, run_id="r", capture=CaptureSettings(reasons=frozenset()), **options) as recorder:
+        rank = recorder.folder
+        train(recorder)
+    assert rank is not None
+    return [step.num_optimizer_steps for step in read_steps(rank)]
+
+
+def play(events: str, named: Iterable[str] = ()) -> list[str]:
+    """Play a loop without a loader: each letter is a backward pass and a step of that optimizer; return its steps."""
+    boundary = StepBoundary()
+    for name in named:
+        boundary.expect(ord(name))
+    steps = [""]
+    for event in events:
+        if boundary.on_compute():
+            boundary.next_step()
+            steps.append("")
+        boundary.on_work()
+        boundary.on_optimizer(ord(event))
+        steps[-1] += event
+    return steps
+
+
+def update(model: nn.Module, optimizer: Optimizer, *, passes: int = 1) -> None:
+    """One update, of so many backward passes."""
+    for _ in range(passes):
+        model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["still referenced", "collected"])
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_replaced_optimizer_is_not_waited_for(tmp_path: Path, keep: bool, passes: int) -> None:
+    """SGD replaced by AdamW after 8 of 20 updates: the first two of AdamW at most share a step, all others have one."""
+
+    def train(_: Recorder) -> None:
+        model = nn.Linear(4, 4)
+        optimizer: Optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        kept: list[Optimizer] = []
+        for number in range(20):
+            if number == 8:
+                kept += [optimizer] * keep
+                optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+                gc.collect()
+            update(model, optimizer, passes=passes)
+
+    updates = count_updates(tmp_path, train)
+    assert updates == [1] * 8 + [2] + [1] * 10 or (not keep and updates == [1] * 20)
+
+
+def test_a_new_model_and_optimizer_after_the_first(tmp_path: Path) -> None:
+    """Two trainings in a row, the second with a model and optimizer of its own, have the steps of both."""
+    kept: list[Any] = []
+
+    def train(_: Recorder) -> None:
+        for number in (10, 7):
+            model = nn.Linear(4, 4)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            kept.append(optimizer)
+            for _step in range(number):
+                update(model, optimizer)
+
+    assert count_updates(tmp_path, train) == [1] * 10 + [2] + [1] * 5
+
+
+def test_a_pair_of_optimizers_is_replaced(tmp_path: Path) -> None:
+    """Both optimizers of a pair are replaced: rounds still begin with the first of them and hold one update of each."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    kept = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(2) for model in models]
+
+    def train(_: Recorder) -> None:
+        for pair in (kept[:2], kept[2:]):
+            for _round in range(5):
+                for model, optimizer in zip(models, pair, strict=True):
+                    update(model, optimizer)
+
+    assert count_updates(tmp_path, train, optimizer=kept[:2]) == [2] * 5 + [4] + [2] * 3
+    assert play("AB" * 5 + "CD" * 5, "AB") == ["AB"] * 5 + ["CDCD"] + ["CD"] * 3
+    assert play("AB" * 5 + "AC" * 5, "AB") == ["AB"] * 5 + ["ACAC"] + ["AC"] * 3
+
+
+@pytest.mark.parametrize("order", ["critic first", "generator first"])
+def test_a_critic_with_several_updates_a_round(tmp_path: Path, order: str) -> None:
+    """Five updates of a critic and one of the generator are one step, in either order, also before both are known."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    critic, generator = (torch.optim.SGD(model.parameters(), 0.1) for model in models)
+
+    def train(_: Recorder) -> None:
+        for _round in range(4):
+            pairs = [(models[0], critic)] * 5 + [(models[1], generator)]
+            for model, optimizer in pairs if order == "critic first" else reversed(pairs):
+                update(model, optimizer)
+
+    # Without a loader a step ends as soon as both have stepped: at the generator, whichever of them is first.
+    first = [6, 6, 6, 6] if order == "critic first" else [2, 5, 6, 6, 5]
+    assert count_updates(tmp_path, train, optimizer=[critic, generator]) == first
+    assert play("CCCCCG" * 4)[-2:] == ["CCCCCG"] * 2
+    assert play("GCCCCC" * 4) == ["G", "CCCCCG", "CCCCCG", "CCCCCG", "CCCCC"]
+
+
+def test_a_slow_optimizer_is_waited_for() -> None:
+    """An optimizer that steps at every hundredth update of the other is none that is gone."""
+    assert play(("A" * 100 + "B") * 4, "AB") == ["A" * 100 + "B"] * 4
+    assert play("A" * 5 + ("B" + "A" * 100) * 3)[5:] == ["BA", "A" * 99 + "B", "A" * 100 + "B", "A" * 100]
+
+
+def test_an_optimizer_that_stops_for_ever_does_not_swallow_the_rest() -> None:
+    """Where one of two optimizers never steps again, one step holds 1,000 updates and later ones have one each."""
+    steps = play("AB" * 5 + "A" * 1_500)
+    assert max(len(step) for step in steps) == 1_001
+    assert steps[-400:] == ["A"] * 400
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("CBA", "EDC"), ("BCCC", "D"), ("BA", "ECBBB"), ("AC", "BA"), ("CBB", "A")]
+)
+def test_a_step_of_old_and_new_optimizers_is_no_habit(before: str, after: str) -> None:
+    """Where the change falls into a step, which then has those of both, steps soon are rounds of the new ones alone."""
+    steps = play(before * 6 + after * 40)
+    assert {"".join(sorted(step)) for step in steps[-12:-1]} == {"".join(sorted(after))}
+
+
+def test_one_that_comes_back_was_not_gone() -> None:
+    """Two optimizers with turns of several updates are taken for a change once, and for rounds of both from then."""
+    assert play("CCCCCBBBB" * 4)[5:] == ["BB", "B", "B", "CCCCCB", "BBBC", "CCCCB", "BBBC", "CCCCB", "BBB"]
+    assert play("A" * 5 + "B" * 5 + "A" * 30)[-19:] == ["A"] * 19
+
+
+def test_one_update_before_the_real_optimizer() -> None:
+    """After a single update of another optimizer steps are found too, though later: a critic would look the same."""
+    steps = play("W" + "A" * 30)
+    assert steps == ["W", "A" * 11, *"A" * 19]
+
+
+def test_optimizers_that_step_inside_of_backward(tmp_path: Path) -> None:
+    """One optimizer a parameter, stepping from hooks: a step a backward pass, before and after all are replaced."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    kept: list[Any] = []
+
+    def attach(kind: type[Optimizer]) -> list[Any]:
+        handles: list[Any] = []
+        for parameter in model.parameters():
+            own = kind([parameter], lr=0.01)  # pyright: ignore[reportCallIssue]
+            kept.append(own)
+
+            def step(tensor: torch.Tensor, own: Optimizer = own) -> None:
+                own.step()
+                tensor.grad = None
+
+            handles.append(parameter.register_post_accumulate_grad_hook(step))
+        return handles
+
+    def train(_: Recorder) -> None:
+        for kind in (torch.optim.SGD, torch.optim.AdamW):
+            handles = attach(kind)
+            for _step in range(6):
+                model(torch.ones(2, 4)).sum().backward()
+            for handle in handles:
+                handle.remove()
+
+    assert count_updates(tmp_path, train) == [4] * 6 + [8] + [4] * 4
+
+
+def test_a_scaler_that_skips_the_first_update_of_a_new_optimizer(tmp_path: Path) -> None:
+    """An update that the scaler skips counts as one: each has its step, but for the two that show the change."""
+    model = nn.Linear(4, 4)
+    kept = [torch.optim.SGD(model.parameters(), 0.1), torch.optim.AdamW(model.parameters(), 1e-3)]
+
+    def train(_: Recorder) -> None:
+        scaler = torch.amp.GradScaler("cpu")
+        for optimizer in kept:
+            for number in range(6):
+                loss = model(torch.ones(2, 4)).sum() * (float("inf") if number == 0 else 1.0)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+
+    assert count_updates(tmp_path, train) == [1] * 6 + [2] + [1] * 4
+
+
+def test_the_program_says_where_steps_end(tmp_path: Path) -> None:
+    """With `steps()` or `end_step()` each step is as the program says, whatever its optimizers are."""
+    model = nn.Linear(4, 4)
+    kept = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(2)]
+
+    def loop(recorder: Recorder) -> None:
+        for number in recorder.steps(range(8)):
+            update(model, kept[number >= 4])
+
+    def told(recorder: Recorder) -> None:
+        for number in range(8):
+            update(model, kept[number >= 4])
+            recorder.end_step()
+
+    assert count_updates(tmp_path / "loop", loop) == [1] * 8
+    assert count_updates(tmp_path / "told", told) == [1] * 8
