@@ -127,14 +127,20 @@ def int_list(text: bytes) -> list[int] | None:
 
 
 def group_ranks(fields: CollectiveArgs, groups: Mapping[str, ProcessGroup]) -> list[int] | None:
-    """Return the sorted global ranks of a call's group; None when the trace does not say."""
-    listed = int_list(bytes(fields.group_ranks))
+    """Return the sorted global ranks of a call's group; None when the trace does not say.
+
+    Of ranks that contradict the size those of the call itself decide, unless the group of its name fits the size.
+    """
+    said = sorted(int_list(bytes(fields.group_ranks)) or ())
+    listed = said if said and said[0] >= 0 and said[-1] < _RANKS_END else None
     size = usable_group_size(fields.group_size)
-    if listed and all(0 <= rank < _RANKS_END for rank in listed) and (size is None or len(listed) == size):
-        return sorted(listed)
+    if listed and (size is None or len(listed) == size):
+        return listed
     group = groups.get("" if fields.group_name is None else str(fields.group_name))
     if group is not None and group.ranks and (size is None or len(group.ranks) == size):
         return list(group.ranks)
+    if listed and len(set(listed)) == len(listed):
+        return listed
     return _strided(fields.first_rank, fields.rank_stride, size)
 
 

@@ -180,8 +180,8 @@ _NO_REMARK: Final = "none; no time of these collectives is absent or a bound"
 _NOT_MEASURED: Final = "no collective of this row is complete"
 _NO_TRANSFER: Final = "no complete collective of this row has a transfer: they end at the last arrival"
 _NO_BANDWIDTH: Final = (
-    "no complete collective of this row has a size, a transfer and clocks that agree well enough "
-    "(--view each says what each lacks)"
+    "no complete collective of this row has a size (of an uneven all_to_all: splits too), a transfer and clocks that "
+    "agree well enough (--view each says what each lacks)"
 )
 _BANDWIDTHS: Final = (
     CollectiveSummaryRows.median_busbw_bytes_per_s,

@@ -219,8 +219,8 @@ def test_no_elements_are_a_size(tmp_path: Path) -> None:
     assert _device_trace(tmp_path, **{"In msg nelems": 0, "Out msg nelems": 0})["in_bytes"].to_list() == [0]
 
 
-@pytest.mark.parametrize("size", [0, -3, 2**62])
+@pytest.mark.parametrize("size", [0, -3, 7, 2**62])
 def test_the_ranks_of_a_group_decide_where_its_size_is_nonsense(tmp_path: Path, size: int) -> None:
-    """A group of which the ranks are said is of those, though its size is said to be one that no group has."""
+    """A group of which the ranks are said is of those, though its size is said to be another, or that of no group."""
     found = _device_trace(tmp_path, **{"Group size": size})
     assert found.select("group_ranks", "group_size", "in_bytes").rows() == [([0, 1], 2, 4096)]
