@@ -58,8 +58,10 @@ def run(
     Example:
         scope run --run-dir runs/first -- torchrun --nproc-per-node 8 train.py
     """
-    from scope.run.identity import parse_tags
+    from scope.run.earlier import describe_earlier
+    from scope.run.identity import may_have_peers, parse_tags
     from scope.run.launch import LaunchPlan, launch
+    from scope.run.paths import is_network_path
     from scope.units import parse_size
 
     variables = {"SCOPE_CAPTURE": capture, "SCOPE_CAPTURE_RANKS": capture_ranks}
@@ -74,6 +76,10 @@ def run(
         max_run_bytes=parse_size(max_run_bytes),
         variables={name: value for name, value in variables.items() if value is not None},
     )
+    if run_dir is not None and not is_network_path(run_dir) and not may_have_peers(os.environ, command):
+        earlier = describe_earlier(run_dir)
+        if earlier is not None:
+            _say(earlier)
     result = launch(plan, os.environ)
     if result.unrecorded:
         _say(f"the command ran unrecorded: {result.unrecorded}")
