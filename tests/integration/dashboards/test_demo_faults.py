@@ -151,9 +151,8 @@ def test_pages_say_what_was_killed_under_them(demo: Demo, visitor: Visitor) -> N
     visitor.wait_for("live, running")
     demo.kill_rank(1)
     demo.wait_until_it_says("The training has ended with code 1")
-    # The page that is open tells of it by itself.
+    # The page that is open tells of it by itself. Who was behind it can tell only where the rank was not in a call.
     visitor.wait_for("ended without a goodbye")
-    visitor.wait_for("rank 1 has not arrived at all_reduce")
     assert not visitor.num_exceptions()
 
 
