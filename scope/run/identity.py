@@ -106,14 +106,24 @@ def claim_folder(run: Path, *, attempt: int, rank: int) -> tuple[int, Path]:
     """
     for number in range(attempt, attempt + _MAX_CLAIMS):
         folder = paths.rank_folder(run, number, rank)
-        folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        try:
-            folder.mkdir(mode=FOLDER_MODE)
-        except FileExistsError:
-            continue
-        return number, folder
+        if make_folder(folder):
+            return number, folder
     message = f"{run}: has {_MAX_CLAIMS} attempts of rank {rank}; name another run id"
     raise RunError(message)
+
+
+def make_folder(folder: Path) -> bool:
+    """Make a rank's folder; return whether nobody had, so that it is this rank's.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=FOLDER_MODE)
+    except FileExistsError:
+        return False
+    return True
 
 
 def may_have_peers(environment: Mapping[str, str], command: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import is_living, knows_processes, read_start_ticks
-from scope.run.files import FOLDER_MODE
+from scope.run.identity import make_folder
 from scope.run.reader import RankReader, read_rank_info
 
 if TYPE_CHECKING:
@@ -63,12 +63,8 @@ def claim_own_folder(run: Path, *, attempt: int, rank: int | None) -> tuple[int,
             if (was_a_tool or _is_this_process(info)) and _may_displace(folder):
                 # Not by its process id, which tells a living process that it writes no more: this one may have it.
                 folder.rename(paths.displaced_folder(folder, time.time_ns()))
-        folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        try:
-            folder.mkdir(mode=FOLDER_MODE)
-        except FileExistsError:
-            continue
-        return number, folder
+        if make_folder(folder):
+            return number, folder
     message = f"{run}: has {_MAX_CLAIMS} attempts of rank {rank or 0}; name another run id"
     raise RunError(message)
 
@@ -92,12 +88,8 @@ def claim_spawned_folder(run: Path, who: Spawned, *, attempt: int) -> tuple[int,
         if not _may_join(run, number, who):
             continue
         folder = paths.rank_folder(run, number, who.rank)
-        folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        try:
-            folder.mkdir(mode=FOLDER_MODE)
-        except FileExistsError:
-            continue
-        return number, folder
+        if make_folder(folder):
+            return number, folder
     message = f"{run}: has {_MAX_CLAIMS} attempts of rank {who.rank}; name another run id"
     raise RunError(message)
 

@@ -8,6 +8,7 @@ from scope.structs import Record
 from scope.trace import calls
 from scope.trace.callgroups import fit_group
 from scope.trace.callsizes import group_size_of, with_group_size
+from scope.trace.ranks import MOST_RANKS
 from scope.trace.schema import CollectiveCalls
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ C10D: Final = ("c10d::", "c10d_functional::", "_c10d_functional::")
 """What the names of the operators of `torch.distributed` begin with."""
 ROLE_PLACES: Final = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3, "send": 2, "recv": 2}
 """Where the operators of c10d take their root or peer."""
-_MOST_RANKS: Final = 1 << 20
 _SAME_OUT: Final = ("all_reduce", "broadcast", "all_to_all")
 """What the range of a call says of its input holds for its output too, as far as the trace tells."""
 _UNKNOWN: Final = "unknown"
@@ -157,7 +157,7 @@ def _fill_group(row: Fields, evident: int | None, sources: CallSources) -> None:
     row[CollectiveCalls.group_name] = fit.name
     row[CollectiveCalls.group_description] = fit.description
     row[CollectiveCalls.group_ranks] = fit.ranks
-    row[CollectiveCalls.group_size] = fit.size if fit.size is None or 0 < fit.size < _MOST_RANKS else None
+    row[CollectiveCalls.group_size] = fit.size if fit.size is None or 0 < fit.size < MOST_RANKS else None
     row[CollectiveCalls.is_group_inferred] = fit.ranks is not None and not fit.is_only
 
 
@@ -184,7 +184,7 @@ def num_bytes(elements: Any, width: int | None) -> int | None:
 def _rank(value: Any) -> int | None:
     if isinstance(value, str) and value.isdigit() and len(value) < 8:
         value = int(value)
-    return value if isinstance(value, int) and 0 <= value < _MOST_RANKS else None
+    return value if isinstance(value, int) and 0 <= value < MOST_RANKS else None
 
 
 def truth(value: Any) -> bool | None:

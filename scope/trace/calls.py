@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from scope.trace.ranks import MOST_RANKS
 from scope.trace.untyped import as_list
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ _OPERATION_NAMES: Final = (
     ("recv", re.compile(r"recv")),
 )
 _INT64_END: Final = 2**63
-_MOST_RANKS: Final = 1 << 20
 _RANKS_END: Final = 2**31
 _SPLIT_ELEMENTS_MAX: Final = 1 << 20
 
@@ -146,13 +146,13 @@ def group_ranks(fields: CollectiveArgs, groups: Mapping[str, ProcessGroup]) -> l
 
 def usable_group_size(size: int | None) -> int | None:
     """Return the size of a group as a trace says it, None where no group is of such a size."""
-    return size if size is not None and 0 < size < _MOST_RANKS else None
+    return size if size is not None and 0 < size < MOST_RANKS else None
 
 
 def _strided(first: int | None, stride: int | None, size: int | None) -> list[int] | None:
     if first is None or stride is None or not size:
         return None
-    if not (0 <= first < _RANKS_END and 0 < stride < _RANKS_END and 0 < size < _MOST_RANKS):
+    if not (0 <= first < _RANKS_END and 0 < stride < _RANKS_END and 0 < size < MOST_RANKS):
         return None
     ranks = [first + stride * index for index in range(size)]
     return ranks if ranks[-1] < _RANKS_END else None

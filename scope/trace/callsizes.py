@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from scope.trace import calls
+from scope.trace.ranks import MOST_RANKS
 from scope.trace.untyped import as_list
 
 _TENSORS: Final = "TensorList"
 _NO_TENSOR: Final = frozenset({"", "Scalar", "ScalarList", "GenericList", "None"})
-_MOST_RANKS: Final = 1 << 20
 
 
 class _Places(NamedTuple):
@@ -214,7 +214,7 @@ def _product(shape: Any) -> int | None:
 
 def _group_size(value: Any) -> int | None:
     text = str(value)
-    return int(text) if text.isdecimal() and len(text) < 8 and 0 < int(text) < _MOST_RANKS else None
+    return int(text) if text.isdecimal() and len(text) < 8 and 0 < int(text) < MOST_RANKS else None
 
 
 def _split(value: Any) -> tuple[int, ...] | None:
