@@ -122,18 +122,23 @@ _LENGTHS: Final = (
 )
 
 
+def counts_as_compute(options: Options) -> pl.Expr:
+    """Return which rows of `DeviceEvents` count as compute."""
+    category = pl.col(DeviceEvents.category)
+    moved = (category == "memory") & pl.lit(value=options.memory_as_compute)
+    sets = (pl.col(DeviceEvents.kind) == "memset") & pl.lit(value=options.sets_as_compute)
+    return (category == "compute") | moved | sets
+
+
 def _layers(options: Options) -> dict[str, pl.Expr]:
     """Return which events count as what."""
     category = pl.col(DeviceEvents.category)
-    compute, memory = category == "compute", category == "memory"
+    computes = counts_as_compute(options)
     peer = pl.col(DeviceEvents.copy_kind) == "P2P"
-    moved = memory & pl.lit(value=options.memory_as_compute)
-    if options.sets_as_compute:
-        moved = moved | (pl.col(DeviceEvents.kind) == "memset")
     return {
-        _COMPUTE: compute | moved,
+        _COMPUTE: computes,
         _COMMUNICATION: category == "communication",
-        _MEMORY: memory & ~moved,
+        _MEMORY: (category == "memory") & ~computes,
         _PEER: peer,
     }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
+from scope.analysis.breakdown import counts_as_compute
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
 from scope.analysis.host import host_events
 from scope.analysis.job import summed_ranks
@@ -14,7 +15,6 @@ from scope.analysis.step_time import compute_step_time
 from scope.trace.schema import DeviceEvents
 
 if TYPE_CHECKING:
-    from scope.analysis.options import Options
     from scope.report.results import Results
     from scope.trace.model import RankTrace
 
@@ -45,17 +45,9 @@ def exposed_with_unknown_waits(results: Results) -> int:
         # A trace that does not say its rank has no matched calls.
         calls = known.filter(pl.col(MatchedCalls.rank).eq_missing(pl.lit(rank.rank, dtype=MatchedCalls.rank.dtype)))
         step_time = compute_step_time(device.windows for device in rank.devices)
-        computes = _computes(results.analysis.options)
+        computes = counts_as_compute(results.analysis.options)
         total_ns += _exposed_beside(traces[rank.label], calls[MatchedCalls.call_id], step_time, computes=computes)
     return total_ns
-
-
-def _computes(options: Options) -> pl.Expr:
-    """Return which events count as compute, as the breakdown takes them."""
-    category = pl.col(DeviceEvents.category)
-    moved = (category == "memory") & pl.lit(value=options.memory_as_compute)
-    sets = (pl.col(DeviceEvents.kind) == "memset") & pl.lit(value=options.sets_as_compute)
-    return (category == _COMPUTE) | moved | sets
 
 
 def _exposed_beside(trace: RankTrace, known: pl.Series, step_time: pl.DataFrame, *, computes: pl.Expr) -> int:
