@@ -14,6 +14,7 @@ import msgspec
 from scope.errors import LimitError, TraceError
 from scope.structs import Record
 from scope.trace.arguments import DECODE_ERRORS
+from scope.trace.boundaries import SEPARATOR
 from scope.trace.categories import BACKWARD_ARROWS
 from scope.trace.collect import Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
@@ -22,7 +23,6 @@ from scope.trace.mending import without_half_characters
 from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
 from scope.trace.salvage import (
-    SEPARATOR,
     Salvaged,
     array_end,
     read_values,

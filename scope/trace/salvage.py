@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from scope.trace.arguments import DECODE_ERRORS
+from scope.trace.boundaries import SEPARATOR, cuts_between_events, event_starts
 from scope.trace.events import (
     EXACT_DECODER,
     EXACT_EVENT,
@@ -29,8 +30,6 @@ from scope.trace.mending import cleaned, has_open_name, with_quotes_escaped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEPARATOR: Final = re.compile(rb"\}\s*,\s*(?=\{)")
-_EVENT_START: Final = re.compile(rb'\{\s*"(?:ph"\s*:|cat"\s*:|name"\s*:\s*"(?:process|thread)_)')
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _VALUE_NOT_A_NUMBER: Final = re.compile(
     rb'("\s*:\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]{0,64}\))?(?=\s*[,}])', re.IGNORECASE
@@ -152,7 +151,7 @@ def salvage(text: bytes, *, is_last: bool) -> Salvaged:
         is_last: Nothing follows `text` in the file.
     """
     found = Salvaged()
-    cuts = [match.start() + 1 for match in SEPARATOR.finditer(text)]
+    cuts = cuts_between_events(text, is_last=is_last)
     starts = [0, *(text.index(b"{", cut) for cut in cuts)]
     ends = [*cuts, len(text)]
     if text[: ends[0]].lstrip().startswith(b"]"):
@@ -293,22 +292,36 @@ def _repair(piece: bytes, error: Exception, found: Salvaged) -> None:
         found.repaired += 1
         return
     parts = _parts(piece)
+    before = found.lost + found.repaired
     for part in parts:
-        mended = None if len(parts) == 1 and part == piece else _mended(part)[0]
-        if mended is None:
-            # A piece too long to be taken apart holds as many as seem to begin in it.
-            found.lost += max(1, len(_EVENT_START.findall(part))) if len(part) > _LONGEST_REPAIR_BYTES else 1
+        _read_part(part, found, is_tried=len(parts) == 1 and part == piece)
+    if found.lost + found.repaired == before:
+        # Every event was whole: it is what stands between them that was mended.
+        found.repaired += 1
+
+
+def _read_part(part: bytes, found: Salvaged, *, is_tried: bool) -> None:
+    """Read one of the events that ran into each other; one that is whole was not repaired."""
+    if not is_tried:
+        try:
+            found.events.append(_exact_decoder.decode(part))
+        except DECODE_ERRORS as error:
+            event, _ = _mended(part, error)
         else:
-            found.events.append(mended)
+            return
+        if event is not None:
+            found.events.append(event)
             found.repaired += 1
+            return
+    # A piece too long to be taken apart holds as many as seem to begin in it.
+    found.lost += max(1, len(event_starts(part))) if len(part) > _LONGEST_REPAIR_BYTES else 1
 
 
 def _parts(piece: bytes) -> list[bytes]:
     """Split a piece where events seem to begin, and behind a whole event that something else follows."""
     if len(piece) > _LONGEST_REPAIR_BYTES:
         return [piece]
-    starts = [match.start() for match in _EVENT_START.finditer(piece)]
-    cuts = [0, *(start for start in starts if start > 0), len(piece)]
+    cuts = [0, *(start for start in event_starts(piece) if start > 0), len(piece)]
     parts: list[bytes] = []
     for start, end in pairwise(cuts):
         part = piece[start:end]
