@@ -215,13 +215,14 @@ class LiveRun:
     def watched(self) -> Watched:
         """Return the last attempt as it is now, as findings are made of it."""
         with self._lock:
+            infos = [info for info in self.run.rank_infos if info.attempt == self.attempt]
             return Watched(
                 state=self.state(),
-                infos=[info for info in self.run.rank_infos if info.attempt == self.attempt],
+                infos=infos,
                 boxes=self.black_boxes(),
                 steps=self.of_attempt,
                 now_ns=time.time_ns(),
-                failures=find_failures(self.events(), attempt=self.attempt),
+                failures=find_failures(self.events(), attempt=self.attempt, infos=infos),
             )
 
     def _last_end(self, which: pl.Expr) -> int | None:

@@ -204,6 +204,7 @@ def _rank_row(info: RankInfo) -> dict[str, Any]:
         "started_ns": info.started_ns,
         "ended_ns": info.ended_ns,
         "exit_reason": info.exit_reason,
+        "command_returncode": info.command_returncode,
     }
 
 

@@ -38,7 +38,13 @@ class Ranks(Table):
     collectives_route = Column("collectives_route", pl.String, "what sees collectives", nullable=True)
     started_ns = Column("started_ns", pl.Int64, "when recording began")
     ended_ns = Column("ended_ns", pl.Int64, "when recording was closed; null while it runs or if killed", nullable=True)
-    exit_reason = Column("exit_reason", pl.String, "finished, exception or interrupted", nullable=True)
+    exit_reason = Column("exit_reason", pl.String, "finished, exception, interrupted, or in more words", nullable=True)
+    command_returncode = Column(
+        "command_returncode",
+        pl.Int64,
+        "exit code of its host's command, or minus its signal",
+        nullable=True,
+    )
 
 
 class RankSteps(Table):

@@ -12,7 +12,9 @@ import threading
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, Final
 
+from scope.record.exits import ExitCodes, describe_end, tell_at_once
 from scope.record.tracebacks import hide_in_text, hide_own_frames
+from scope.run.goodbyes import FINISHED, say_exit
 from scope.run.identity import FIRST_ATTEMPT, SPAWNED_BY
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ class _Ending:
     def __init__(self) -> None:
         self._session: Any = None
         self._pid = os.getpid()
-        self._reason = "finished"
+        self._reason = FINISHED
+        self._codes: ExitCodes | None = None
         self._is_over = False
         self._hook = sys.excepthook
         sys.excepthook = self.on_exception
@@ -52,6 +55,7 @@ class _Ending:
             util.Finalize(None, self.on_exit, exitpriority=_LAST)
             for name in ("execv", "execve"):
                 setattr(os, name, self._before(getattr(os, name)))
+            self._codes = ExitCodes(self.on_leaving)
         self._session = session
 
     def _before(self, execute: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +67,7 @@ class _Ending:
             with contextlib.suppress(TypeError, ValueError):
                 # Along the search path most are tried in vain.
                 if path is not None and os.access(path, os.X_OK):
-                    self.on_exit()
+                    self._close(FINISHED)
             return execute(*arguments, **named)
 
         return wrapper
@@ -71,7 +75,7 @@ class _Ending:
     def on_exception(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Note the exception and let the program's own hook tell it."""
         try:
-            self._note(kind, error)
+            self._note(error)
             traceback = hide_own_frames(error)
         finally:
             self._hook(kind, error, traceback)
@@ -85,19 +89,36 @@ class _Ending:
 
     def on_exit(self) -> None:
         """Close the recording in the process that opened it."""
+        self._close(FINISHED if self._codes is None else say_exit(self._codes.find()))
+
+    def on_leaving(self, code: int) -> None:
+        """Tell of an end which nothing comes after, with its exit code."""
+        if self._is_over or self._session is None:
+            return
+        self._is_over = True
+        writer = self._session.writer
+        if writer.enabled:
+            tell_at_once(writer.folder, code, step=self._session.step, wall_offset_ns=writer.wall_offset_ns)
+
+    def _close(self, reason: str) -> None:
+        """Close the recording in the process that opened it.
+
+        Args:
+            reason: Why the program ends, where no exception ends it.
+        """
         if os.getpid() != self._pid or self._is_over:
             return
         self._is_over = True
         # The program has an excepthook of its own, which does not call ours; `multiprocessing` calls none.
         last = getattr(sys, "last_value", None) or _find_reason(sys.exc_info()[1])
-        if self._reason == "finished" and isinstance(last, BaseException):
-            self._note(type(last), last)
-        self._session.close(self._reason)
+        if self._reason == FINISHED and isinstance(last, BaseException):
+            self._note(last)
+        self._session.close(reason if self._reason == FINISHED else self._reason)
 
-    def _note(self, kind: type[BaseException], error: BaseException) -> None:
+    def _note(self, error: BaseException) -> None:
         if self._session is None:
             return
-        self._reason = "interrupted" if issubclass(kind, KeyboardInterrupt) else "exception"
+        self._reason = describe_end(error)
         self._session.guard.call("exception", self._session.note_exception, error)
 
 

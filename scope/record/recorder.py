@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from scope.record.exits import describe_end
 from scope.record.settings import CaptureSettings, Settings, read_settings
 from scope.record.tracebacks import hide_own_frames
 
@@ -110,7 +111,7 @@ class Recorder:
             if self._session is not None and error is not None:
                 self._session.guard.call("exception", self._session.note_exception, error)
                 hide_own_frames(error)
-            self.close("interrupted" if issubclass(kind, KeyboardInterrupt) else "exception")
+            self.close("exception" if error is None else describe_end(error))
 
     def close(self, reason: str = "finished") -> None:
         """Restore everything that was hooked and write what is left; a second call does nothing.

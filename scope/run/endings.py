@@ -1,14 +1,14 @@
 """The ends of ranks that could not tell of them: a signal that ends a program leaves it no time to write.
 
-The launcher knows which signal it passed on, and the publisher, which sees the ranks go, writes it down for them. Of
-a run without ranks it writes down that its command ended before any began to record.
+The launcher knows which signal it passed on, and how its command ended; the publisher, which sees the ranks go, writes
+both down for them. Of a run without ranks it writes down that its command ended before any began to record.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -16,12 +16,26 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import is_living
 from scope.run.files import AppendFile, replace_document
-from scope.run.goodbyes import SAID
+from scope.run.goodbyes import EXITED, FINISHED, SAID, say_exit, with_last_event
 from scope.run.reader import read_rank_info, read_run_info
 from scope.run.schema import EventRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from scope.run.schema import RankInfo
+
+
+class CommandEnd(NamedTuple):
+    """How the command of `scope run` ended.
+
+    Attributes:
+        returncode: As `subprocess.Popen.returncode`: below 0 for a signal.
+        pid: Its process id; that of a rank where it trains itself. None where it could not be started.
+    """
+
+    returncode: int
+    pid: int | None
 
 
 def record_endings(spool: Path, signal_number: int) -> int:
@@ -40,6 +54,50 @@ def record_endings(spool: Path, signal_number: int) -> int:
         for rank in paths.list_ranks(spool, attempt):
             num_noted += _record_ending(paths.rank_folder(spool, attempt, rank), reason)
     return num_noted
+
+
+def record_exits(spool: Path, command: CommandEnd | None) -> None:
+    """Note how the command ended in each rank of the last attempt that has too, and of all ranks what they ended with.
+
+    A rank that left by `os._exit` has told it to its events alone. Of the process of the command itself the launcher
+    knows the exit code for certain; where a signal ended it the recording stays open, as that of every rank that could
+    not say goodbye.
+
+    Args:
+        spool: Folder with the layout of a run directory, on this node.
+        command: How the command ended; None where nobody saw it.
+    """
+    attempts = paths.list_attempts(spool)
+    for attempt in attempts:
+        for rank in paths.list_ranks(spool, attempt):
+            folder = paths.rank_folder(spool, attempt, rank)
+            with contextlib.suppress(RunError, OSError):
+                _record_exit(folder, command if attempt == attempts[-1] else None)
+
+
+def _record_exit(folder: Path, command: CommandEnd | None) -> None:
+    known = info = read_rank_info(folder)
+    if info.ended_ns is None:
+        if is_living(info):
+            return
+        info = with_last_event(folder, info)
+    if command is not None:
+        info = msgspec.structs.replace(info, command_returncode=command.returncode)
+        if info.pid == command.pid and command.returncode >= 0:
+            info = _with_exit_code(folder, info, command.returncode)
+    if info != known:
+        replace_document(folder / paths.RANK_FILE, msgspec.json.encode(info))
+
+
+def _with_exit_code(folder: Path, info: RankInfo, code: int) -> RankInfo:
+    """Return what is known of the process of the command, which cannot tell of every exit code by itself."""
+    reason = say_exit(code)
+    if info.ended_ns is not None:
+        by_code = info.exit_reason == FINISHED or (info.exit_reason or "").startswith(EXITED)
+        return msgspec.structs.replace(info, exit_reason=reason) if by_code else info
+    now_ns = time.time_ns()
+    _add_event(folder, EventRecord(time_ns=now_ns, kind="attempt_end", message=f"{SAID}{reason}"))
+    return msgspec.structs.replace(info, ended_ns=now_ns, exit_reason=reason)
 
 
 def record_left_alone(spool: Path, run: Path, *, silence_s: float) -> None:

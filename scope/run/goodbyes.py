@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 
 SAID: Final = "recording ended: "
 """How the message of an `attempt_end` begins; the rest of it is `RankInfo.exit_reason`."""
+FINISHED: Final = "finished"
+EXITED: Final = "exited with code "
+"""How `RankInfo.exit_reason` begins where a process ended with another exit code than 0; the code follows."""
 _TAIL_BYTES: Final = 2**16
 _decoder: Final = msgspec.json.Decoder(EventRecord)
+
+
+def say_exit(code: int) -> str:
+    """Return the `RankInfo.exit_reason` of a process that ended with an exit code, by itself and by no exception."""
+    return f"{EXITED}{code}" if code else FINISHED
 
 
 def is_told_by_events(folder: Path, info: RankInfo) -> bool:
@@ -45,7 +53,17 @@ def with_told_end(folder: Path, info: RankInfo) -> RankInfo:
         folder: The folder of the rank.
         info: Its `rank.json`.
     """
-    event = _find_end(folder / paths.EVENTS_FILE) if is_told_by_events(folder, info) else None
+    return with_last_event(folder, info) if is_told_by_events(folder, info) else info
+
+
+def with_last_event(folder: Path, info: RankInfo) -> RankInfo:
+    """Return what is known of a rank, with the end of its recording by its last events; as it is where they tell none.
+
+    Args:
+        folder: The folder of the rank.
+        info: Its `rank.json`, in which no end stands.
+    """
+    event = _find_end(folder / paths.EVENTS_FILE)
     if event is None:
         return info
     return msgspec.structs.replace(info, ended_ns=event.time_ns, exit_reason=event.message.removeprefix(SAID))

@@ -231,10 +231,11 @@ def build_environment(
 
 
 class _Ending(NamedTuple):
-    """How the command ended, and the last signal to end that it, or this process for it, was sent."""
+    """How the command ended, the last signal to end that it, or this process for it, was sent, and its process id."""
 
     returncode: int
     signal: int | None
+    pid: int | None = None
 
 
 def _run_command(command: Sequence[str], environment: Mapping[str, str], *, children_ignored: bool) -> _Ending:
@@ -274,7 +275,8 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str], *, chil
     finally:
         witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-    return _Ending(child.returncode, -child.returncode if -child.returncode in _ENDING else ended_by)
+    by = -child.returncode if -child.returncode in _ENDING else ended_by
+    return _Ending(child.returncode, by, child.pid)
 
 
 def _is_in_our_group(pid: int) -> bool:
@@ -324,8 +326,8 @@ class _Publisher:
             return False
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                told = b"" if ending.signal is None else b"%d" % ending.signal
-                process.stdin.write(b"%s\n%d\n" % (told, ending.returncode))
+                known = (ending.signal, ending.returncode, ending.pid)
+                process.stdin.write(b"".join(b"\n" if each is None else b"%d\n" % each for each in known))
                 process.stdin.flush()
             process.stdin.close()
         try:

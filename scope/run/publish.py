@@ -29,7 +29,15 @@ from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank, read_signs
 from scope.run.copies import GrowingCopy, append_span, are_equal, check_equal, replace_by_copy
-from scope.run.endings import forget_nothing, has_ranks, record_endings, record_left_alone, record_nothing
+from scope.run.endings import (
+    CommandEnd,
+    forget_nothing,
+    has_ranks,
+    record_endings,
+    record_exits,
+    record_left_alone,
+    record_nothing,
+)
 from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
 from scope.run.identity import SPOOL_RUN
 from scope.run.layout import SEGMENT_HEADER_BYTES
@@ -322,11 +330,12 @@ def _own(spool: Path) -> Generator[bool]:
 def main(arguments: list[str] | None = None) -> int:
     """Publish every second until the launcher and every rank have ended, then once more; exit 1 if something is left.
 
-    The launcher's end is that of standard input; before it stand two lines: the number of the signal that the job was
-    ended by, if there was one, and how the command ended. A launcher that was killed leaves them out. Ranks may outlive
-    it (it was killed, or the command left them in the background): their spool is not taken away under them, nor under
-    a command whose ranks are yet to begin. Where none of them gives a sign of life for long, this process ends all the
-    same: it notes that in the events of each rank that lives, and leaves the spool to whoever publishes it next.
+    The launcher's end is that of standard input; before it stand three lines: the number of the signal that the job was
+    ended by, if there was one, how the command ended, and its process id. A launcher that was killed leaves them out.
+    Ranks may outlive it (it was killed, or the command left them in the background): their spool is not taken away
+    under them, nor under a command whose ranks are yet to begin. Where none of them gives a sign of life for long, this
+    process ends all the same: it notes that in the events of each rank that lives, and leaves the spool to whoever
+    publishes it next.
 
     A command that has ended before any rank of it began, and left processes in the background, is left to a successor
     of this process at once.
@@ -374,7 +383,7 @@ def _publish_all(options: argparse.Namespace) -> int:
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
-    told, returncode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+    told, returncode, pid = (sys.stdin.readline().strip() for _ in range(3))
     if options.launched and returncode and not has_ranks(spool) and OrphanedCommand(spool).is_living():
         return EXIT_LEFT  # it put itself into the background, and its launcher shall not wait
     orphans = OrphanedCommand(spool) if options.launched and not returncode else None
@@ -390,6 +399,7 @@ def _publish_all(options: argparse.Namespace) -> int:
         time.sleep(_PERIOD_S)
     if told.isdecimal():
         record_endings(spool, int(told))
+    record_exits(spool, CommandEnd(int(returncode), int(pid) if pid.isdecimal() else None) if returncode else None)
     complete = publisher.publish() if is_left else publisher.publish_last()
     if returncode:
         record_nothing(run_dir, int(returncode), host=socket.gethostname())

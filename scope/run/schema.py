@@ -121,6 +121,8 @@ Attempt = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
 """A restart count."""
 Number = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 """A number of something (a group, a device, a NUMA node); -1 stands for none in some of the system's own files."""
+ReturnCode = Annotated[int, msgspec.Meta(ge=-128, le=2**32)]
+"""How a process ended, as `subprocess.Popen.returncode` has it."""
 Flop = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 """FLOPs, or FLOPs per second or token."""
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -329,8 +331,10 @@ class RankInfo(_Record, frozen=True):
         spool: Folder that the process writes to, on its own host.
         script: Name of the program, without arguments.
         ended_ns: When recording was closed; absent while the process lives or when it was killed.
-        exit_reason: `finished`, `exception`, `interrupted`, or `terminated by signal N` where `scope run` was asked to
-            end the job and wrote it for a rank that could not.
+        exit_reason: `finished`, `exception`, `interrupted`, `exited with code N` for another exit code than 0, or
+            `terminated by signal N` where `scope run` was asked to end the job and wrote it for a rank that could not.
+        command_returncode: How the command ended that `scope run` had started on this host, once it has: its exit code,
+            or the number of the signal that ended it, below 0. Absent where nobody saw that, and of earlier attempts.
         absent: Name of a field to the reason why it is absent.
     """
 
@@ -359,6 +363,7 @@ class RankInfo(_Record, frozen=True):
     script: str | None = None
     ended_ns: Instant | None = None
     exit_reason: str | None = None
+    command_returncode: ReturnCode | None = None
     absent: dict[str, str] = {}
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import is_living, knows_processes, read_start_ticks
+from scope.run.goodbyes import EXITED, FINISHED
 from scope.run.identity import make_folder
 from scope.run.reader import RankReader, read_rank_info
 
@@ -114,8 +115,9 @@ def _may_join(run: Path, attempt: int, who: Spawned) -> bool:
 
 
 def _was_a_tool(info: RankInfo) -> bool:
-    """Return whether a process without a rank ended well, and did nothing that may have been training."""
-    return info.exit_reason == "finished" and info.world_size in (None, 1) and "steps" not in info.absent
+    """Return whether a process without a rank ended by itself, and did nothing that may have been training."""
+    has_ended = info.exit_reason is not None and info.exit_reason.startswith((FINISHED, EXITED))
+    return has_ended and info.world_size in (None, 1) and "steps" not in info.absent
 
 
 def _is_this_process(info: RankInfo) -> bool:

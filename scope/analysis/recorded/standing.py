@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
 from scope.run.alive import find_fate, find_signs, has_ended, is_gone
+from scope.run.goodbyes import EXITED, FINISHED
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from scope.run.schema import RankInfo
 
 RunStanding: TypeAlias = Literal["not begun", "running", "no step", "finished", "ended without a goodbye"]
-RunOutcome: TypeAlias = RunStanding | Literal["crashed", "killed", "interrupted"]
+RunOutcome: TypeAlias = RunStanding | Literal["crashed", "killed", "interrupted", "failed"]
 
 _SILENT_NS: Final = 60 * NS_PER_S
 _GONE_NS: Final = 5 * NS_PER_S
@@ -67,6 +68,8 @@ class RunState:
         gone_ranks: Those of `open_ranks` whose process is known for certain to be gone.
         still_ns: Of a run that ended out of order, how long no step had ended by then, where that makes it a hang; else
             None.
+        command_returncodes: How the commands under `scope run` ended, one a host, each once and without 0: an exit
+            code, or below 0 the signal that ended one. Empty of a run that goes on.
     """
 
     standing: RunStanding
@@ -79,22 +82,30 @@ class RunState:
     earlier_step_ns: int | None = None
     gone_ranks: tuple[int, ...] = ()
     still_ns: int | None = None
+    command_returncodes: tuple[int, ...] = ()
 
     @property
     def outcome(self) -> RunOutcome:
         """How it stands, and of a run that has ended also how, in a word.
 
-        `crashed`: an exception ended a rank, whatever became of the others. `killed`: a signal to the job did.
+        `crashed`: an exception ended a rank, whatever became of the others. `failed`: so did a rank, or the command
+        under `scope run`, with another exit code than 0. `killed`: a signal to the job, or to that command, ended it.
         """
         if self.is_live or self.standing == "not begun":
             return self.standing
         if "exception" in self.exit_reasons:
             return "crashed"
+        if any(reason.startswith(EXITED) for reason in self.exit_reasons):
+            return "failed"
         if self.standing == "ended without a goodbye":
             return self.standing
         if any(reason.startswith(_BY_SIGNAL) for reason in self.exit_reasons):
             return "killed"
-        return "interrupted" if "interrupted" in self.exit_reasons else "finished"
+        if "interrupted" in self.exit_reasons:
+            return "interrupted"
+        if not self.command_returncodes:
+            return FINISHED
+        return "killed" if min(self.command_returncodes) < 0 else "failed"
 
     @property
     def is_live(self) -> bool:
@@ -137,12 +148,14 @@ def assess_run(
     last_sign_ns = max(signs)
     ranks = tuple(info.rank for info in still_open)
     ended = [info for info in infos if has_ended(info, states.get(info.rank))]
-    reasons = {_exit_reason(info, states.get(info.rank)) for info in ended} - {"finished"}
+    reasons = {_exit_reason(info, states.get(info.rank)) for info in ended} - {FINISHED}
+    codes = {info.command_returncode for info in infos} - {None, 0}
+    returncodes = tuple(sorted(code for code in codes if code is not None))
     usual = _STILL_STEPS * (usual_ns or 0)
     stood_ns = None if last_step_ns is None else last_sign_ns - last_step_ns
     still_ns = stood_ns if stood_ns is not None and stood_ns > max(_STILL_NS, usual) else None
     if not still_open:
-        still_ns = still_ns if reasons else None
+        still_ns = still_ns if reasons or returncodes else None
         return RunState(
             standing="finished",
             last_step_ns=last_step_ns,
@@ -151,6 +164,7 @@ def assess_run(
             exit_reasons=tuple(sorted(reasons)),
             attempt=attempt,
             still_ns=still_ns,
+            command_returncodes=returncodes,
         )
     standing: RunStanding = "running"
     with_heart = [rank for rank in ranks if rank in states]
@@ -174,6 +188,7 @@ def assess_run(
         attempt=attempt,
         gone_ranks=gone_ranks,
         still_ns=still_ns if has_ended_still else None,
+        command_returncodes=returncodes if standing == "ended without a goodbye" else (),
     )
 
 
@@ -184,4 +199,4 @@ def _find_missed(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState])
 def _exit_reason(info: RankInfo, state: BlackBoxState | None) -> str:
     if info.exit_reason is not None:
         return info.exit_reason
-    return "exception" if state is not None and state.exception else "finished"
+    return "exception" if state is not None and state.exception else FINISHED

@@ -17,6 +17,7 @@ from scope.analysis.recorded.progress import GroupProgress, compute_group_progre
 from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_where
 from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
+from scope.run.goodbyes import EXITED
 from scope.run.schema import Verdict
 from scope.trace.columns import Column, Table
 from scope.units import NS_PER_S, format_duration
@@ -131,7 +132,7 @@ class Watched:
         boxes: Their black boxes, by rank.
         steps: Table `RankSteps` of the attempt.
         now_ns: The instant, since the epoch.
-        failures: Exceptions that ended ranks, the earliest first.
+        failures: Exceptions and exit codes that ended ranks, the earliest first.
     """
 
     state: RunState
@@ -162,7 +163,7 @@ class Ends(NamedTuple):
 
     Attributes:
         crash: Which ranks ended without a goodbye; None for none.
-        failure: Which rank raised first, what, and who followed; None when none raised.
+        failure: Which rank raised, or exited with another code than 0, first, and who followed; None when none did.
     """
 
     crash: str | None
@@ -177,8 +178,9 @@ def describe_ends(watched: Watched, *, fate: Callable[[RankInfo], bool | None] =
         fate: As for `find_verdicts`.
     """
     found = _find_crashes(watched, fate) if watched.infos else []
-    crashes = [verdict.summary for verdict in found if verdict.kind == "crash"]
-    return Ends(crash="; ".join(crashes) or None, failure=describe_failures(watched.failures))
+    failure = describe_failures(watched.failures)
+    crashes = [verdict.summary for verdict in found if verdict.kind == "crash" and verdict.summary != failure]
+    return Ends(crash="; ".join(crashes) or None, failure=failure)
 
 
 def _judge(watched: Watched, kind: str, summary: str, **more: Any) -> Verdict:
@@ -283,11 +285,12 @@ def _judge_silent(watched: Watched, ranks: list[int], when: str) -> Verdict:
 
 
 def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
-    """Return who raised first and what; who raised, where no event tells more."""
+    """Return who raised or exited first and what; who raised, where no event tells more."""
     summary = describe_failures(watched.failures)
     ranks = raised if summary is None else (watched.failures[0].rank,)
     summary = summary or f"{describe_ranks(list(raised))} ended by an exception while others of the run live"
-    return _judge(watched, "exception", summary, ranks=ranks, action="Read its last output and events.jsonl.")
+    kind = "crash" if watched.failures and watched.failures[0].is_exit else "exception"
+    return _judge(watched, kind, summary, ranks=ranks, action="Read its last output and events.jsonl.")
 
 
 def _is_gone(watched: Watched, info: RankInfo, fate: Callable[[RankInfo], bool | None]) -> bool:
@@ -298,7 +301,8 @@ def _is_gone(watched: Watched, info: RankInfo, fate: Callable[[RankInfo], bool |
 
 
 def _has_raised(info: RankInfo, box: BlackBoxState | None) -> bool:
-    return info.exit_reason == "exception" or (box is not None and box.closed and box.exception)
+    reason = info.exit_reason or ""
+    return reason == "exception" or reason.startswith(EXITED) or (box is not None and box.closed and box.exception)
 
 
 def _find_hangs(watched: Watched) -> list[Verdict]:

@@ -22,15 +22,15 @@ from scope.run.reader import RankReader, read_steps
 
 SCRIPT = Path(__file__).parent / "ending_jobs.py"
 ENDINGS = {
-    "exits_with_words": (1, "finished"),
+    "exits_with_words": (1, "exited with code 1"),
     "raises": (1, "exception"),
     "has_a_hook": (1, "exception"),
     "is_interrupted": (-signal.SIGINT, "interrupted"),
     "is_terminated": (-signal.SIGTERM, "terminated by signal 15"),
-    "ends_at_once": (9, None),
+    "ends_at_once": (9, "exited with code 9"),
     "tears_everything_away": (0, "finished"),
 }
-"""Exit code, and what the record says of it; `None` where the program is gone before anybody could say."""
+"""Exit code, and what the record says of it."""
 COMPARED = ("raises", "is_interrupted")
 """Those run without Scope as well: their tracebacks are compared."""
 ERRORS = {"exits_with_words": "no more data\n", "has_a_hook": 'own hook: ValueError("the job\'s own")\n'}
@@ -115,18 +115,19 @@ def test_a_program_that_tears_everything_away_keeps_its_files(endings: dict[str,
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_what_was_recorded_is_readable(endings: dict[str, Ending], name: str) -> None:
-    """Every finished step is there; the record says how it ended where Python still told, and is open elsewhere."""
+    """Every finished step is there; the record says how it ended, and the black box is closed where Python told it."""
     ending, reason = endings[name], ENDINGS[name][1]
     finished = {"raises": 3, "has_a_hook": 2, "is_terminated": 4, "ends_at_once": 4}.get(name, 5)
     assert [step.step for step in read_steps(ending.rank)][:finished] == list(range(finished))
-    assert RankReader(ending.rank).info().exit_reason == reason
+    info = RankReader(ending.rank).info()
+    assert (info.exit_reason, info.command_returncode) == (reason, ENDINGS[name][0])
     box = read_black_box(ending.rank / paths.BLACK_BOX_FILE)
-    # What a signal ended could not close it: `scope run` wrote the reason.
-    in_order = reason is not None and not reason.startswith("terminated")
+    # What a signal ended, or `os._exit`, could not close it: `scope run` wrote the reason.
+    in_order = not reason.startswith("terminated") and name != "ends_at_once"
     assert (box.closed, box.exception) == (in_order, reason == "exception")
-    assert [entry.ended for entry in list_runs(ending.folder / "run")[0]] == [reason is not None]
+    assert [entry.ended for entry in list_runs(ending.folder / "run")[0]] == [True]
     told = [event for event in RankReader(ending.rank).new_events() if event.kind == "attempt_end"]
-    assert [event.message for event in told] == ([] if reason is None else [f"recording ended: {reason}"])
+    assert [event.message for event in told] == [f"recording ended: {reason}"]
     counted = [event.detail["num_steps"] for event in told if in_order]
     assert counted == [len(read_steps(ending.rank))] * in_order
     assert not list((ending.folder / "spool").iterdir())

@@ -1,7 +1,8 @@
-"""Exceptions that ended a run: the first is named, the others follow, and whatever they say moves no cursor."""
+"""What ended a run: the first exception or exit code is named, others follow, and whatever they say moves no cursor."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,9 @@ from scope.analysis.recorded import RunState, describe_failures, find_failures
 from scope.cli.doctor import doctor
 from scope.cli.runs import runs
 from scope.cli.show import show
+from scope.cli.watch import watch
 from scope.frames.schema import Events
+from scope.report.standing import standing_words
 from scope.run import paths
 from scope.run.schema import SCHEMA_VERSION, EventRecord, RankInfo, RunInfo
 
@@ -78,12 +81,58 @@ def test_a_rank_that_was_killed_leads_and_not_its_victims(tmp_path: Path) -> Non
         ("terminated by signal 15", "killed"),
         ("interrupted", "interrupted"),
         ("exception", "crashed"),
+        ("exited with code 3", "failed"),
     ],
 )
 def test_each_way_to_end_has_its_word(tmp_path: Path, reason: str, word: str) -> None:
     """The list of runs tells them apart."""
     write_run(tmp_path / "a", {}, reason=reason)
     assert f"  {word}  " in CliRunner().invoke(runs, ["list", str(tmp_path)]).output
+
+
+@pytest.mark.parametrize(
+    ("returncode", "reason", "word", "line"),
+    [
+        (0, "finished", "finished", "finished at"),
+        (3, "finished", "failed", "failed (the command exited with code 3) at"),
+        (-9, "finished", "killed", "killed (the command was ended by signal 9 (SIGKILL)) at"),
+        (1, "exception", "crashed", "crashed (exception) at"),
+        (-9, "exception", "crashed", "crashed (exception, the command was ended by signal 9 (SIGKILL)) at"),
+        (130, "interrupted", "interrupted", "interrupted at"),
+    ],
+)
+def test_how_the_command_ended_is_told_where_ranks_do_not(
+    tmp_path: Path, returncode: int, reason: str, word: str, line: str
+) -> None:
+    """Ranks whose parent was killed may end in order; an exit code of a launcher adds nothing to what its ranks say."""
+    write_run(tmp_path / "a", {}, reason=reason)
+    for rank in range(2):
+        path = paths.rank_folder(tmp_path / "a", 0, rank) / paths.RANK_FILE
+        known = msgspec.json.decode(path.read_bytes(), type=RankInfo)
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, command_returncode=returncode)))
+    assert f"  {word}  " in CliRunner().invoke(runs, ["list", str(tmp_path)]).output
+    assert CliRunner().invoke(show, [str(tmp_path / "a")]).output.startswith(f"run auto: {line} ")
+    assert CliRunner().invoke(watch, ["--once", str(tmp_path / "a")]).output.splitlines()[-1].startswith(line)
+
+
+def test_a_rank_that_exits_with_a_code_is_the_cause_of_what_follows(tmp_path: Path) -> None:
+    """Rank 1 exits with code 3 at second 5 of step 4, and rank 0 raises 9 s later: that is one crash, told once."""
+    folder = tmp_path / "a"
+    write_run(folder, {0: (14, "RuntimeError: Connection closed by peer")})
+    own = paths.rank_folder(folder, 0, 1)
+    known = msgspec.json.decode((own / paths.RANK_FILE).read_bytes(), type=RankInfo)
+    exited = msgspec.structs.replace(known, exit_reason="exited with code 3", ended_ns=BEGAN + 5 * S)
+    (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(exited))
+    event = EventRecord(
+        time_ns=BEGAN + 5 * S, kind="attempt_end", message="recording ended: exited with code 3", step=4
+    )
+    (own / paths.EVENTS_FILE).write_bytes(msgspec.json.encode(event) + b"\n")
+    sentence = "rank 1 exited with code 3 in step 4; rank 0 followed 9.0 s later"
+    shown = CliRunner().invoke(show, [str(folder)]).output
+    assert shown.count("exited with code 3 in step") == shown.count(f"\n  {sentence}\n") == 1
+    done = CliRunner().invoke(watch, ["--once", str(folder)])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"critical crash: {sentence}.")
 
 
 def test_a_rank_that_raised_tells_more_than_ranks_that_fell_silent() -> None:
@@ -94,6 +143,15 @@ def test_a_rank_that_raised_tells_more_than_ranks_that_fell_silent() -> None:
         standing="ended without a goodbye", last_step_ns=None, last_sign_ns=1, exit_reasons=("exception",)
     )
     assert crashed.outcome == "crashed"
+    failed = RunState(
+        standing="ended without a goodbye", last_step_ns=None, last_sign_ns=S, exit_reasons=("exited with code 3",)
+    )
+    assert failed.outcome == "failed"
+    words = standing_words(replace(failed, command_returncodes=(1,)), now_ns=9 * S)
+    assert words == (
+        "failed, and some ranks ended without a goodbye at 1970-01-01 00:00:01 UTC (last sign of life); "
+        "the command exited with code 1; no step has ended yet"
+    )
 
 
 def test_what_was_asked_for_is_no_failure_and_what_is_long_is_cut() -> None:
