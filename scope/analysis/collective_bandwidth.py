@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
+from scope.analysis.contradictions import CONTRADICTION, IS_PARTED, PARTED_BYTES, TYPES_DIFFER, contradictions
 from scope.definitions import bus_factor
 from scope.trace.schema import CollectiveCalls
 from scope.units import NS_PER_S
@@ -15,20 +16,14 @@ BANDWIDTH_REASON: Final = "bandwidth_reason"
 RESIDUAL_NS: Final = "residual_ns"
 """Largest clock residual of the ranks of a collective."""
 
-CONTRADICTION: Final = "its ranks say different sizes"
-"""Reason of a collective without a size, of which every rank should say the same full message."""
-
 _OUTPUT_IS_FULL: Final = ("all_gather", "gather")
 _SEEN_BY_RECEIVERS: Final = ("broadcast", "send", "recv")
 _NO_MESSAGE: Final = ("barrier", "unknown")
-_SAME_MESSAGE: Final = ("all_reduce", "all_gather", "reduce_scatter")
-"""Operations of which each rank gives or gets the full message."""
 _FACTOR: Final = "bus_factor"
 _SENT: Final = "largest_sent_bytes"
 _SENDER_INPUT: Final = "input_of_largest_sender_bytes"
 _IS_UNEVEN: Final = "is_uneven"
 _IS_EQUAL: Final = "is_equal_on_all_ranks"
-_CONTRADICTS: Final = "ranks_contradict_each_other"
 _RANKS: Final = "ranks_seen"
 _RANKS_KNOWN: Final = "ranks_of_known_splits"
 
@@ -39,9 +34,10 @@ def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFra
     algbw = message / transfer; busbw = algbw x the factor of the operation. Of an all_to_all whose ranks put in or get
     different sizes (it is uneven, whatever its name says) busbw is the
     largest sum that one rank sends to others / transfer, and the message is the whole input of that rank (the larger of
-    equals). Where the splits of a rank are unknown neither is known, unless all put in as much. Where
-    ranks say different sizes of a message of which each gives or gets the whole, it is unknown. No bandwidth is stated
-    where the clocks agree less well than the transfer is long.
+    equals). Where the splits of a rank are unknown neither is known, unless all put in as much. The message of an
+    all_gather or reduce_scatter whose ranks give parts of different sizes is the sum of all, and it has no busbw. Where
+    ranks contradict each other (`scope.analysis.contradictions`) it is unknown, and so is a type that they do not
+    agree on. No bandwidth is stated where the clocks agree less well than the transfer is long.
 
     Args:
         collectives: One row per collective with transfer, ranks and `RESIDUAL_NS`.
@@ -57,11 +53,18 @@ def with_bandwidth(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFra
     has_message = ~pl.col(CollectiveRows.operation).is_in(_NO_MESSAGE)
     return joined.sort(CollectiveRows.collective_id).with_columns(
         algbw.alias(CollectiveRows.algbw_bytes_per_s),
-        pl.when(_IS_UNEVEN).then(sent).otherwise(algbw * pl.col(_FACTOR)).alias(CollectiveRows.busbw_bytes_per_s),
-        pl.when(pl.col(_IS_UNEVEN) & pl.col(_SENT).is_null())
+        pl.when(_IS_UNEVEN)
+        .then(sent)
+        .when(~pl.col(IS_PARTED))
+        .then(algbw * pl.col(_FACTOR))
+        .alias(CollectiveRows.busbw_bytes_per_s),
+        pl.when(pl.col(CONTRADICTION).ne_missing(TYPES_DIFFER)).then(CollectiveRows.dtype).alias(CollectiveRows.dtype),
+        pl.when(pl.col(CONTRADICTION).is_not_null())
+        .then(CONTRADICTION)
+        .when(pl.col(_IS_UNEVEN) & pl.col(_SENT).is_null())
         .then(pl.lit("the trace does not say what each rank sends to each"))
-        .when(_CONTRADICTS)
-        .then(pl.lit(CONTRADICTION))
+        .when(IS_PARTED)
+        .then(pl.lit("parts of different sizes have no bus factor"))
         .when(has_message & message.is_null())
         .then(pl.lit("the trace says no usable size"))
         .when(is_blurred)
@@ -81,20 +84,21 @@ def _messages(calls: pl.DataFrame) -> pl.DataFrame:
         .agg(
             message.max(),
             (message.min() == message.max()).alias(_IS_EQUAL),
-            (pl.col(CollectiveCalls.operation).first().is_in(_SAME_MESSAGE) & (message.min() != message.max()))
-            .fill_null(value=False)
-            .alias(_CONTRADICTS),
             pl.col(_IS_UNEVEN).any(),
             pl.col(MatchedCalls.rank).n_unique().alias(_RANKS),
         )
         .join(_sent(matched.filter(_IS_UNEVEN)), on=MatchedCalls.collective_id, how="left")
+        .join(contradictions(matched), on=MatchedCalls.collective_id, how="left")
         # A rank whose splits are unknown may be the one that sends most.
         .with_columns(
-            pl.when(pl.col(_RANKS_KNOWN) == pl.col(_RANKS)).then(name).alias(name) for name in (_SENT, _SENDER_INPUT)
+            pl.when((pl.col(_RANKS_KNOWN) == pl.col(_RANKS)) & pl.col(CONTRADICTION).is_null()).then(name).alias(name)
+            for name in (_SENT, _SENDER_INPUT)
         )
         .with_columns(
-            pl.when(_CONTRADICTS)
+            pl.when(pl.col(CONTRADICTION).is_not_null())
             .then(None)
+            .when(IS_PARTED)
+            .then(PARTED_BYTES)
             .when(~pl.col(_IS_UNEVEN) | pl.col(_IS_EQUAL))
             .then(message)
             .otherwise(_SENDER_INPUT)

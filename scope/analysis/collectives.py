@@ -171,13 +171,15 @@ def _scatter(offset: ClockOffset) -> int | None:
 def _collectives(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective with what needs no root: arrivals, ends, completeness, clocks."""
     arrival, rank = pl.col(MatchedCalls.arrival_ns), pl.col(MatchedCalls.rank)
-    firsts = (CollectiveCalls.variant, CollectiveCalls.library, CollectiveCalls.dtype, GroupRows.group_id)
+    firsts = (CollectiveCalls.variant, CollectiveCalls.library, GroupRows.group_id)
     seen = (
         calls.filter(pl.col(MatchedCalls.collective_id).is_not_null())
         .group_by(MatchedCalls.collective_id)
         .agg(
             pl.col(CollectiveCalls.operation).first(),
             *(pl.col(name).first() for name in firsts),
+            # On a host timeline the ranks that get a part of a scatter do not say its type.
+            pl.col(CollectiveCalls.dtype).drop_nulls().first(),
             pl.col(PLACE).first().alias(CollectiveRows.sequence),
             pl.col(MatchedCalls.step_number).first(),
             rank.n_unique().cast(pl.Int32).alias(CollectiveRows.num_ranks_seen),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from scope.analysis.collective_bandwidth import CONTRADICTION
 from scope.analysis.collective_tables import (
     CollectiveRooflineRows,
     CollectiveRows,
@@ -12,6 +11,7 @@ from scope.analysis.collective_tables import (
     GroupRows,
     RankWaitRows,
 )
+from scope.analysis.contradictions import CONTRADICTIONS, TYPES_DIFFER
 from scope.analysis.exposure import ExposedCollectives
 from scope.analysis.group_names import name_group
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
@@ -171,9 +171,9 @@ _VIEWS: Final[dict[CollectivesView, tuple[str, tuple[ReportColumn, ...]]]] = {
     "clock": ("Clocks of the ranks", CLOCK_COLUMNS),
 }
 _UNKNOWN: Final = "the trace does not say it"
-_NO_TYPE: Final = "the trace says none that can be read"
+_NO_TYPE: Final = f"the trace says none that can be read, or {TYPES_DIFFER}"
 _NO_SIZE: Final = "its operation has no message, or the trace says no usable size"
-_NO_COMMON_SIZE: Final = f"{_NO_SIZE}, or {CONTRADICTION}"
+_NO_COMMON_SIZE: Final = ", or ".join((_NO_SIZE, *CONTRADICTIONS))
 _NO_TOPOLOGY: Final = "unknown which ranks share a node (--ranks-per-node or --topology says it)"
 _NO_SISTERS: Final = "no other group of its axis and shape was measured by as large messages of its operation"
 _NO_REMARK: Final = "none; no time of these collectives is absent or a bound"
@@ -388,14 +388,14 @@ def _match_notes(collectives: Collectives, *, each: bool) -> Iterator[str]:
             else "their transfers, waits and bandwidths count in no row (--view each shows what bounds there are)"
         )
         yield f"{collectives.num_incomplete:,} collectives miss ranks: {meaning}."
-    num_contradictory = int(
-        collectives.collectives[CollectiveRows.reason].str.contains(CONTRADICTION, literal=True).sum()
-    )
-    if num_contradictory:
-        yield (
-            f"{num_contradictory:,} of {collectives.collectives.height:,} collectives have no size and no bandwidth: "
-            f"of each, {CONTRADICTION}."
-        )
+    reasons = collectives.collectives[CollectiveRows.reason]
+    for contradiction in CONTRADICTIONS:
+        num_contradictory = int(reasons.str.contains(contradiction, literal=True).sum())
+        if num_contradictory:
+            yield (
+                f"{num_contradictory:,} of {collectives.collectives.height:,} collectives have no size and no "
+                f"bandwidth: of each, {contradiction}."
+            )
     yield from cut_note(collectives)
     if collectives.groups[GroupRows.is_inferred].any():
         yield "Groups marked as inferred are said by no call: they are the only ones listed that the calls' sizes fit."
