@@ -106,8 +106,13 @@ def _calls_of(trace: RankTrace, world_size: int | None) -> pl.DataFrame:
 def _lists_others(trace: RankTrace, world_size: int | None) -> bool:
     """Return whether a trace lists groups of other ranks than all of the job."""
     if world_size is None:
-        return len({group.ranks for group in trace.process_groups}) > 1
-    return bool({len(group.ranks) or group.size for group in trace.process_groups} - {world_size, None})
+        lists = {group.ranks for group in trace.process_groups}
+        return len(lists) > 1 or any(ranks and trace.rank not in ranks for ranks in lists)
+    everyone = tuple(range(world_size))
+    return any(
+        group.ranks != everyone if group.ranks else group.size not in (world_size, None)
+        for group in trace.process_groups
+    )
 
 
 def _window_start(trace: RankTrace) -> int | None:

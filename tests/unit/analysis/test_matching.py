@@ -236,6 +236,15 @@ def test_a_call_is_not_assumed_to_be_the_worlds_where_other_groups_are_listed(
     assert match(calls, process_groups=_mesh((0, 1, 2, 3))).is_group_assumed
 
 
+@pytest.mark.parametrize("listed", [(5, 6), (1, 2)])
+def test_a_call_is_not_assumed_to_be_the_worlds_where_only_another_group_is_listed(
+    match: Callable[..., Collectives], listed: tuple[int, ...]
+) -> None:
+    """Two ranks whose traces list one group of as many other ranks tell nothing of the group that their call ran in."""
+    found = match({rank: [_call(rank, 30, **_UNSAID)] for rank in (0, 1)}, process_groups=_mesh(listed))
+    assert (found.num_of_unknown_group, found.collectives.height, found.is_group_assumed) == (2, 0, False)
+
+
 def test_a_size_that_is_not_the_worlds_leaves_the_group_unknown(match: Callable[..., Collectives]) -> None:
     """A gathered size that tells two ranks of four rules the world out, and one that tells four is the world's."""
     two, four = ({**_UNSAID, "group_size": size, "operation": "all_gather"} for size in (2, 4))
