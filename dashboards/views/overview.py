@@ -24,7 +24,7 @@ from dashboards.shell import load_run, on_each_refresh, open_page, say_age, say_
 from dashboards.sources.traces import load_traces
 from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import metric, say_problems
-from scope.analysis.recorded import RunSummary, StepSummary, compute_waste
+from scope.analysis.recorded import RunSummary, StepSummary, compute_waste, find_unwritten_reason
 from scope.frames.schema import Ranks, RankSteps
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.page_figures import rank_bars
@@ -65,7 +65,7 @@ def draw_head(run: LiveRun) -> None:
     # The number of the step is at hand at each refresh; the rest is computed again when it has rested.
     last_step = None if run.last_ns is None else run.last_step
     summary = replace(run.summary(), last_step=last_step)
-    draw_speed(summary)
+    draw_speed(summary, at_least=find_unwritten_reason(summary, is_live=run.state().standing == "running"))
     ranks = run.ranks
     words = run.kept(
         "MFU in words", lambda: describe_mfu(run.summary(), ranks.filter(pl.col(Ranks.attempt) == run.attempt))
@@ -76,6 +76,8 @@ def draw_head(run: LiveRun) -> None:
 def describe_goodput(run: LiveRun) -> str:
     """Return what goodput is, and how much of the time went by before the first step, which a short run feels most."""
     what = "Goodput: time in steps that were kept / time from the start, start-up included, until now or the end"
+    why = find_unwritten_reason(run.summary(), is_live=run.state().standing == "running")
+    what += "" if why is None else f"; at least, since {why}"
     first_ns, last_ns, state = run.first_ns, run.last_ns, run.state()
     if first_ns is None or last_ns is None:
         return f"{what}."
@@ -95,8 +97,13 @@ def draw_who(run: LiveRun, source: Source) -> None:
     say_problems(run)
 
 
-def draw_speed(summary: RunSummary) -> None:
-    """Draw the row of figures at the top."""
+def draw_speed(summary: RunSummary, *, at_least: str | None) -> None:
+    """Draw the row of figures at the top.
+
+    Args:
+        summary: The run at a glance.
+        at_least: Why its goodput is a lower bound; None where it is not.
+    """
     speed = summary.speed
     row = st.container(horizontal=True, gap="medium")
     of_all = f" of {summary.world_size}" if summary.world_size else ""
@@ -107,7 +114,8 @@ def draw_speed(summary: RunSummary) -> None:
     metric(row, "Step time (median)", step_time, speed.absent.get("step_time"), format_duration)
     metric(row, "Tokens/s", speed.tokens_per_s, speed.absent.get("tokens_per_s"), "{:,.0f}".format)
     metric(row, "MFU", speed.mfu_ratio, speed.absent.get("mfu_ratio"), format_ratio)
-    metric(row, "Goodput", summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
+    goodput = "Goodput" if at_least is None else "Goodput, at least"
+    metric(row, goodput, summary.goodput_ratio, summary.absent.get("goodput_ratio"), format_ratio)
     if summary.num_lost_steps:
         why = (
             "Steps of earlier attempts that a later one makes again. Their time is not in the goodput. One that an "

@@ -13,6 +13,7 @@ from scope.analysis.group_names import name_group
 from scope.analysis.recorded import (
     compute_rank_excess,
     describe_ends,
+    find_unwritten_reason,
     is_count_of_lost_at_least,
     is_nobody_compared,
     peer_sets,
@@ -86,6 +87,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "failure_in_words": ends.failure,
         "summary": msgspec.to_builtins(summary),
         "lost_steps_are_at_least": bool(summary.num_lost_steps) and is_count_of_lost_at_least(steps, _broken_off(run)),
+        "goodput_at_least_reason": find_unwritten_reason(summary, is_live=state.standing == "running"),
         "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
         "custom_phases_ns": compute_custom_phases(steps),
         "now_ns": now,
@@ -164,7 +166,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield f"run {state['run_id']}{synthetic}: {state['state_in_words']}"
     ends = [words for words in (state["crash_in_words"], state["failure_in_words"]) if words]
     yield from (f"  {words}" for words in ends)
-    yield f"  {_progress(summary)}"
+    yield f"  {_progress(summary, is_at_least=state['goodput_at_least_reason'] is not None)}"
     unwritten = unwritten_words(
         summary["num_unwritten_steps"],
         ranks=summary["unwritten_ranks"],
@@ -202,14 +204,16 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"{dropped} dropped (full disk or queue): the figures above are of the rest"
 
 
-def _progress(summary: Mapping[str, Any]) -> str:
+def _progress(summary: Mapping[str, Any], *, is_at_least: bool) -> str:
     last = "no step yet" if summary["last_step"] is None else f"last step {summary['last_step']}"
     if summary["last_step_attempt"] not in (None, summary["attempt"]):
         last += f" (of attempt {summary['last_step_attempt']})"
     world = summary["world_size"] if summary["world_size"] is not None else "an unknown number"
     ranks = "rank" if world == 1 else "ranks"
     goodput = summary["goodput_ratio"]
-    kept = f"goodput {format_ratio(goodput)}" if goodput is not None else "no goodput yet"
+    kept = f"goodput {'at least ' if is_at_least else ''}{format_ratio(goodput)}" if goodput is not None else None
+    if kept is None:
+        kept = f"no goodput: {summary['absent']['goodput_ratio']}" if is_at_least else "no goodput yet"
     steps = count(summary["num_steps"], "step")
     return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
 

@@ -29,7 +29,7 @@ from scope.analysis.recorded.ranks import (
 )
 from scope.analysis.recorded.standing import ProcessTable, RunState, assess_run
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
-from scope.analysis.recorded.summary import RunSummary, compute_waste, summarize_run
+from scope.analysis.recorded.summary import RunSummary, compute_waste, find_unwritten_reason, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
 from scope.analysis.recorded.verdicts import (
     Ends,
@@ -73,6 +73,7 @@ __all__ = [
     "describe_slowest",
     "find_failures",
     "find_missed_calls",
+    "find_unwritten_reason",
     "find_verdicts",
     "is_count_of_lost_at_least",
     "is_nobody_compared",

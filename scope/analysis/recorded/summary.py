@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RECENT_STEPS: Final = 50
 _SHOWN_MISSING: Final = 1_024
+_NO_RECORDS: Final = "none of the steps that ended has a record"
 _MOST_STEPS: Final = 2**31
 """A file that tells of more is foreign: black boxes have no room for them."""
 
@@ -120,7 +121,7 @@ def summarize_run(
         "last_step": (_integer_or_none((latest[StepSummary.step] + latest[StepSummary.num_steps] - 1).last()), no_step),
         "last_step_attempt": (_integer_or_none(latest[StepSummary.attempt].last()), no_step),
         "first_step": (_integer_or_none(latest[StepSummary.step].first()), no_step),
-        "goodput_ratio": (goodput, no_step),
+        "goodput_ratio": (goodput, _NO_RECORDS if any(each.num_steps for each in unwritten.values()) else no_step),
         "communication_wait_ns": (overlays[RankSteps.communication_wait_ns], "no wait site was seen"),
     }
     return RunSummary(
@@ -147,6 +148,20 @@ def summarize_run(
             sorted(rank for (of, rank), each in unwritten.items() if of == attempt and each.num_steps)
         ),
     )
+
+
+def find_unwritten_reason(summary: RunSummary, *, is_live: bool) -> str | None:
+    """Return why figures of time in steps, such as goodput, are lower bounds; None where they are not.
+
+    Args:
+        summary: The run at a glance.
+        is_live: Its ranks make steps: those of the last second are yet to be written, unless records were dropped.
+    """
+    if not summary.num_unwritten_steps or (is_live and summary.num_steps and not summary.num_dropped):
+        return None
+    if summary.num_unwritten_steps == 1:
+        return "1 step that a rank counted has no record"
+    return f"{summary.num_unwritten_steps:,} steps that ranks counted have no record"
 
 
 class _Unwritten(NamedTuple):

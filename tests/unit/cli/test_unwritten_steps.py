@@ -67,7 +67,14 @@ def test_steps_without_a_record_are_counted(
     assert progress in done.out
     assert f"{unwritten}, of which no record can be read" in done.out
     assert "20 records dropped" in done.out
-    summary = json.loads(scope("show", run, "--json").out)["summary"]
+    state = json.loads(scope("show", run, "--json").out)
+    summary = state["summary"]
+    # Steps without a record were made: those with one are the least that was kept.
+    has_goodput = summary["goodput_ratio"] is not None
+    assert has_goodput == (num_written > 0)
+    assert ("goodput at least " in done.out) == has_goodput
+    assert ("no goodput: none of the steps that ended has a record" in done.out) != has_goodput
+    assert state["goodput_at_least_reason"].partition(" step")[0] == str(9 - num_written)
     assert (summary["num_unwritten_steps"], summary["unwritten_ranks"]) == (9 - num_written, [0])
     assert summary["num_dropped"] == 20
 
@@ -86,6 +93,8 @@ def test_nothing_is_said_where_all_is_written(tmp_path: Path, scope: Callable[..
     run = write_run(tmp_path / "r", num_written=9, num_steps=8, num_dropped=9, reason="finished")
     done = scope("show", run)
     assert "more by the count" not in done.out
+    assert ", goodput " in done.out
+    assert "at least" not in done.out
     assert "9 records dropped" in done.out
 
 

@@ -38,6 +38,19 @@ def test_goodput_says_what_start_up_took(open_app: Callable[..., AppTest], run_f
     assert "start-up took 9 s (75.0 %)" in sentence
 
 
+def test_goodput_of_steps_without_a_record_is_a_lower_bound(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Rank 0 counted 33 steps at its end and 30 have a record: figure and sentence say that it is at least that."""
+    started_ns = json.loads((run_folder / "run.json").read_text())["started_ns"]
+    end = {"time_ns": started_ns + 3 * S, "kind": "attempt_end", "message": "recording ended: finished"}
+    with (run_folder / "attempt-000" / "ranks" / "00000" / "events.jsonl").open("a") as file:
+        file.write(json.dumps(end | {"detail": {"num_steps": 33}}) + "\n")
+    app = open_app("overview", run_folder)
+    assert not app.exception
+    assert [each.label for each in app.metric if each.label.startswith("Goodput")] == ["Goodput, at least"]
+    (sentence,) = (each.value for each in app.caption if "Goodput:" in each.value)
+    assert "at least, since 3 steps that ranks counted have no record" in sentence
+
+
 def test_a_run_on_a_cpu_has_memory_of_the_machine(open_app: Callable[..., AppTest], run_folder: Path) -> None:
     """The limit of a resident set is no memory of a device."""
     device = {"kind": "cpu", "memory_bytes": 8_000_000_000}
