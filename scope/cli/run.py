@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ from scope.cli.options import UNASKED_PATH
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from scope.run.launch import LaunchPlan, LaunchResult
 
 _SIGNALLED: Final = 128
 """Added to the number of a signal, it is the exit code that shells give a command that ended by it."""
@@ -58,10 +61,8 @@ def run(
     Example:
         scope run --run-dir runs/first -- torchrun --nproc-per-node 8 train.py
     """
-    from scope.run.earlier import describe_earlier
-    from scope.run.identity import may_have_peers, parse_tags
-    from scope.run.launch import LaunchPlan, launch
-    from scope.run.paths import is_network_path
+    from scope.run.identity import parse_tags
+    from scope.run.launch import LaunchPlan
     from scope.units import parse_size
 
     variables = {"SCOPE_CAPTURE": capture, "SCOPE_CAPTURE_RANKS": capture_ranks}
@@ -76,11 +77,7 @@ def run(
         max_run_bytes=parse_size(max_run_bytes),
         variables={name: value for name, value in variables.items() if value is not None},
     )
-    if run_dir is not None and not is_network_path(run_dir) and not may_have_peers(os.environ, command):
-        earlier = describe_earlier(run_dir)
-        if earlier is not None:
-            _say(earlier)
-    result = launch(plan, os.environ)
+    result = _launch(plan)
     if result.unrecorded:
         _say(f"the command ran unrecorded: {result.unrecorded}")
     elif result.is_left:
@@ -97,6 +94,23 @@ def run(
     if result.num_ranks and not result.has_steps:
         _say(_NO_STEP)
     _end_like(result.returncode)
+
+
+def _launch(plan: LaunchPlan) -> LaunchResult:
+    """Run the command in the run directory that was asked for, or beside it where that is another run's just now."""
+    from scope.run.earlier import claim_run
+    from scope.run.identity import RUN_DIR, may_have_peers
+    from scope.run.launch import find_run_dir, launch
+    from scope.run.paths import is_network_path
+
+    asked = find_run_dir(plan)
+    is_ours = asked is not None and os.environ.get(RUN_DIR) == str(asked)  # the command of another `scope run`
+    if asked is None or is_ours or is_network_path(asked) or may_have_peers(os.environ, plan.command):
+        return launch(plan, os.environ)
+    with claim_run(asked) as claim:
+        if claim.message is not None:
+            _say(claim.message)
+        return launch(dataclasses.replace(plan, run_dir=claim.run), os.environ)
 
 
 def _say(message: str) -> None:

@@ -110,6 +110,21 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
         return _launch(plan, environment, children_ignored=children_ignored)
 
 
+def find_run_dir(plan: LaunchPlan) -> Path | None:
+    """Return the run directory that a plan names, by itself or by the id of its run; None where it names none.
+
+    Raises:
+        UsageError: The run id cannot be the name of a folder.
+    """
+    if plan.run_dir is None and not plan.run_id:
+        return None
+    return (plan.run_dir or _default_run_dir(paths.check_run_id(plan.run_id or ""))).absolute()
+
+
+def _default_run_dir(run_id: str) -> Path:
+    return Path("runs") / run_id
+
+
 @contextlib.contextmanager
 def _waiting_for_children() -> Generator[bool]:
     """Take the ends of our children, and give whether whoever started us ignores them, as his command then shall.
@@ -132,7 +147,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     if source == "host":
         run_id = f"{run_id}-{os.getpid()}"  # two runs may begin in one second
-    run_dir = (plan.run_dir or Path("runs") / run_id).absolute()
+    run_dir = (plan.run_dir or _default_run_dir(run_id)).absolute()
     try:
         spool = _make_spool(plan, environment, run_id=run_id, source=source, run_dir=run_dir)
     except RunError as error:

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 LOCK_FILE: Final = ".publish.lock"
 """What the publisher of a spool holds."""
+LAUNCH_LOCK_FILE: Final = ".launch.lock"
+"""What the launcher of a run holds in its run directory."""
 _FILES: Final = (
     paths.RUN_FILE,
     paths.VERDICTS_FILE,
     paths.REQUEST_FILE,
     paths.STACKS_REQUEST_FILE,
     LOCK_FILE,
+    LAUNCH_LOCK_FILE,
     paths.note_of_passed(paths.REQUEST_FILE),
     paths.note_of_passed(paths.STACKS_REQUEST_FILE),
 )
