@@ -48,12 +48,17 @@ _NUM_USUAL: Final = 32
 
 
 class Captures:
-    """Decides at each step whether a window begins, and ends it."""
+    """Decides at each step whether a window begins, and ends it.
+
+    Attributes:
+        is_attached: Whether this rank takes windows; without, there is nothing to tell it.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._settings = session.settings.capture
         self._patches = PatchTable()
+        self.is_attached = False
         self._request: str | None = None
         self._request_from = 0
         self._window: _Window | None = None
@@ -72,6 +77,7 @@ class Captures:
         if self._session.writer.info.rank not in self._settings.ranks or not self._settings.reasons:
             return
         self._patches.replace(autograd_profiler.profile, "_prepare_trace", self._wrap_prepare)
+        self.is_attached = self._patches.holds(autograd_profiler.profile, "_prepare_trace")
         if "file" in self._settings.reasons:
             self._session.writer.pollers.append(self._look_for_file)
         if "signal" in self._settings.reasons and self._settings.signal is not None:
@@ -84,7 +90,7 @@ class Captures:
 
     def on_step(self, step: int, length_ns: int) -> str | None:
         """A step has ended; return `capture` when a window was open or written in it. Called by the training thread."""
-        if not self._patches.holds(autograd_profiler.profile, "_prepare_trace") or _HOOK in self._session.guard.reasons:
+        if not self.is_attached or _HOOK in self._session.guard.reasons:
             return None
         try:
             return self._on_step(step, length_ns)
@@ -101,6 +107,7 @@ class Captures:
         if window is not None:
             self._keep(window)
         self._patches.restore()
+        self.is_attached = False
         if self._old_handler is not None and self._settings.signal is not None:
             if signal.getsignal(self._settings.signal) == self._on_signal:
                 signal.signal(self._settings.signal, self._old_handler)

@@ -44,18 +44,21 @@ class CheckpointHooks:
     def attach(self) -> None:
         """Hook into `torch.save`, and into distributed checkpoints where they are imported already."""
         self._patches.replace(torch, "save", self._wrap_save)
-        self.on_step()
+        self.look()
 
-    def on_step(self) -> None:
-        """Hook into `torch.distributed.checkpoint` once the program has imported it; costs one look-up until then."""
+    def look(self) -> bool:
+        """Hook into `torch.distributed.checkpoint` once it is imported; return False while that is half done."""
         package = sys.modules.get(_DISTRIBUTED)
         saver = sys.modules.get(_SAVER)
-        if package is None or saver is None or self._patches.holds(package, "save"):
-            return
+        if package is None or saver is None:
+            return package is None
+        if self._patches.holds(package, "save"):
+            return True
         for name, wrap in (("save", self._wrap_distributed), ("async_save", self._wrap_asynchronous)):
             # The package re-exports the function; programs import it from either.
             for owner in (package, saver):
                 self._patches.replace(owner, name, wrap)
+        return self._patches.holds(package, "save")
 
     def close(self) -> None:
         """Take every hook away."""

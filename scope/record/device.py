@@ -98,9 +98,8 @@ class DevicePhases:
         self._step.pending += 1
         self._pending.append((self._step, name, start, end))
 
-    def end_step(self, step: int) -> Callable[[], dict[str, int] | None] | None:
+    def end_step(self) -> Callable[[], dict[str, int] | None] | None:
         """Return what asks for the times of the step that ends now, `None` until they are known."""
-        del step
         if not self.is_possible or not self._is_active():
             return None
         done, self._step = self._step, _Step()

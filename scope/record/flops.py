@@ -57,6 +57,7 @@ class FlopMeter:
     Attributes:
         info: What MFU is counted with, once known.
         is_counting: Whether the step in progress is the one that is counted; in all others there is nothing to call.
+        counted_step: The step that was counted and is slower than others for that; absent before.
     """
 
     def __init__(self, session: Session) -> None:
@@ -65,16 +66,15 @@ class FlopMeter:
         self._regions: list[FlopCounter] = []
         self.is_counting = False
         self._open = False
-        self._counted_step: int | None = None
+        self.counted_step: int | None = None
+        self._awaits_step = session.settings.count_flops and session.settings.model_flop_per_token is None
         self._first = session.settings.flops_step
         self.info = self._from_user()
         self._session.writer.update_info(flops=self.info)
 
     def on_step(self, num_ended: int) -> None:
         """A step begins, after so many of this attempt: start counting at the chosen one."""
-        wanted = self._settings.count_flops and self._settings.model_flop_per_token is None
-        first = self._first
-        self.is_counting = wanted and self._counted_step is None and first <= num_ended < first + _MAX_TRIES
+        self.is_counting = self._awaits_step and self._first <= num_ended < self._first + _MAX_TRIES
 
     def skip_step(self) -> None:
         """Count no sooner than in the next step: the one that has just begun does more than others."""
@@ -110,8 +110,8 @@ class FlopMeter:
         if not (self.is_counting and self._saw_whole_step()):
             return
         start = time.monotonic_ns()
-        self.is_counting = False
-        self._counted_step = self._session.clock.step
+        self.is_counting = self._awaits_step = False
+        self.counted_step = self._session.clock.step
         self.info = self._from_counts(tokens)
         self._regions.clear()
         self._session.writer.update_info(flops=self.info)
@@ -124,10 +124,6 @@ class FlopMeter:
         last = self._session.clock.num_steps >= self._first + _MAX_TRIES - 1
         self._regions.clear()
         return last
-
-    def disturbed(self, step: int) -> str | None:
-        """Return why the step is slower than others: it was counted."""
-        return "flops_counted" if step == self._counted_step else None
 
     def close(self) -> None:
         """Count nothing any more."""

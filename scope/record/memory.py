@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
-import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FRESH_NS: Final = 2_000_000
-_SAME_NS: Final = 100_000
+_SAME_NS: Final = 500_000
+_MAX_READINGS: Final = 64
+"""Readings of one phase in one step that are kept before the largest alone is."""
+_END: Final = b" 0\n"
+"""How a reading ends: the kernel counts no dirty pages there."""
 _READERS: Final = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS: Final = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
@@ -29,12 +33,12 @@ _RESETS: Final = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 class MemoryMeter(Protocol):
     """What the session needs of a meter of memory."""
 
-    def end_phase(self, name: str) -> None:
-        """Give what was used since the last call to a phase; called at each change of phase."""
+    def end_phase(self, name: str, now: int) -> None:
+        """Give what was used since the last call to a phase; called at each change of phase, with its instant."""
         ...
 
-    def end_step(self) -> MemoryRecord | None:
-        """Return the peaks of the step and begin the next."""
+    def end_step(self) -> Callable[[], MemoryRecord | None]:
+        """Begin the next step; return what works out, on any thread, the peaks of the one that ends."""
         ...
 
     def close(self) -> None:
@@ -46,54 +50,51 @@ class ResidentMemory:
     """The resident set of the process, read at changes of phase: the peak is the largest of these readings.
 
     A reading costs more than all else of a change. One that is younger than 2 ms stands for a phase that has had a
-    reading of its own in this step, so that many short spans share a few readings; one that is younger than 0.1 ms, in
-    which no more than some pages come, stands for every phase.
-
-    Args:
-        now: Monotonic clock in nanoseconds.
+    reading of its own in this step, so that many short spans share a few readings; one that is younger than 0.5 ms, in
+    which a few megabytes may come, stands for every phase. What was read is made a number when the step is written.
     """
 
-    def __init__(self, *, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._now = now
-        self._read_ns = 0
-        self._pages = 0
+    def __init__(self) -> None:
+        self._read_ns = -_FRESH_NS
+        self._last = b""
         self._descriptor = -1
         self._own: tuple[int, int] | None = None
-        self._phases: dict[str, int] = {}
+        self._phases: dict[str, list[bytes]] = {}
         self._open()
 
-    def end_phase(self, name: str) -> None:
-        """Read the resident set (about 2 us) for the phase that ends."""
-        now = self._now()
-        age = now - self._read_ns
-        phases = self._phases
-        if age < _FRESH_NS and name in phases:
-            return
-        if age >= _SAME_NS or not self._pages:
-            self._read_ns = now
-            self._pages = self._read()
-        if self._pages > phases.get(name, 0):
-            phases[name] = self._pages
+    def end_phase(self, name: str, now: int) -> None:
+        """Read the resident set for the phase that ends.
 
-    def _read(self) -> int:
-        """Return the pages of the resident set."""
+        Args:
+            name: The phase.
+            now: Monotonic nanoseconds.
+        """
+        age = now - self._read_ns
+        readings = self._phases.get(name)
+        if age < _FRESH_NS and (readings is not None or age < _SAME_NS):
+            if readings is None:
+                self._phases[name] = [self._last]
+            return
         try:
-            return int(os.pread(self._descriptor, 64, 0).split(None, 2)[1])
-        except (OSError, ValueError, IndexError):
+            last = os.pread(self._descriptor, 64, 0)
+        except OSError:
+            last = b""
+        if not last.endswith(_END):
             # The program has closed our descriptor, and may have a file of its own under its number.
             self._open()
-            return int(os.pread(self._descriptor, 64, 0).split(None, 2)[1])
+            last = os.pread(self._descriptor, 64, 0)
+        self._read_ns, self._last = now, last
+        if readings is None:
+            self._phases[name] = [last]
+        else:
+            readings.append(last)
+            if len(readings) > _MAX_READINGS:
+                readings[:] = [max(readings, key=_pages_of)]
 
-    def end_step(self) -> MemoryRecord | None:
-        """Return the largest reading of the step and of each phase."""
+    def end_step(self) -> Callable[[], MemoryRecord | None]:
+        """Begin the next step; return what gives the largest reading of the one that ends, and of each phase."""
         phases, self._phases = self._phases, {}
-        if not phases:
-            return None
-        return MemoryRecord(
-            peak=MemoryPeak(resident_bytes=max(phases.values()) * mmap.PAGESIZE),
-            phases={name: MemoryPeak(resident_bytes=pages * mmap.PAGESIZE) for name, pages in phases.items()},
-            sampled=True,
-        )
+        return functools.partial(_resident_record, phases)
 
     def close(self) -> None:
         """Close /proc/self/statm."""
@@ -103,6 +104,23 @@ class ResidentMemory:
     def _open(self) -> None:
         self._descriptor = lift_descriptor(os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC))
         self._own = identify_descriptor(self._descriptor)
+
+
+def _pages_of(reading: bytes) -> int:
+    """Return the pages of the resident set: the second number of /proc/self/statm."""
+    return int(reading.split(None, 2)[1])
+
+
+def _resident_record(readings: dict[str, list[bytes]]) -> MemoryRecord | None:
+    """Return the record of a step from the readings of each phase."""
+    if not readings:
+        return None
+    sizes = {name: max(map(_pages_of, of_phase)) * mmap.PAGESIZE for name, of_phase in readings.items()}
+    return MemoryRecord(
+        peak=MemoryPeak(resident_bytes=max(sizes.values())),
+        phases={name: MemoryPeak(resident_bytes=size) for name, size in sizes.items()},
+        sampled=True,
+    )
 
 
 class PeakShadow:
@@ -210,16 +228,21 @@ class CudaMemory:
         self._phases: dict[str, tuple[int, int]] = {}
         self._retries: int = self._stats.get("num_alloc_retries", 0)
 
-    def end_phase(self, name: str) -> None:
+    def end_phase(self, name: str, now: int) -> None:
         """Give the peak since the last change to the phase that ends."""
+        del now
         stats = self._stats = self._shadow.take()
         allocated = stats["allocated_bytes"]["all"]["peak"]
         reserved = stats["reserved_bytes"]["all"]["peak"]
         old = self._phases.get(name, (0, 0))
         self._phases[name] = (max(old[0], allocated), max(old[1], reserved))
 
-    def end_step(self) -> MemoryRecord | None:
-        """Return the peaks of the step, and the state of the allocator at its end."""
+    def end_step(self) -> Callable[[], MemoryRecord | None]:
+        """Begin the next step; return what gives the peaks of the one that ends, and the allocator's state there."""
+        record = self._take_step()
+        return lambda: record
+
+    def _take_step(self) -> MemoryRecord | None:
         phases, self._phases = self._phases, {}
         if not phases:
             return None

@@ -41,7 +41,8 @@ class PhaseClock:
         step: Number of the step in progress, -1 before the first.
         num_steps: Steps that were cut.
         num_changes: Phase changes so far.
-        on_change: Told the phase that ends at each change (memory peaks by phase); no more once it has raised.
+        on_change: Told the phase that ends and the instant at each change (memory peaks by phase); no more once it has
+            raised.
         failed: Told what `on_change` raised.
     """
 
@@ -57,7 +58,7 @@ class PhaseClock:
         self._timed_at = 0
         self._cost_ns = 0
         self._num_counted = 0
-        self.on_change: Callable[[str], None] | None = None
+        self.on_change: Callable[[str, int], None] | None = None
         self.failed: Callable[[Exception], None] | None = None
         self._black_box = black_box
         self._calls = calls
@@ -104,7 +105,7 @@ class PhaseClock:
             return False
         now = self._now()
         stack = self._stack
-        if automatic and (stack[-1] == (name, True) or (len(stack) > 1 and self.is_absorbing())):
+        if automatic and len(stack) > 1 and (stack[-1] == (name, True) or self.is_absorbing()):
             self._noticed_ns = now
             return False
         self._spend(now)
@@ -145,6 +146,10 @@ class PhaseClock:
     def is_own_thread(self) -> bool:
         """Whether the caller is the thread that is measured."""
         return _thread_of_caller() == self.thread
+
+    def is_training(self) -> bool:
+        """Whether what the caller does counts: it is the thread that is measured, outside of evaluations and such."""
+        return _thread_of_caller() == self.thread and (len(self._stack) == 1 or not self.is_absorbing())
 
     def disown(self) -> None:
         """Measure no thread any more: in a forked child the black box is the parent's."""
@@ -201,7 +206,7 @@ class PhaseClock:
         on_change = self.on_change
         if on_change is not None:
             try:
-                on_change(name)
+                on_change(name, now)
             except Exception as error:  # noqa: BLE001 - the one guard around hooks
                 self.on_change = None
                 if self.failed is not None:

@@ -40,6 +40,11 @@ class PipelineHooks:
         self._patches = PatchTable()
         self._is_attached = False
 
+    @property
+    def is_half_imported(self) -> bool:
+        """Whether the program has begun to import pipelines, and `look` could not attach yet."""
+        return not self._is_attached and _SCHEDULES in sys.modules
+
     def look(self) -> bool:
         """Attach if the program has imported pipelines meanwhile; return whether that was done, at most once."""
         if self._is_attached or _SCHEDULES not in sys.modules:

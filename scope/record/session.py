@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import sys
 import time
 from collections import deque
 from dataclasses import replace
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scope.record.settings import Settings
-    from scope.run.schema import DeviceInfo, RankInfo
+    from scope.run.schema import DeviceInfo, FlopsInfo, MemoryRecord, RankInfo
 
 _MAX_FETCHED: Final = 256
 _MAX_NAME: Final = 200
@@ -113,6 +114,7 @@ class Session:
         self._warned: set[str] = set()
         self._world_known = self._model_known = self._told_no_boundary = False
         self._first_step = 0
+        self._num_modules = 0
 
     @property
     def step(self) -> int | None:
@@ -256,14 +258,15 @@ class Session:
 
     def begin_input(self) -> bool:
         """A batch is asked of a loader; return whether `end_phase` has to follow."""
-        if self._is_training_thread() and not self._absorbed() and (self.boundary.on_input() or self.clock.step < 0):
+        clock, boundary = self.clock, self.boundary
+        if clock.is_training() and (boundary.on_input() or clock.step < 0):
             self.next_step()
-        self.boundary.on_work()
-        return self.clock.push("input")
+        boundary.on_work()
+        return clock.push("input")
 
     def note_batch(self, batch: Any) -> None:
         """A batch has come."""
-        if not self._is_training_thread() or self._absorbed():
+        if not self.clock.is_training():
             return
         self.num_batches += 1
         size = measure_batch(batch)
@@ -378,8 +381,9 @@ class Session:
 
     def on_optimizer(self, optimizer: int, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or was skipped by a GradScaler."""
-        if self._is_training_thread() and not self._absorbed():
-            if self.clock.step < 0:
+        clock = self.clock
+        if clock.is_training():
+            if clock.step < 0:
                 self.next_step()
             self.boundary.on_optimizer(optimizer, skipped=skipped)
 
@@ -411,7 +415,7 @@ class Session:
         numbers neither fall nor leave any out.
         """
         number = self._as_step(step)
-        if number is None or not self._is_training_thread():
+        if number is None or not self.clock.is_own_thread():
             return
         clock, calls = self.clock, self.writer.calls
         if clock.step < 0:
@@ -449,30 +453,31 @@ class Session:
                 absent = {name: why for name, why in self.writer.info.absent.items() if name != "steps"}
                 self.writer.update_info(absent=absent)
         self.boundary.next_step()
-        self.hooks.on_step(self.clock.step)
-        self.checkpoints.on_step()
+        self.hooks.on_step()
         self.flops.on_step(self.clock.num_steps)
-        if self.guard.call("pipelines", self.pipelines.look):
-            self.flops.skip_step()  # a schedule may be exchanging its shapes at this moment
+        num_modules = len(sys.modules)
+        if num_modules != self._num_modules:
+            self._num_modules = num_modules if self._look_at_imports() else -1
         if not (self._world_known and self._model_known):
             start = time.monotonic_ns()
             self._learn_world()
             self.own_ns += time.monotonic_ns() - start
 
+    def _look_at_imports(self) -> bool:
+        """Hook what the program has imported since the last look; return whether none of it is half imported."""
+        is_whole = self.checkpoints.look()
+        if self.guard.call("pipelines", self.pipelines.look):
+            self.flops.skip_step()  # a schedule may be exchanging its shapes at this moment
+        return is_whole and not self.pipelines.is_half_imported
+
     def _begin_compute(self) -> bool:
         """Begin a step where work for an update begins one; return whether it is work of the step in progress."""
         clock, boundary = self.clock, self.boundary
-        counts = clock.is_own_thread() and not clock.is_absorbing()
+        counts = clock.is_training()
         if counts and (boundary.on_compute() or clock.step < 0):
             self.next_step()
         boundary.on_work()
         return counts
-
-    def _is_training_thread(self) -> bool:
-        return self.clock.is_own_thread()
-
-    def _absorbed(self) -> bool:
-        return self.clock.is_absorbing()
 
     def estimate_cost(self) -> int:
         """Return what recording took on the training thread so far, in ns."""
@@ -492,53 +497,53 @@ class Session:
                 self._take_batch()
         tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
         own_ns = self.own_ns
-        self.flops.learn(tokens)
+        if self.flops.is_counting:
+            self.flops.learn(tokens)
         if end_ns is not None:
             self.own_ns = own_ns  # behind the step
-        start, end, spent = self.clock.cut(end_ns=end_ns)
+        clock, writer, boundary = self.clock, self.writer, self.boundary
+        step = clock.step
+        start, end, spent = clock.cut(end_ns=end_ns)
         gc_ns, num_gc = self._pauses.take(end)
-        calls = self.writer.calls.next_step(following)
+        calls = writer.calls.next_step(following)
         self.collectives.tracker.release()
         meter = self._meter
-        if meter is not None and self.clock.on_change is None and end_ns is None:
-            self.guard.call("memory", meter.end_phase, "step")
-        offset = self.writer.wall_offset_ns
+        if meter is not None and clock.on_change is None and end_ns is None:
+            self.guard.call("memory", meter.end_phase, "step", end)
+        offset = writer.wall_offset_ns
         cost = self.estimate_cost()
-        disturbed = self.flops.disturbed(self.clock.step) or ("models_searched" if searched else None)
+        disturbed = "models_searched" if searched else None
+        if step == self.flops.counted_step:
+            disturbed = "flops_counted"
         if end_ns is not None:
             disturbed = disturbed or "end_unknown"  # what stands between the steps of a loop is missing from it
-        disturbed = self.captures.on_step(self.clock.step, end - start) or disturbed
+        if self.captures.is_attached:
+            disturbed = self.captures.on_step(step, end - start) or disturbed
         record = StepRecord(
-            step=self.clock.step,
+            step=step,
             start_ns=start + offset,
             end_ns=end + offset,
             phases=spent,
             gc_ns=gc_ns,
             num_gc=num_gc,
-            memory=self.guard.call("memory", meter.end_step) if meter is not None else None,
             tokens=tokens,
             samples=self._samples,
             input_bytes=self._input_bytes,
-            num_microbatches=self.boundary.num_microbatches or None,
-            num_optimizer_steps=self.boundary.num_optimizer_steps,
-            num_skipped_optimizer_steps=self.boundary.num_skipped,
+            num_microbatches=boundary.num_microbatches or None,
+            num_optimizer_steps=boundary.num_optimizer_steps,
+            num_skipped_optimizer_steps=boundary.num_skipped,
             recorder_ns=max(0, cost - self._cost),
-            num_dropped=self.writer.num_dropped - self._dropped,
+            num_dropped=writer.num_dropped - self._dropped,
             disturbed=disturbed,
         )
         self._keep_budget(cost - self._cost, end - start)
         # An estimate that falls (its median is a lower one now) takes nothing back; the next steps make up for it.
         self._cost = max(self._cost, cost)
-        self._dropped = self.writer.num_dropped
+        self._dropped = writer.num_dropped
         self._reset_counters()
-        self.writer.add_step(
-            StepDraft(
-                record=record,
-                calls=calls,
-                device_ns=self.hooks.device_times(record.step),
-                complete=functools.partial(work_of, self.flops.info),
-            )
-        )
+        peaks = self.guard.call("memory", meter.end_step) if meter is not None else None
+        complete = functools.partial(_complete, self.flops.info, peaks)
+        writer.add_step(StepDraft(record, calls, self.hooks.device_times(), complete))
 
     def _keep_budget(self, cost_ns: int, length_ns: int) -> None:
         """Give up memory by phase, then hashes, when recording costs too much for long; never collectives or phases."""
@@ -613,6 +618,11 @@ class Session:
         self.writer.add_event(
             "hook_disabled", f"{hook} raised and was switched off: {reason}", step=self.step, hook=hook
         )
+
+
+def _complete(info: FlopsInfo, peaks: Callable[[], MemoryRecord | None] | None, record: StepRecord) -> dict[str, Any]:
+    """Return the fields of a step's record that the thread that writes works out."""
+    return {**work_of(info, record), "memory": peaks() if peaks is not None else None}
 
 
 def _describe(error: BaseException) -> str:

@@ -208,7 +208,7 @@ class StepOutcome(NamedTuple):
     wait_phases: dict[str, int]
 
 
-class StepCalls:
+class StepCalls(msgspec.Struct, eq=False):
     """Calls of one step; `CallLog.next_step` hands it over when the step ends.
 
     Attributes:
@@ -219,15 +219,12 @@ class StepCalls:
         num_left_out: Calls that were taken early and stand in no segment.
     """
 
-    __slots__ = ("_early", "_early_phases", "keep", "num_left_out", "seen", "step")
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.keep = True
-        self.seen: list[Call] = []
-        self.num_left_out = 0
-        self._early: dict[_Key, _Total] | None = None
-        self._early_phases: dict[int, int] = {}
+    step: int
+    keep: bool = True
+    seen: list[Call] = []
+    num_left_out: int = 0
+    _early: dict[_Key, _Total] | None = None
+    _early_phases: dict[int, int] = {}
 
     @property
     def calls(self) -> list[Call]:

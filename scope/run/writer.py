@@ -12,7 +12,8 @@ import os
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,7 +28,6 @@ from scope.run.folding import fold_file
 from scope.run.schema import EventKind, EventRecord, GroupInfo, RankInfo, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from scope.run.calls import Call
@@ -64,22 +64,22 @@ class WriterBudget:
     segment_age_s: float = 10.0
 
 
-@dataclass(kw_only=True)
-class StepDraft:
+class StepDraft(msgspec.Struct, eq=False):
     """A finished step on its way to disk.
 
     Attributes:
-        record: All but collectives, communication wait and device times.
+        record: All but collectives, communication wait, device times and what `complete` gives.
         calls: Its calls.
         device_ns: Asked at each pulse; GPU time by phase once known, `None` while events are pending.
         complete: Works out of the record, on the thread that writes, more of its fields by name.
+        queued_ns: When it was queued, monotonic.
     """
 
     record: StepRecord
     calls: StepCalls
     device_ns: Callable[[], dict[str, int] | None] | None = None
     complete: Callable[[StepRecord], dict[str, Any]] | None = None
-    queued_ns: int = field(default_factory=time.monotonic_ns)
+    queued_ns: int = msgspec.field(default_factory=time.monotonic_ns)
 
 
 class RankWriter:

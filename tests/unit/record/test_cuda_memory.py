@@ -176,17 +176,17 @@ def test_phases_have_their_own_peaks(driver: Driver) -> None:
     meter = CudaMemory(PeakShadow(torch._C, torch.cuda.current_device), free_and_total=lambda: (1000, 5000))
     device.use(30)
     device.use(1)
-    meter.end_phase("forward")
+    meter.end_phase("forward", 0)
     device.use(20)
     device.use(2)
     torch.cuda.reset_peak_memory_stats()
     device.use(10)
     device.use(3)
     assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 10 * device.now["allocated_bytes", "all"] // 3
-    meter.end_phase("backward")
+    meter.end_phase("backward", 0)
     device.retries = 5
-    meter.end_phase("other")
-    record = meter.end_step()
+    meter.end_phase("other", 0)
+    record = meter.end_step()()
     assert record is not None
     allocated, reserved = (list(device.now).index((name, "all")) + 1 for name in ("allocated_bytes", "reserved_bytes"))
     split = list(device.now).index(("inactive_split_bytes", "all")) + 1
@@ -200,7 +200,7 @@ def test_phases_have_their_own_peaks(driver: Driver) -> None:
     assert record.num_alloc_retries == 1
     assert record.fragmentation_ratio == pytest.approx(split / reserved)
     assert (record.other_bytes, record.free_bytes) == (4000 - 3 * reserved, 1000)
-    assert meter.end_step() is None
+    assert meter.end_step()() is None
 
 
 def test_the_users_peak_outlives_a_recording(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +216,8 @@ def test_the_users_peak_outlives_a_recording(driver: Driver, monkeypatch: pytest
         assert isinstance(meter, CudaMemory)
         device.use(20)
         device.use(5)
-        meter.end_phase("forward")
-        record = meter.end_step()
+        meter.end_phase("forward", 0)
+        record = meter.end_step()()
         assert record is not None
         assert record.peak.allocated_bytes == 20 * device.now["allocated_bytes", "all"] // 5
         meter.close()

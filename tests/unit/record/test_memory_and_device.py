@@ -15,13 +15,13 @@ from scope.record.memory import ResidentMemory
 def test_resident_peak_is_the_largest_reading_of_each_phase() -> None:
     """Memory that a phase holds when it ends shows in that phase and in the step, and the next step begins anew."""
     meter = ResidentMemory()
-    meter.end_phase("other")
+    meter.end_phase("other", 1_000_000)
     held = bytearray(64 * 2**20)
     held[::4096] = b"x" * len(held[::4096])
-    meter.end_phase("forward")
+    meter.end_phase("forward", 4_000_000)
     del held
-    meter.end_phase("other")
-    record = meter.end_step()
+    meter.end_phase("other", 7_000_000)
+    record = meter.end_step()()
     assert record is not None
     assert record.sampled
     forward, other = record.phases["forward"].resident_bytes, record.phases["other"].resident_bytes
@@ -29,34 +29,34 @@ def test_resident_peak_is_the_largest_reading_of_each_phase() -> None:
     assert other is not None
     assert forward - other > 48 * 2**20
     assert record.peak.resident_bytes == forward
-    assert meter.end_step() is None
+    assert meter.end_step()() is None
     meter.close()
 
 
 def test_a_reading_that_is_fresh_stands_for_a_phase_that_has_one() -> None:
     """A phase that ends within 2 ms of the last reading is not read again, one without a reading or later is."""
-    clock = [1_000_000]
-    meter = ResidentMemory(now=lambda: clock[0])
-    meter.end_phase("forward")
+    now = 1_000_000
+    meter = ResidentMemory()
+    meter.end_phase("forward", now)
     held = bytearray(64 * 2**20)
     held[::4096] = b"x" * len(held[::4096])
-    clock[0] += 1_999_999
-    meter.end_phase("forward")
-    meter.end_phase("backward")
+    now += 1_999_999
+    meter.end_phase("forward", now)
+    meter.end_phase("backward", now)
     del held
-    record = meter.end_step()
+    record = meter.end_step()()
     assert record is not None
     forward, backward = record.phases["forward"].resident_bytes, record.phases["backward"].resident_bytes
     assert forward is not None
     assert backward is not None
     assert backward - forward > 48 * 2**20
 
-    meter.end_phase("forward")
+    meter.end_phase("forward", now)
     held = bytearray(64 * 2**20)
     held[::4096] = b"x" * len(held[::4096])
-    clock[0] += 2_000_000
-    meter.end_phase("forward")
-    later = meter.end_step()
+    now += 2_000_000
+    meter.end_phase("forward", now)
+    later = meter.end_step()()
     assert later is not None
     assert later.phases["forward"].resident_bytes is not None
     assert later.phases["forward"].resident_bytes - forward > 48 * 2**20
@@ -65,20 +65,20 @@ def test_a_reading_that_is_fresh_stands_for_a_phase_that_has_one() -> None:
 
 
 def test_a_reading_of_the_same_instant_stands_for_every_phase() -> None:
-    """What ends within 0.1 ms of a reading has that one, also in the step that follows; later it has its own."""
-    clock = [1_000_000]
-    meter = ResidentMemory(now=lambda: clock[0])
-    meter.end_phase("forward")
+    """What ends within 0.5 ms of a reading has that one, also in the step that follows; later it has its own."""
+    now = 1_000_000
+    meter = ResidentMemory()
+    meter.end_phase("forward", now)
     held = bytearray(64 * 2**20)
     held[::4096] = b"x" * len(held[::4096])
-    clock[0] += 99_999
-    meter.end_phase("other")
-    first = meter.end_step()
-    meter.end_phase("other")
-    second = meter.end_step()
-    clock[0] += 1
-    meter.end_phase("other")
-    third = meter.end_step()
+    now += 499_999
+    meter.end_phase("other", now)
+    first = meter.end_step()()
+    meter.end_phase("other", now)
+    second = meter.end_step()()
+    now += 1
+    meter.end_phase("other", now)
+    third = meter.end_step()()
     assert first is not None
     assert second is not None
     assert third is not None
@@ -126,7 +126,7 @@ def test_times_come_when_the_device_is_there_and_events_are_used_again() -> None
             assert begun is not None
             Event.clock_ms += length
             device.end(begun)
-        asks.append(device.end_step(0))
+        asks.append(device.end_step())
     device.poll()
     assert asks[0]() is None
     Event.done_ms = 10.5
