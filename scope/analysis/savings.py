@@ -33,7 +33,14 @@ class StragglerSavings(Table):
 def replay_without_straggler(
     replay: Replay, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
 ) -> Shifts:
-    """Return what changes when a rank does its work as fast as the median of its peers.
+    """Return what changes when a rank does its work as fast as the median of its peers; arguments of `removed_work`."""
+    return replay.play(removed_ns=removed_work(replay, rank, collectives, since_ns))
+
+
+def removed_work(
+    replay: Replay, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
+) -> dict[Place, int]:
+    """Return what a rank would not do if it did its work as fast as the median of its peers.
 
     Args:
         replay: The job.
@@ -50,7 +57,7 @@ def replay_without_straggler(
         # What nested groups feel of one delay is one delay.
         for place, excess in replay.excess_ns(rank, chosen, since).items():
             removed[place] = max(excess, removed.get(place, 0))
-    return replay.play(removed_ns=removed)
+    return removed
 
 
 def exposed_excess_rows(replay: Replay, ratios: Mapping[int, float]) -> list[tuple[int, int | None, int]]:

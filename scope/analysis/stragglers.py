@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
+from scope.analysis.late_together import FLOOR, LateTogether, compute_late_together, work_counts_since
 from scope.analysis.matching import SYMMETRIC
-from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
+from scope.analysis.own_time import OWN, compute_own_times
 from scope.analysis.rank_activity import build_activity
 from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
@@ -34,9 +35,9 @@ from scope.analysis.savings import (
     savings_rows,
     savings_table,
 )
+from scope.analysis.straggler_verdict import straggler_verdict
 from scope.analysis.straggler_waits import StragglerWaits, compute_straggler_waits
 from scope.trace.columns import Column, Table
-from scope.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
 
 _CHARGE: Final = "charge_ns"
-_FLOOR: Final = "floor_ns"
+_NOT_TOGETHER: Final = "mending no several ranks together saves more than mending one of them alone"
 _TOO_MANY: Final = f"worked out for the {MOST_REPLAYED} ranks that impose most"
 _CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
 
@@ -127,6 +128,8 @@ class Stragglers(Result, frozen=True, kw_only=True):
     """The table `StragglerWaits`: what each rank waited, exposed, for each straggler in each step."""
     savings: pl.DataFrame
     """The table `StragglerSavings`: what each rank would gain by the repair of each straggler alone."""
+    together: LateTogether | None
+    """Ranks that are late at once, of which mending all saves more than mending any of them alone."""
     lazy: LazyReplay | None
     """The job, to play it again without something else; None where of no collective all ranks were seen."""
     num_collectives_judged: int
@@ -156,10 +159,21 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     num_judged = own[MatchedCalls.collective_id].n_unique()
     skipped = collectives.collectives.height - num_judged
     lazy = LazyReplay(collectives, activity) if are_together else None
-    charges = _charges(own, collectives) if num_judged else None
+    weighed = _weighed(own, collectives) if num_judged else None
+    charges = None if weighed is None else _charges(weighed)
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
     ranked = _ranked(per_step)
     shifts = {} if charges is None or lazy is None or not ranked else _without(ranked, lazy.replay, charges, own)
+    together = None
+    if weighed is not None and charges is not None and lazy is not None:
+        late_for = {rank: charged_collectives(charges, rank) for rank in ranked}
+        together = compute_late_together(own, weighed, late_for, lazy)
+    if together is not None and together.saving_ns <= NOISE_FLOOR_NS + max(
+        (each.job_ns for each in shifts.values()), default=0
+    ):
+        together = None
+    unknown = collectives.num_of_unknown_group
+    absent = {} if lazy is not None else {"lazy": "no collective of which all ranks were seen"}
     found = (
         [] if charges is None else [_straggler(rank, per_step, charges, own, (collectives, shifts)) for rank in ranked]
     )
@@ -171,17 +185,15 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         lazy=lazy,
         num_collectives_judged=num_judged,
         num_collectives_skipped=skipped,
-        verdict=_verdict(found, num_judged, job, num_of_unknown_group=collectives.num_of_unknown_group),
-        absent={} if lazy is not None else {"lazy": "no collective of which all ranks were seen"},
+        together=together,
+        verdict=straggler_verdict(found, together, num_judged, job, num_of_unknown_group=unknown),
+        absent=absent if together is not None else absent | {"together": _NOT_TOGETHER},
     )
 
 
 def _without(ranks: Sequence[int], replay: Replay, charges: pl.DataFrame, own: pl.DataFrame) -> dict[int, Shifts]:
     """Return, by rank, what changes when that rank alone works as fast as its peers: of the first of the ranks."""
-    since = {
-        (collective, rank): instant
-        for collective, rank, instant in own.select(MatchedCalls.collective_id, MatchedCalls.rank, PREVIOUS).iter_rows()
-    }
+    since = work_counts_since(own)
     return {
         rank: replay_without_straggler(replay, rank, charged_collectives(charges, rank), since)
         for rank in ranks[:MOST_REPLAYED]
@@ -236,8 +248,13 @@ def _are_peers(ranks: Iterable[int], pipelines: Mapping[int, int]) -> bool:
     return len(staged) == len(set(staged))
 
 
-def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
-    """Return one row per collective whose last rank is to blame: the rank, the charge, the noise floor of the group."""
+def _charges(weighed: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives whose last rank is to blame."""
+    return weighed.filter(pl.col(_CHARGE) > pl.col(CollectiveRows.clock_error_ns) + pl.col(FLOOR))
+
+
+def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
+    """Return one row per judged collective: its last rank, what that may be charged, the noise floor of the group."""
     rows = collectives.collectives.select(
         CollectiveRows.collective_id,
         CollectiveRows.last_rank,
@@ -255,14 +272,13 @@ def _charges(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         pl.col(CollectiveRows.imposed_wait_ns).first(),
         (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
         # Of two ranks neither shows what is usual.
-        pl.when(pl.len() > 2).then((time - time.median()).abs().median()).otherwise(0.0).alias(_FLOOR),
+        pl.when(pl.len() > 2).then((time - time.median()).abs().median()).otherwise(0.0).alias(FLOOR),
     )
-    scatter = pl.col(_FLOOR).median().over(CollectiveRows.group_id)
+    scatter = pl.col(FLOOR).median().over(CollectiveRows.group_id)
     floor = (scatter * _NOISE_SCALE).ceil().cast(pl.Int64) + NOISE_FLOOR_NS
-    charged = found.with_columns(
-        pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE), floor.alias(_FLOOR)
+    return found.with_columns(
+        pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE), floor.alias(FLOOR)
     )
-    return charged.filter(pl.col(_CHARGE) > pl.col(CollectiveRows.clock_error_ns) + pl.col(_FLOOR))
 
 
 def _per_step(charges: pl.DataFrame) -> pl.DataFrame:
@@ -328,7 +344,7 @@ def _straggler(
         peers=tuple(each for each in ranks if each != rank),
         reason=reason,
         excess=excess,
-        noise_floor_ns=int(mine[_FLOOR].item(0)),
+        noise_floor_ns=int(mine[FLOOR].item(0)),
         absent=absent,
     )
 
@@ -349,23 +365,3 @@ def _excess(rank: int, own: pl.DataFrame) -> Excess:
 def _reason(excess: Excess, charged_ns: int) -> StragglerReason | None:
     largest = max(REASONS, key=lambda reason: getattr(excess, f"{reason}_ns"))
     return largest if getattr(excess, f"{largest}_ns") >= _EXPLAINS * charged_ns else None
-
-
-def _verdict(found: list[Straggler], num_judged: int, job: Job, *, num_of_unknown_group: int) -> str:
-    if found:
-        worst = found[0]
-        why = f", mostly by {worst.reason}" if worst.reason else ""
-        return f"rank {worst.rank} makes its peers wait {format_duration(worst.imposed_wait_ns)}{why}"
-    if num_judged:
-        return f"no rank stands out in {num_judged} collectives"
-    if len(job.ranks) < 2:
-        return "one rank alone shows nobody waiting: give the traces of all ranks"
-    if job.missing_ranks:
-        missing = len(job.missing_ranks)
-        are = "rank of the job is" if missing == 1 else "ranks of the job are"
-        return f"{missing:,} {are} missing, so nobody can be named: give the traces of all ranks"
-    if num_of_unknown_group:
-        return (
-            f"{num_of_unknown_group:,} collective calls ran in groups that the traces do not tell: nobody can be named"
-        )
-    return "no collective that all ranks of a group of peers took part in"

@@ -208,6 +208,7 @@ def _stragglers(results: Results) -> dict[str, Any] | None:
         "num_collectives_judged": found.num_collectives_judged,
         "num_collectives_skipped": found.num_collectives_skipped,
         "ranks": to_records(stragglers.stragglers_table(found)),
+        "together": stragglers.together_record(found),
     }
 
 
@@ -266,6 +267,15 @@ def _stragglers_schema() -> dict[str, Any]:
         "num_collectives_judged": _typed("integer", "Collectives in which a straggler could show."),
         "num_collectives_skipped": _typed("integer", "The rest."),
         "ranks": _table(stragglers.STRAGGLER_COLUMNS, "Ranks that make others wait, most imposed wait first."),
+        "together": _or_null(
+            _closed(
+                {
+                    "ranks": _list({"type": "integer"}, "Global ranks, sorted."),
+                    "saving_ns": _typed("integer", "How much sooner the recorded part would have ended without."),
+                }
+            ),
+            "Ranks that are late, of which mending all saves more than mending any of them alone; else null.",
+        ),
     }
     return _or_null(_closed(properties), "Ranks that make others wait.")
 

@@ -11,6 +11,7 @@ from scope.analysis.exposure import ExposedCollectives
 from scope.report.findings.basis import beside_missing_ranks, judged_numbers
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
+from scope.report.sections.quality import format_ranks
 from scope.structs import Record
 from scope.units import format_duration
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scope.analysis.collectives import Collectives
+    from scope.analysis.late_together import LateTogether
     from scope.analysis.stragglers import Straggler
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
+    from scope.report.table import ReportColumn
 
 STRAGGLER_SHARE: Final = 0.01
 SMALL_BYTES: Final = 1_000_000
@@ -57,9 +60,14 @@ class _Cost(Record, frozen=True, kw_only=True):
 
 
 def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield one finding a straggler that costs at least 1 % of step time."""
+    """Yield one finding a straggler that costs at least 1 % of step time, and one of ranks that are late together."""
+    together = None if results.stragglers is None else results.stragglers.together
+    named: set[int] = set()
     for each, cost in _costly_stragglers(results, basis):
-        yield _straggler_finding(each, cost, basis)
+        yield _straggler_finding(each, cost, basis, together)
+        named.add(each.rank)
+    if together is not None and not named.issuperset(together.ranks):
+        yield from _together_finding(together, results, basis)
 
 
 def straggler_waits(results: Results, basis: Basis) -> dict[int, int]:
@@ -173,7 +181,45 @@ def in_step_time(results: Results, collectives: Collectives) -> pl.DataFrame:
     )
 
 
-def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis) -> Finding:
+def _together_finding(together: LateTogether, results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield what ranks cost that are late together, of whom some are not named alone."""
+    from scope.analysis.savings import StragglerSavings
+
+    columns = (
+        StragglerSavings.straggler, StragglerSavings.rank, StragglerSavings.step_number, StragglerSavings.saved_ns
+    )  # fmt: skip
+    saved = sum(judged_sums(results, together.savings.select(*columns).iter_rows()).values())
+    share = basis.share(saved)
+    if share < STRAGGLER_SHARE:
+        return
+    ranks = format_ranks(together.ranks)
+    yield Finding(
+        kind="straggler",
+        title=(
+            f"Ranks {ranks} are late together: mending all of them saves {format_duration(together.saving_ns)}, over "
+            f"all devices {basis.text(saved)}"
+        ),
+        where=Where(ranks=together.ranks),
+        evidence=(
+            Evidence(_together_column("fixing all of them saves"), together.saving_ns),
+            Evidence(column("saved_ns", "saves on all devices", "What all devices gain in step time."), saved),
+            Evidence(column("basis_ns", "of", f"Length of {basis.noun}, summed over devices."), basis.window_ns),
+        ),
+        cost_ns=saved,
+        share_ratio=share,
+        action=(
+            "Mend all of them: behind one that is mended alone the others are waited for as long. Look for what they "
+            "share: a node, a switch, a power cap, a shard of the data, a role in the layout."
+        ),
+    )
+
+
+def _together_column(heading: str) -> ReportColumn:
+    meaning = "How much sooner the recorded part would have ended without the lateness of all ranks that are late."
+    return column("together_saving_ns", heading, meaning)
+
+
+def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: LateTogether | None) -> Finding:
     reason = each.reason or "a reason that the traces do not show"
     over = f"in {basis.noun} of all devices"
     evidence = [
@@ -195,6 +241,10 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis) -> Finding:
     if each.excess is not None and each.reason is not None:
         excess = column(f"{each.reason}_excess_ns", f"{each.reason} beyond its peers", "Against the peers' median.")
         evidence.append(Evidence(excess, getattr(each.excess, f"{each.reason}_ns")))
+    if together is not None and each.rank in together.ranks:
+        others = format_ranks(tuple(rank for rank in together.ranks if rank != each.rank))
+        heading = f"fixed together with {'rank' if len(together.ranks) == 2 else 'ranks'} {others} saves"
+        evidence.append(Evidence(_together_column(heading), together.saving_ns))
     steps = () if each.worst_step_number is None else (each.worst_step_number,)
     wait = f"Rank {each.rank} makes its peers wait {format_duration(each.imposed_wait_ns)}, by {reason}"
     return Finding(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scope.report.sections.base import column, figure, figures, whole_table
 from scope.report.sections.quality import format_ranks
+from scope.units import format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scope.analysis.stragglers import Straggler, Stragglers
     from scope.report.table import Cell, ReportColumn, ReportTable
 
@@ -49,7 +52,7 @@ _EXCESS: Final = ("compute_ns", "input_ns", "memory_ns", "host_ns")
 def stragglers_table(stragglers: Stragglers) -> ReportTable:
     """Return the stragglers, most imposed wait first, with the verdict as a note."""
     rows = [_row(straggler) for straggler in stragglers.stragglers]
-    notes = [stragglers.verdict]
+    notes = [stragglers.verdict, *_together_notes(stragglers)]
     if stragglers.num_collectives_skipped:
         total = stragglers.num_collectives_judged + stragglers.num_collectives_skipped
         notes.append(
@@ -57,6 +60,21 @@ def stragglers_table(stragglers: Stragglers) -> ReportTable:
             "pairs, rooted, among stages of one pipeline, or the first of recordings that begin at different steps."
         )
     return whole_table("stragglers", "Stragglers", STRAGGLER_COLUMNS, rows, notes=notes)
+
+
+def _together_notes(stragglers: Stragglers) -> Iterator[str]:
+    together = stragglers.together
+    if together is not None and stragglers.stragglers:
+        yield (
+            f"Mending ranks {format_ranks(together.ranks)} together would save {format_duration(together.saving_ns)}: "
+            "more than mending any of them alone, behind which the others are waited for."
+        )
+
+
+def together_record(stragglers: Stragglers) -> dict[str, Any] | None:
+    """Return the ranks that are late together as JSON has them."""
+    together = stragglers.together
+    return None if together is None else {"ranks": list(together.ranks), "saving_ns": together.saving_ns}
 
 
 def no_stragglers_table(reason: str) -> ReportTable:

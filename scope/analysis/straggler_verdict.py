@@ -1,0 +1,51 @@
+"""One sentence on who makes a job wait, also when nobody is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scope.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.analysis.late_together import LateTogether
+    from scope.analysis.stragglers import Straggler
+    from scope.trace.model import Job
+
+
+def straggler_verdict(
+    found: Sequence[Straggler], together: LateTogether | None, num_judged: int, job: Job, *, num_of_unknown_group: int
+) -> str:
+    """Return the sentence.
+
+    Args:
+        found: The stragglers, most imposed wait first.
+        together: Those that are late at once, if any.
+        num_judged: Collectives in which a straggler could show.
+        job: The ranks.
+        num_of_unknown_group: Calls whose group the traces do not tell.
+    """
+    if together is not None and not found:
+        ranks = ", ".join(map(str, together.ranks))
+        return (
+            f"no rank stands out alone, but ranks {ranks} are late together: mending all of them would save "
+            f"{format_duration(together.saving_ns)}, one alone next to nothing"
+        )
+    if found:
+        worst = found[0]
+        why = f", mostly by {worst.reason}" if worst.reason else ""
+        return f"rank {worst.rank} makes its peers wait {format_duration(worst.imposed_wait_ns)}{why}"
+    if num_judged:
+        return f"no rank stands out in {num_judged} collectives"
+    if len(job.ranks) < 2:
+        return "one rank alone shows nobody waiting: give the traces of all ranks"
+    if job.missing_ranks:
+        missing = len(job.missing_ranks)
+        are = "rank of the job is" if missing == 1 else "ranks of the job are"
+        return f"{missing:,} {are} missing, so nobody can be named: give the traces of all ranks"
+    if num_of_unknown_group:
+        return (
+            f"{num_of_unknown_group:,} collective calls ran in groups that the traces do not tell: nobody can be named"
+        )
+    return "no collective that all ranks of a group of peers took part in"
