@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
+from scope.analysis.breakdown import counts_as_compute
 from scope.analysis.collective_bandwidth import full_message
 from scope.analysis.group_names import MESH, UNDESCRIBED, UNNAMED_AXIS
 from scope.analysis.host import host_events
+from scope.analysis.options import Options
 from scope.analysis.step_time import starts_within
 from scope.trace.columns import Column, Table
 from scope.trace.schema import OPERATIONS, CollectiveCalls, DeviceEvents
@@ -54,14 +56,20 @@ _IN_STEP_TIME: Final = "is_in_step_time"
 _SUMS: Final = (ExposedCollectives.exposed_ns, ExposedCollectives.step_exposed_ns)
 
 
-def compute_exposed_collectives(trace: RankTrace, *, step_time: pl.DataFrame | None = None) -> pl.DataFrame:
+def compute_exposed_collectives(
+    trace: RankTrace, *, step_time: pl.DataFrame | None = None, options: Options | None = None
+) -> pl.DataFrame:
     """Return the table `ExposedCollectives` of one rank.
 
     Args:
         trace: The rank's tables.
         step_time: What `scope.analysis.step_time.compute_step_time` returned; None for all of the recording.
+        options: What counts as compute, and which events count at all; the same as of the breakdown beside it.
     """
+    chosen = options or Options()
     events = host_events(trace) if trace.is_host_timeline else trace.device_events
+    if chosen.linked_only and not trace.is_host_timeline:
+        events = events.filter(pl.col(DeviceEvents.launch_id).is_not_null())
     communication = events.filter(pl.col(DeviceEvents.category) == _COMMUNICATION)
     if communication.is_empty():
         return ExposedCollectives.empty()
@@ -71,14 +79,22 @@ def compute_exposed_collectives(trace: RankTrace, *, step_time: pl.DataFrame | N
             pl.col(DeviceEvents.start_ns).min(), pl.col(DeviceEvents.end_ns).max()
         )
     communication = communication.with_columns(starts_within(step_time).alias(_IN_STEP_TIME))
+    events = events.with_columns(counts_as_compute(chosen).alias(_COMPUTE))
     measured = pl.concat([_measured(events, communication, step_time, device) for device in devices])
     return ExposedCollectives.check(_grouped(measured, trace.collective_calls))
 
 
 def _measured(events: pl.DataFrame, communication: pl.DataFrame, step_time: pl.DataFrame, device: int) -> pl.DataFrame:
-    """Return the communication of one device with how long each event of it was exposed."""
+    """Return the communication of one device with how long each event of it was exposed.
+
+    Args:
+        events: All events, with a column `_COMPUTE` that says which count as compute.
+        communication: Those that communicate, with a column `_IN_STEP_TIME`.
+        step_time: The spans that count as step time.
+        device: The device.
+    """
     own = pl.col(DeviceEvents.device) == device
-    computes, communicates = (pl.col(DeviceEvents.category) == name for name in (_COMPUTE, _COMMUNICATION))
+    computes, communicates = pl.col(_COMPUTE), pl.col(DeviceEvents.category) == _COMMUNICATION
     running = events.filter(own, computes | communicates)
     parts = [
         _flagged(running, computes, communicates, pl.lit(value=False)),

@@ -86,7 +86,7 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
-        exposed=_exposed(job, step_times) if "exposed" in parts else ExposedCollectives.empty(),
+        exposed=_exposed(job, step_times, options) if "exposed" in parts else ExposedCollectives.empty(),
         collectives=collectives,
         stragglers=stragglers,
         collective_roofline=links,
@@ -184,9 +184,11 @@ def _links(devices: Iterable[Mapping[int, GpuMatch]]) -> LinkRates:
     return LinkRates(node_bytes_per_s=ceiling.bytes_per_s, source=ceiling.bound_by)
 
 
-def _exposed(job: Job, step_times: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def _exposed(job: Job, step_times: Mapping[str, pl.DataFrame], options: Options) -> pl.DataFrame:
     """Return the exposed collectives of all ranks together."""
-    tables = [compute_exposed_collectives(trace, step_time=step_times[trace.label]) for trace in job.ranks]
+    tables = [
+        compute_exposed_collectives(trace, step_time=step_times[trace.label], options=options) for trace in job.ranks
+    ]
     if len(tables) == 1:
         return tables[0]
     keys = list(EXPOSED_KEYS)

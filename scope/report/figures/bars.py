@@ -44,12 +44,12 @@ class StackedTimes:
 
 
 def step_breakdown(bars: StackedTimes, *, title: str = "Where each step went") -> Figure:
-    """Return compute, exposed communication, exposed memory and idle of each step on the device."""
+    """Return compute, exposed communication, exposed copies and idle of each step on the device."""
     return _stacked(bars, title=title, axis="Step")
 
 
 def rank_breakdown(bars: StackedTimes, *, title: str = "Where each rank's time went") -> Figure:
-    """Return compute, exposed communication, exposed memory and idle of each rank's window."""
+    """Return compute, exposed communication, exposed copies and idle of each rank's window."""
     return _stacked(bars, title=title, axis="Rank")
 
 

@@ -35,6 +35,9 @@ TEAL: Final = "#44AA99"
 SAND: Final = "#B8A25E"
 INDIGO: Final = "#6A5ACD"
 
+_WORDS: Final[Mapping[str, str]] = {"exposed_memory": "exposed copies"}
+"""Words that people read in place of those of the key."""
+
 COLORS: Final[Mapping[str, str]] = {
     # What occupies a device.
     "compute": BLUE,
@@ -125,7 +128,7 @@ def words(name: str) -> str:
         >>> words("exposed_communication")
         'exposed communication'
     """
-    return label(name.replace("_", " "))
+    return label(_WORDS.get(name) or name.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,18 @@ def steps_table(analysis: Analysis) -> ReportTable:
         )
         for step in analysis.steps
     ]
-    notes = () if rows else ("No step: the trace holds no ProfilerStep (call profiler.step() after each step).",)
-    return whole_table("steps", "Steps", STEP_COLUMNS, rows, notes=notes)
+    return whole_table("steps", "Steps", STEP_COLUMNS, rows, notes=_steps_notes(analysis))
+
+
+def _steps_notes(analysis: Analysis) -> Iterator[str]:
+    summed = summed_over(analysis)
+    if not analysis.steps:
+        yield "No step: the trace holds no ProfilerStep (call profiler.step() after each step)."
+    elif summed:
+        yield (
+            f"Window, its parts, communication and copies are sums over {summed}; median, longest and shortest are "
+            "lengths of single ones (--by-rank shows each)."
+        )
 
 
 def _rank_rows(rank: RankAnalysis) -> Iterator[tuple[Cell, ...]]:

@@ -40,6 +40,9 @@ _SHOWN: Final[tuple[tuple[Column, str, Unit], ...]] = (
 )
 _SOURCES: Final = tuple(source for source, _, _ in _SHOWN)
 _SHAPES: Final = 1 + _SOURCES.index(RooflinePoints.shapes)
+_ATTAINED: Final = 1 + _SOURCES.index(RooflinePoints.attained_ratio)
+_SAVING: Final = 1 + _SOURCES.index(RooflinePoints.saving_ns)
+_BEYOND: Final = "they run beyond this ceiling (its model, its peak or a cache), so what they could save is not known"
 
 _NO_DEVICES: Final = "No roofline: no device events in these traces; recorded on CPUs, or without the GPU's activity."
 
@@ -90,6 +93,9 @@ def _rows(label: str, roofline: Roofline) -> Iterator[tuple[Cell, ...]]:
         why = Absent(reason or "its FLOPs are not known: only the memory's roof applies")
         cells = [why if isinstance(cell, Absent) else cell for cell in (label, *row)]
         shapes = cells[_SHAPES]
+        attained = cells[_ATTAINED]
+        if isinstance(attained, float) and attained > 1:
+            cells[_SAVING] = Absent(_BEYOND)
         if isinstance(shapes, str):
             cells[_SHAPES] = _SPACES.sub("", shapes)
         yield (*cells, reason or Absent("none; these kernels have a place under the roofline"))

@@ -14,6 +14,8 @@ import pytest
 from scope.analysis.kernel_work import KernelWork, compute_kernel_work
 from scope.analysis.roofline import Roofline, RooflinePoints, chosen_devices, compute_roofline, match_devices
 from scope.hardware import choose_gpu
+from scope.report.rows import to_records
+from scope.report.sections.roofline import roofline_table
 from scope.trace import load
 from scope.trace.model import DeviceProperties
 from scope.trace.schema import DeviceEvents
@@ -402,3 +404,17 @@ def test_every_real_trace_adds_up(shared_traces: Path) -> None:
         lengths = kernels[DeviceEvents.end_ns] - kernels[DeviceEvents.start_ns]
         assert result.compute_ns == lengths.sum(), path
         assert result.points[RooflinePoints.num_kernels].sum() == kernels.height, path
+
+
+def test_what_runs_beyond_its_ceiling_has_no_saving_in_the_report(make_trace: Callable[..., RankTrace]) -> None:
+    """A product that takes a tenth of its time at the ceiling says why nobody knows what it could save."""
+    at_ceiling_ns = round(2 * 4096**3 / 989.4e12 * 1e9)
+    trace = make_trace(
+        devices=(H100,),
+        ops=[_op("aten::mm", [[4096, 4096], [4096, 4096]])],
+        device_events=[_kernel(0, 0, at_ceiling_ns // 10)],
+    )
+    (record,) = to_records(roofline_table({"rank 0": compute_roofline(trace)}))
+    assert record["attained_ratio"] == pytest.approx(10, rel=0.01)
+    assert record["saving_ns"] is None
+    assert "beyond this ceiling" in record["absent"]["saving_ns"]
