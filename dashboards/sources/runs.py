@@ -216,13 +216,14 @@ class LiveRun:
         """Return the last attempt as it is now, as findings are made of it."""
         with self._lock:
             infos = [info for info in self.run.rank_infos if info.attempt == self.attempt]
+            boxes = self.black_boxes()
             return Watched(
                 state=self.state(),
                 infos=infos,
-                boxes=self.black_boxes(),
+                boxes=boxes,
                 steps=self.of_attempt,
                 now_ns=time.time_ns(),
-                failures=find_failures(self.events(), attempt=self.attempt, infos=infos),
+                failures=find_failures(self.events(), attempt=self.attempt, infos=infos, boxes=boxes),
             )
 
     def _last_end(self, which: pl.Expr) -> int | None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import datetime
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from scope.cli.options import FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from scope.run.blackbox import BlackBoxState
     from scope.run.listing import RunEntry
     from scope.run.schema import RankInfo
+
+
+_HEADING: Final = ("run", "started", "ranks", "last step", "state", "size", "folder", "tags")
 
 
 @click.group()
@@ -35,9 +39,8 @@ def list_(folder: Path, *, json: bool) -> None:
     Example: scope runs list runs --json
     """
     from scope.report.encoding import encode_json
-    from scope.report.inert import readable, readable_problem
+    from scope.report.inert import readable_problem
     from scope.run.listing import list_runs
-    from scope.units import format_bytes
 
     entries, problems = list_runs(folder)
     if json:
@@ -58,13 +61,9 @@ def list_(folder: Path, *, json: bool) -> None:
             for entry in entries
         ]
         click.echo(encode_json(records))
-    for entry in [] if json else entries:
-        started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
-        tags = readable(" ".join(f"{name}={value}" for name, value in entry.info.tags.items()))
-        click.echo(
-            f"{readable(entry.info.run_id):<32} {started:%Y-%m-%d %H:%M}Z  {readable(_what_it_holds(entry))}  "
-            f"{format_bytes(entry.num_bytes)}  {readable_problem(str(entry.path))}  {tags}".rstrip()
-        )
+    else:
+        for line in _align([_HEADING, *map(_cells, entries)]) if entries else ():
+            click.echo(line)
     for problem in problems:
         click.echo(f"scope: {readable_problem(problem)}", err=True)
     if not entries and not json:
@@ -105,15 +104,30 @@ def delete(run: Path, *, force: bool) -> None:
     click.echo(f"{run}: {format_bytes(num_bytes)} deleted{kept}{more}")
 
 
-def _what_it_holds(entry: RunEntry) -> str:
-    """Return ranks, last step and state of a run; why there are none where nothing was recorded."""
-    if entry.unrecorded is not None:
-        return f"nothing recorded: {entry.unrecorded}"
+def _cells(entry: RunEntry) -> tuple[str, ...]:
+    """Return what is told of a run, by column; why there are no ranks stands last, where nothing was recorded."""
+    from scope.report.inert import readable, readable_problem
+    from scope.units import format_bytes
+
+    started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
     ranks = "1 rank" if entry.ranks == 1 else f"{entry.ranks} ranks"
-    step = "no step" if entry.last_step is None else f"last step {entry.last_step}"
+    step = "no step" if entry.last_step is None else f"{entry.last_step}"
     if entry.attempts > 1 and entry.last_step is None:
         step += " of the last attempt"
-    return f"{ranks}  {step}  {_standing(entry)}"
+    notes = [f"{name}={value}" for name, value in entry.info.tags.items()]
+    if entry.unrecorded is not None:
+        ranks = step = "-"
+        notes.append(f"nothing recorded: {entry.unrecorded}")
+    size, folder = format_bytes(entry.num_bytes), readable_problem(str(entry.path))
+    told = (f"{started:%Y-%m-%d %H:%M}Z", ranks, step, _standing(entry), size, folder)
+    return (readable(entry.info.run_id), *told, readable(" ".join(notes)))
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Return the rows as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _standing(entry: RunEntry) -> str:

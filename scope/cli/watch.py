@@ -40,7 +40,6 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
     """
     from scope.frames import open_run
     from scope.report.inert import readable_problem
-    from scope.report.run_state_costs import cost_lines, find_costs
     from scope.report.standing import standing_words
     from scope.report.watching import Watcher, find_findings
 
@@ -74,11 +73,23 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
         watcher.close()
     if once:
         if not json:
-            for words in cost_lines(find_costs(change.watched.steps)):
-                click.echo(words)
-            click.echo(standing_words(change.watched.state, now_ns=change.watched.now_ns))
+            _print_state(change)
         if any(verdict.severity == "critical" for verdict in holding):
             raise click.exceptions.Exit(1)
+
+
+def _print_state(change: Change) -> None:
+    """Print what `scope show` tells of costs, slow ranks and state."""
+    from scope.report.run_state_costs import cost_lines, find_costs
+    from scope.report.run_state_slowest import find_slowest, slowest_lines
+    from scope.report.standing import standing_words
+
+    watched = change.watched
+    lines = [*cost_lines(find_costs(watched.steps))]
+    if watched.state.standing not in ("not begun", "no step"):
+        lines += slowest_lines(*find_slowest(watched))
+    for words in (*lines, standing_words(watched.state, now_ns=watched.now_ns)):
+        click.echo(words)
 
 
 def _print_problems(run: Run, told: list[str]) -> None:

@@ -11,13 +11,9 @@ import polars as pl
 
 from scope.analysis.group_names import name_group
 from scope.analysis.recorded import (
-    compute_rank_excess,
     describe_ends,
     find_unwritten_reason,
     is_count_of_lost_at_least,
-    is_nobody_compared,
-    peer_sets,
-    say_where,
     summarize_collectives,
     summarize_run,
     title_with_ranks,
@@ -27,6 +23,7 @@ from scope.frames.schema import Events, RankSteps
 from scope.report.inert import readable
 from scope.report.run_state_costs import cost_lines, find_costs
 from scope.report.run_state_ranks import describe_stops, stop_lines
+from scope.report.run_state_slowest import find_slowest, slowest_lines
 from scope.report.run_state_windows import window_lines
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
@@ -73,9 +70,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         boxes=add_earlier_boxes(run, boxes, attempt=state.attempt),
         events=run.events(),
     )
-    # As the dashboard does: each rank beside those that do the same work, in the last attempt.
-    peers = peer_sets(each for each in run.rank_infos if each.attempt == summary.attempt)
-    excess = compute_rank_excess(steps.filter(pl.col(RankSteps.attempt) == summary.attempt), peers=peers)
+    slowest, peers = find_slowest(watched)
     return {
         "run_id": info.run_id,
         "path": str(run.path),
@@ -97,7 +92,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "collectives": summarize_collectives(run.collective_totals().lazy(), calls=run.collectives).to_dicts(),
         "memory": _memory(steps),
         "peers": peers,
-        "slowest_ranks": excess.head(_NUM_SLOWEST).to_dicts(),
+        "slowest_ranks": slowest,
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
@@ -191,7 +186,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield from _memory_lines(state["memory"])
     if state["state"]["standing"] != "no step":
         # Who does not arrive is to blame there, and stands on top.
-        yield from _slowest(state["slowest_ranks"], state["peers"])
+        yield from slowest_lines(state["slowest_ranks"], state["peers"])
     yield from _checkpoints(state["checkpoints"])
     yield from window_lines(state["windows"])
     if state["state"]["standing"] == "running" and not state["stopped_ranks"]:
@@ -317,22 +312,6 @@ def _memory_lines(memory: Mapping[str, int | None]) -> Iterator[str]:
     known = [f"{name.split('_')[0]} {format_bytes(value)}" for name, value in memory.items() if value is not None]
     if known:
         yield f"largest memory of a rank: {', '.join(known)}"
-
-
-def _slowest(rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int]) -> Iterator[str]:
-    slower = [row for row in rows if row["is_notable"]]
-    if is_nobody_compared(peers):
-        yield "ranks are not compared: each is alone at its place of the mesh, like a pipeline stage without replicas"
-    elif not slower:
-        if len(rows) > 1:
-            yield "no rank works notably longer than its peers"
-        return
-    yield "slowest ranks, waiting not counted"
-    for row in slower:
-        yield (
-            f"  rank {row['rank']}: {format_duration(row['busy_ns'])} a step, "
-            f"{format_duration(row['excess_ns'])} more than its peers, {say_where(row['phase'], most='most of it')}"
-        )
 
 
 def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

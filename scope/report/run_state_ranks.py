@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.analysis.recorded import GroupProgress, compute_group_progress, title_of
+from scope.analysis.recorded.host_clocks import are_comparable, relate_clocks
 from scope.report.standing import age, clock
 from scope.run.alive import find_signs, has_ended
 from scope.units import NS_PER_S
@@ -27,7 +28,8 @@ def describe_stops(watched: Watched) -> list[dict[str, Any]]:
     """Return where each rank stands, those that tell most first; nothing of a run that is well.
 
     First come processes that are gone while others live, then ranks that are behind their peers in a group, by how many
-    calls; among equals those in the earliest step, and those that fell silent first.
+    calls; among equals those in the earliest step, and those that fell silent first, where all their hosts' clocks are
+    related. `clock` numbers the clocks: instants of ranks with another number are not to be compared.
 
     Args:
         watched: What is seen of the run.
@@ -40,9 +42,12 @@ def describe_stops(watched: Watched) -> list[dict[str, Any]]:
         for row in progress.filter(pl.col(GroupProgress.behind) > 0).iter_rows(named=True)
     }
     rows = [_stop(info, watched.boxes.get(info.rank), behind) for info in watched.infos]
+    clocks = relate_clocks(watched.infos, watched.boxes)
+    is_ordered = are_comparable(clocks)
     known_gone = set(watched.state.gone_ranks)
     for row in rows:
         row["gone"] = row["rank"] in known_gone
+        row["clock"] = clocks[row["rank"]].component
     gone = known_gone if watched.state.is_live else set[int]()
     return sorted(
         rows,
@@ -50,7 +55,7 @@ def describe_stops(watched: Watched) -> list[dict[str, Any]]:
             row["rank"] not in gone,
             -(row["behind"] or 0),
             _LAST_STEP if row["step"] is None else row["step"],
-            row["last_sign_ns"],
+            row["last_sign_ns"] + clocks[row["rank"]].shift_ns if is_ordered else 0,
             row["rank"],
         ),
     )
@@ -101,7 +106,9 @@ def stop_lines(rows: Sequence[Mapping[str, Any]], *, now_ns: int) -> Iterator[st
     """
     if not rows:
         return
-    yield "where its ranks stand" if len(rows) <= _NUM_SHOWN else f"where {_NUM_SHOWN} of its ranks stand"
+    title = "where its ranks stand" if len(rows) <= _NUM_SHOWN else f"where {_NUM_SHOWN} of its ranks stand"
+    is_ordered = len({row["clock"] for row in rows}) == 1
+    yield title if is_ordered else f"{title} (nothing relates the clocks of their hosts)"
     for row in rows[:_NUM_SHOWN]:
         step = "no step" if row["step"] is None else f"step {row['step']}"
         phase = row["phase"] or "no phase known"

@@ -56,7 +56,7 @@ def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
     near = ProcessTable.of_run(run.path)
     state = assess_run(infos, boxes, last_step_ns=last_ns, usual_ns=usual_ns, now_ns=now, processes=near)
     state = replace(state, earlier_step_ns=earlier.collect().item() if attempt else None)
-    failures = find_failures(run.events(), attempt=attempt, infos=infos)
+    failures = find_failures(run.events(), attempt=attempt, infos=infos, boxes=boxes)
     return Watched(state=state, infos=infos, boxes=boxes, steps=steps, now_ns=now, failures=failures)
 
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.analysis.recorded.host_clocks import HostClock, relate_clocks
 from scope.frames.schema import Events
 from scope.run.goodbyes import EXITED
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RankInfo
 
 _KINDS: Final = ("exception", "out_of_memory")
@@ -21,6 +23,8 @@ _ASKED_FOR: Final = ("KeyboardInterrupt", "SystemExit")
 """What a person or the program asked for is no failure."""
 _SHOWN_CHARACTERS: Final = 200
 _SHOWN_RANKS: Final = 8
+_NO_HOST: Final = HostClock(0, 0)
+"""Of a rank whose `rank.json` cannot be read; it is taken for one of the first host."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +39,7 @@ class Failure:
         step: Step in which that was, where known.
         phase: Phase in which it was raised, where known.
         is_exit: It is an exit code, and no exception.
+        clock: That of its host, which tells whether and how `time_ns` compares with those of others.
     """
 
     rank: int
@@ -43,19 +48,33 @@ class Failure:
     step: int | None
     phase: str | None
     is_exit: bool = False
+    clock: HostClock = _NO_HOST
+
+    @property
+    def shifted_ns(self) -> int:
+        """The instant by the clock that hosts of the same component have in common."""
+        return self.time_ns + self.clock.shift_ns
 
 
-def find_failures(events: pl.DataFrame, *, attempt: int, infos: Sequence[RankInfo] = ()) -> Sequence[Failure]:
+def find_failures(
+    events: pl.DataFrame,
+    *,
+    attempt: int,
+    infos: Sequence[RankInfo] = (),
+    boxes: Mapping[int, BlackBoxState] | None = None,
+) -> Sequence[Failure]:
     """Return the first exception of each rank that ended by one, else its exit code, the earliest first.
 
-    When one rank raises, its peers soon do as well, since their collectives break: the earliest is the cause. Instants
-    of several hosts are as far apart as their clocks.
+    When one rank raises, its peers soon do as well, since their collectives break: the earliest is the cause. Of hosts
+    whose clocks nothing relates, those of the host with the earliest instant come first, which may be chance.
 
     Args:
         events: Table `Events`.
         attempt: The attempt.
-        infos: `rank.json` of its ranks, which know what they exited with.
+        infos: `rank.json` of its ranks, which know what they exited with, and their hosts.
+        boxes: Black boxes by rank, which relate the clocks of hosts.
     """
+    clocks = relate_clocks(infos, boxes or {})
     raised = events.filter(
         pl.col(Events.attempt) == attempt,
         pl.col(Events.kind).is_in(_KINDS),
@@ -69,6 +88,7 @@ def find_failures(events: pl.DataFrame, *, attempt: int, infos: Sequence[RankInf
             message=row[Events.message],
             step=row[Events.step],
             phase=row[Events.phase],
+            clock=clocks.get(row[Events.rank], _NO_HOST),
         )
         for row in first.iter_rows(named=True)
     ]
@@ -83,12 +103,17 @@ def find_failures(events: pl.DataFrame, *, attempt: int, infos: Sequence[RankInf
             step=steps.get(info.rank),
             phase=None,
             is_exit=True,
+            clock=clocks[info.rank],
         )
         for info in infos
         if info.rank not in known and info.ended_ns is not None and info.exit_reason is not None
         if info.exit_reason.startswith(EXITED)
     ]
-    return tuple(sorted(failures, key=lambda failure: (failure.time_ns, failure.rank)))
+    earliest: dict[int, int] = {}
+    for failure in failures:
+        component = failure.clock.component
+        earliest[component] = min(failure.time_ns, earliest.get(component, failure.time_ns))
+    return tuple(sorted(failures, key=lambda each: (earliest[each.clock.component], each.shifted_ns, each.rank)))
 
 
 def describe_failures(failures: Sequence[Failure]) -> str | None:
@@ -108,10 +133,19 @@ def describe_failures(failures: Sequence[Failure]) -> str | None:
     step = "" if first.step is None else f" in step {first.step}"
     how = message if first.is_exit else f"raised {message or 'an exception'}"
     sentence = f"rank {first.rank} {how}{step}"
-    if not others:
-        return sentence
-    ranks = ", ".join(str(each.rank) for each in others[:_SHOWN_RANKS])
-    more = f" and {len(others) - _SHOWN_RANKS:,} more" if len(others) > _SHOWN_RANKS else ""
-    later = (others[0].time_ns - first.time_ns) / NS_PER_S
-    many = len(others) > 1
-    return f"{sentence}; rank{'s' if many else ''} {ranks}{more} followed{' from' if many else ''} {later:,.1f} s later"
+    followers = [each for each in others if each.clock.component == first.clock.component]
+    unordered = [each for each in others if each.clock.component != first.clock.component]
+    if followers:
+        later = (followers[0].shifted_ns - first.shifted_ns) / NS_PER_S
+        since = " from" if len(followers) > 1 else ""
+        sentence += f"; {_name_ranks(followers)} followed{since} {later:,.1f} s later"
+    if unordered:
+        did = "exited" if all(each.is_exit for each in unordered) else "raised"
+        sentence += f"; {_name_ranks(unordered)} {did} before or after (nothing relates the clocks of their hosts)"
+    return sentence
+
+
+def _name_ranks(failures: Sequence[Failure]) -> str:
+    ranks = ", ".join(str(each.rank) for each in failures[:_SHOWN_RANKS])
+    more = f" and {len(failures) - _SHOWN_RANKS:,} more" if len(failures) > _SHOWN_RANKS else ""
+    return f"rank{'s' if len(failures) > 1 else ''} {ranks}{more}"

@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 
 from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_verdicts
-from scope.analysis.recorded.failures import Failure
+from scope.analysis.recorded.failures import Failure, describe_failures, find_failures
 from scope.analysis.recorded.host_clocks import are_comparable, relate_clocks
-from scope.frames.schema import RankSteps
+from scope.frames.schema import Events, RankSteps
+from scope.report.run_state_ranks import describe_stops, stop_lines
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
 from scope.run.schema import GroupInfo, RankInfo, Verdict
 
@@ -80,6 +81,43 @@ def test_who_fell_silent_first_is_named_by_related_clocks() -> None:
     (found,) = judge([box(0), box(1), box(2, ahead=AHEAD, died=DIED - 6 * S), box(3, ahead=AHEAD)])
     assert found.ranks == (2,)
     assert "rank 2 may have died first: it fell silent 6.0 s before the others" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("completed", "told"),
+    [
+        pytest.param(36, "rank 2 raised E: 2; ranks 3, 0 followed from 1.0 s later", id="related"),
+        pytest.param(None, f"rank 0 raised E: 0; ranks 2, 3 raised before or after ({NO_CLOCK})", id="unrelated"),
+    ],
+)
+def test_who_raised_first_is_told_by_related_clocks(completed: int | None, told: str) -> None:
+    """Ranks 2, 3 and 0 raise in seconds 1, 2 and 4, and the clock of the first two shows 10 s more."""
+    rows = [
+        {"attempt": 0, "rank": rank, "time_ns": DIED + at, "kind": "exception", "message": f"E: {rank}", "detail": "{}"}
+        for rank, at in ((2, S + AHEAD), (3, 2 * S + AHEAD), (0, 4 * S))
+    ]
+    boxes = {rank: box(rank, ahead=AHEAD if rank > 1 else 0, completed=completed) for rank in range(4)}
+    events = pl.DataFrame(rows, schema=Events.schema())
+    assert describe_failures(find_failures(events, attempt=0, infos=INFOS, boxes=boxes)) == told
+
+
+def test_where_ranks_stand_is_in_no_order_of_instants_that_do_not_compare() -> None:
+    """Rank 3 fell silent first, which its clock shows 10 s later; where nothing relates the clocks, that is said."""
+    nobody = ProcessTable(fate=lambda _: False, is_gone=lambda _: True)
+    for completed, order, words in ((36, [3, 0, 1, 2], ""), (None, [0, 1, 2, 3], f" ({NO_CLOCK})")):
+        boxes = {
+            rank: box(
+                rank, ahead=AHEAD if rank > 1 else 0, completed=completed, died=DIED - (5 * S if rank == 3 else 0)
+            )
+            for rank in range(4)
+        }
+        now_ns = DIED + 100 * S
+        state = assess_run(INFOS, boxes, last_step_ns=DIED, usual_ns=S, now_ns=now_ns, processes=nobody)
+        steps = pl.DataFrame(schema=RankSteps.schema()).lazy()
+        rows = describe_stops(Watched(state=state, infos=INFOS, boxes=boxes, steps=steps, now_ns=now_ns))
+        assert [row["rank"] for row in rows] == order
+        assert len({row["clock"] for row in rows}) == (1 if completed else 2)
+        assert next(stop_lines(rows, now_ns=now_ns)) == f"where its ranks stand{words}"
 
 
 def test_who_stands_behind_is_named_by_related_clocks() -> None:

@@ -1,4 +1,4 @@
-"""`scope show` and the dashboard name the same slowest rank."""
+"""`scope show`, `scope watch --once` and the dashboard name the same slowest rank."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from dashboards.sources.runs import LiveRun
 from exporters import training_series as t
 from exporters.training import ThisNode, TrainingCollector
+from scope.cli.watch import watch
 from scope.frames import open_run
 from scope.report.run_state import describe_run, render_run
 from scope.testing.layout import Layout
@@ -87,7 +89,9 @@ def test_a_pipeline_blames_the_slow_replica_and_not_the_long_stage(tmp_path: Pat
     worst = state["slowest_ranks"][0]
     assert (worst["rank"], worst["busy_ns"], worst["excess_ns"]) == (1, 70 * MS, 10 * MS)
     assert {row["rank"]: row["excess_ns"] for row in state["slowest_ranks"]} == {0: 0, 1: 10 * MS, 2: 0, 3: 0}
-    assert "rank 1: 70 ms a step, 10 ms more than its peers" in render_run(state)
+    named = "slowest ranks, waiting not counted\n  rank 1: 70 ms a step, 10 ms more than its peers, "
+    assert named in render_run(state)
+    assert named in CliRunner().invoke(watch, ["--once", str(folder)]).output
 
 
 @pytest.mark.parametrize("replicas", [2, 1])
@@ -105,6 +109,8 @@ def test_every_face_compares_the_same_ranks(tmp_path: Path, replicas: int) -> No
     state = describe_run(opened, now_ns=last_ns)
     assert state["peers"] == truth
     assert ("ranks are not compared" in render_run(state)) == (replicas == 1)
+    # A heading without rows would read as if somebody was slow.
+    assert ("slowest ranks" in render_run(state)) == any(row["is_notable"] for row in state["slowest_ranks"])
     live = LiveRun(run=open_run(folder), refresh_s=1.0)
     live.refresh()
     assert live.peers() == truth
