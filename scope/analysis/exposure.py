@@ -9,10 +9,11 @@ import polars as pl
 from scope.analysis import spans
 from scope.analysis.breakdown import counts_as_compute
 from scope.analysis.collective_bandwidth import full_message
-from scope.analysis.group_names import MESH, UNDESCRIBED, UNNAMED_AXIS
+from scope.analysis.group_names import UNDESCRIBED
 from scope.analysis.host import host_events
 from scope.analysis.options import Options
 from scope.analysis.step_time import starts_within
+from scope.run.mesh import find_mesh_axis
 from scope.trace.columns import Column, Table
 from scope.trace.schema import OPERATIONS, CollectiveCalls, DeviceEvents
 
@@ -125,22 +126,20 @@ def _flagged(frame: pl.DataFrame, *belong: pl.Expr) -> pl.DataFrame:
     return frame.select(DeviceEvents.start_ns, DeviceEvents.end_ns, *flags)
 
 
-def _name_groups() -> pl.Expr:
+def _name_groups(calls: pl.DataFrame) -> pl.Expr:
     """Return the axis of the mesh that a group is, else its description, else its name, as `name_group` does."""
     description = pl.col(CollectiveCalls.group_description).cast(pl.String)
-    is_axis = description.str.starts_with(MESH) & ~description.str.starts_with(UNNAMED_AXIS) & (description != MESH)
-    return pl.coalesce(
-        # What torch calls a group that nobody has described tells nothing of it.
-        pl.when(is_axis).then(description.str.strip_prefix(MESH)).otherwise(description).replace(UNDESCRIBED, None),
-        pl.col(CollectiveCalls.group_name).cast(pl.String),
-    )
+    names = {each: find_mesh_axis(each) or each for each in calls.select(description.unique()).to_series()}
+    # What torch calls a group that nobody has described tells nothing of it.
+    names[UNDESCRIBED] = None
+    return pl.coalesce(description.replace(names), pl.col(CollectiveCalls.group_name).cast(pl.String))
 
 
 def _grouped(measured: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     named = calls.select(
         CollectiveCalls.call_id,
         pl.col(CollectiveCalls.operation).alias(ExposedCollectives.operation),
-        _name_groups().alias(ExposedCollectives.group),
+        _name_groups(calls).alias(ExposedCollectives.group),
         pl.col(CollectiveCalls.group_size).alias(ExposedCollectives.num_ranks),
         full_message().alias(ExposedCollectives.message_bytes),
     )

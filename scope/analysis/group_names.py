@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from scope.run.mesh import find_mesh_axis
+
 _DEFAULT: Final = "default_pg"
 """Torch's description of the group of all ranks, the first of every process, whose name is a bare number."""
 _FIRST: Final = "0"
 UNDESCRIBED: Final = "undefined"
 """Torch's description of a group of which nobody has said what it is for."""
-MESH: Final = "mesh_"
-"""How torch's description of the group of a mesh axis begins; the name of the axis follows."""
-UNNAMED_AXIS: Final = "mesh_dim_"
-"""How it begins where the axis has no name, and its place in the mesh follows."""
 
 
 def name_group(name: str | None, *, description: str | None = None, mesh_axis: str | None = None) -> str:
@@ -37,6 +35,5 @@ def name_group(name: str | None, *, description: str | None = None, mesh_axis: s
     if mesh_axis:
         return mesh_axis
     if description and description != UNDESCRIBED:
-        is_axis = description.startswith(MESH) and not description.startswith(UNNAMED_AXIS)
-        return (description.removeprefix(MESH) if is_axis else description) or description
+        return find_mesh_axis(description) or description
     return _DEFAULT if name == _FIRST else name or "unnamed"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
+from scope.run.mesh import find_mesh_axis
 from scope.run.schema import GroupInfo
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
 
-_MESH_PREFIX: Final = "mesh_"
-_UNNAMED_MESH_PREFIX: Final = "mesh_dim_"
 _LAST_CALLBACKS_S: Final = 0.2
 _UNLEASED: Final = 2
 """References to a lease that no callback holds: that of the list, and that of the question."""
@@ -79,7 +78,7 @@ class Group:
         self.backend = _backend(process_group)
         self.on_device = _runs_on_device(process_group)
         self.description: str | None = getattr(process_group, "group_desc", None) or None
-        self.mesh_axis = _axis_of_description(self.description)
+        self.mesh_axis = find_mesh_axis(self.description)
         self.destroyed_ns: int | None = None
         self.registered = process_group in (_registered_groups() or ())
         self.kept: Any = None if self.on_device else process_group
@@ -228,12 +227,6 @@ def _axis_group_name(mesh: Any, axis: int) -> str | None:
     except (RuntimeError, ValueError, KeyError, AttributeError, AssertionError, IndexError):
         # A mesh made without groups, or whose group this rank is not in.
         return None
-
-
-def _axis_of_description(description: str | None) -> str | None:
-    if description is None or not description.startswith(_MESH_PREFIX):
-        return None
-    return None if description.startswith(_UNNAMED_MESH_PREFIX) else description.removeprefix(_MESH_PREFIX)
 
 
 def _global_ranks(process_group: Any) -> tuple[int, ...]:
