@@ -231,9 +231,10 @@ class BlackBox:
         table = b"".join(CRC.pack(crc32(body)) + body for body in bodies[: layout.NUM_GROUP_SLOTS])
         self._write(table.ljust(layout.NUM_GROUP_SLOTS * layout.GROUP_BYTES, b"\0"), layout.GROUPS_OFFSET)
 
-    def write_ring(self, body: bytes, slot: int) -> None:
-        """Write a record of the ring, `RING.pack(...)`, again: more is known of its call."""
-        self._write(body + body[: MARK.size], layout.RING_OFFSETS[slot])
+    def write_ring(self, bodies: list[bytes], slot: int) -> None:
+        """Write records of the ring again, `RING.pack(...)` from a slot on: more is known of their calls."""
+        if bodies:
+            self._write(b"".join([body + body[: MARK.size] for body in bodies]), layout.RING_OFFSETS[slot])
 
     def close(self) -> None:
         """Close the file; writes after it do nothing."""

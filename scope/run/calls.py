@@ -21,7 +21,7 @@ import msgspec
 from scope.errors import RunError
 from scope.run import layout
 from scope.run.files import read_span
-from scope.run.layout import CALL, CRC, RING, RING_OFFSETS, SEGMENT
+from scope.run.layout import CALL, CRC, RING, RING_OFFSET, RING_RECORD_BYTES, SEGMENT
 from scope.run.schema import DTYPES, OPERATIONS, PHASES, VARIANTS, CollectiveTotal
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _FIRST_TIMED: Final = 8
 """The calls before it are slow because they come first."""
 _TIMED_EVERY: Final = 256
 _NUM_TIMED: Final = 15
+_NUM_LEAVING: Final = 64
+"""The oldest records of the ring, whose places new calls take next: each is written again by itself and at once."""
 _COMPLETED: Final = layout.FLAG_COMPLETED
 _WAITED: Final = layout.FLAG_COMPLETED | layout.FLAG_WAIT_SEEN
 _NOT_COUNTED: Final = 255
@@ -382,7 +384,7 @@ class CallLog:
                 issued_ns & _MARK_BITS,
             )
             try:
-                _pwrite(descriptor, record, RING_OFFSETS[slot])
+                _pwrite(descriptor, record, RING_OFFSET + slot * RING_RECORD_BYTES)
             except OSError:
                 box.num_failed += 1
         if index >= self._timed_at:
@@ -452,13 +454,21 @@ class CallLog:
         # Those that were open the last time and those issued since: the others are long out of the caches.
         issued = [self._ring[index & _RING_MASK] for index in range(max(self._refreshed + 1, oldest), newest + 1)]
         calls, self._open, self._refreshed = self._open + issued, [], newest
+        run: list[bytes] = []  # records of neighbours, which one write takes
+        first = 0
         for call in calls:
             if call is None or call.index < oldest:
                 continue
-            if call.completed_ns:
-                self._black_box.write_ring(_pack_completed(call), call.index & _RING_MASK)
-            elif not call.flags & layout.FLAG_COMPLETED:
-                self._open.append(call)
+            if not call.completed_ns:
+                if not call.flags & layout.FLAG_COMPLETED:
+                    self._open.append(call)
+                continue
+            slot = call.index & _RING_MASK
+            if slot != first + len(run) or len(run) == _NUM_LEAVING or call.index < oldest + _NUM_LEAVING:
+                self._black_box.write_ring(run, first)
+                run, first = [], slot
+            run.append(_pack_completed(call))
+        self._black_box.write_ring(run, first)
 
     def estimate_cost(self) -> int:
         """Return what recording all calls so far cost, in ns: number x median of what `issue` took x `cost_factor`.

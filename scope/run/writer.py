@@ -326,6 +326,8 @@ class RankWriter:
             for draft, is_recorded in zip(drafts, recorded, strict=True):
                 lines += self._encode(self._finish(draft, recorded=is_recorded))
             self._append_steps(lines)
+            if self._queue:
+                time.sleep(0)  # as between two turns of calls
         if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
             self._segments.add_early(held, before_ns=time.monotonic_ns() - _SETTLE_NS)
 
@@ -374,7 +376,6 @@ class RankWriter:
             # One write is one failure to the file, but as many records to the reader.
             self.num_dropped += len(lines) - 1
         self._fold_steps()
-        time.sleep(0)
 
     def _fold_steps(self) -> None:
         max_bytes = self._budget.max_bytes // 4
@@ -446,11 +447,12 @@ class _Segments:
 
     def _write_calls(self, calls: list[Call], step: int) -> bool:
         for at in range(0, len(calls), _RECORDS_PER_TURN):
-            packed = b"".join(call.pack() for call in calls[at : at + _RECORDS_PER_TURN])
+            if at:
+                time.sleep(0)  # lets the training thread have the interpreter
+            packed = b"".join([call.pack() for call in calls[at : at + _RECORDS_PER_TURN]])
             if not self._append(packed, step):
                 self.num_dropped += len(calls) - at - 1
                 return False
-            time.sleep(0)  # lets the training thread have the interpreter
         return True
 
     def close_when_due(self, *, final: bool) -> None:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _MAX_REMEMBERED: Final = 4096
 _NO_BACKWARD: Final = -1
+_FIRST_CALLS: Final = 64
+"""Calls of a group in which each thread of its backend has called back, most likely; one that comes later is slower."""
 _in_backward = torch._C._current_graph_task_id
 _monotonic = time.monotonic_ns
 
@@ -101,6 +103,7 @@ class CallTracker:
         self._guard = guard
         self._issue = sink.issue
         self._storages: dict[int, Call] = {}
+        self._has_functional = False
         self._without_future: set[str] = set()
         self._completed = _make_completed(sink.complete, guard)
         self._backward = BackwardWaits(sink, guard, self.thread, self.device)
@@ -171,14 +174,18 @@ class CallTracker:
             tensors: The tensors that it writes.
             work: Its Work, or None.
         """
-        if kind >= ENGINE:
-            storages = self._storages
-            for tensor in tensors:
-                storages[tensor.data_ptr()] = call
-            if len(storages) > _MAX_REMEMBERED:
-                self._forget_oldest_storages()
-            if kind == ENGINE:
+        if kind == ENGINE:
+            if self._has_functional:
+                # The C++ backward of a functional collective comes straight out of the engine, too.
+                self._remember_storages(tensors, call)
+            backward = self.thread.backward
+            if backward is None:
                 self._backward.watch(call)
+            else:
+                backward.append(call)
+        elif kind > ENGINE:
+            self._has_functional = True
+            self._remember_storages(tensors, call)
         elif _in_backward() != _NO_BACKWARD and self.callers.is_gradient_hook(_frame_above(1)):
             # The reducer waits for the future that the hook returns.
             self._backward.watch(call)
@@ -219,6 +226,7 @@ class CallTracker:
 
     def claim_storage(self, address: int) -> Call | None:
         """Return the functional call whose result lies at an address and forget it; None if there is none."""
+        self._has_functional = True
         call = self._storages.pop(address, None)
         if call is None:
             return None
@@ -260,9 +268,14 @@ class CallTracker:
         self.works.clear()
         self._storages.clear()
 
-    def _forget_oldest_storages(self) -> None:
-        for address in list(self._storages)[: _MAX_REMEMBERED // 2]:
-            self._storages.pop(address, None)
+    def _remember_storages(self, tensors: Iterable[Any], call: Call) -> None:
+        """Keep where the results of a call lie, by which a functional wait is known to be for it."""
+        storages = self._storages
+        for tensor in tensors:
+            storages[tensor.data_ptr()] = call
+        if len(storages) > _MAX_REMEMBERED:
+            for address in list(storages)[: _MAX_REMEMBERED // 2]:
+                storages.pop(address, None)
 
     def _forget_dead_works(self) -> None:
         for key, (reference, _) in list(self.works.items()):
@@ -291,7 +304,7 @@ def _make_completed(complete: Callable[[Call, int], None], guard: HookGuard) -> 
 
     def completed(call: Call, lease: Lease, future: Any) -> None:
         now = monotonic()
-        if not thread.keeps_state:
+        if call.sequence <= _FIRST_CALLS and not thread.keeps_state:
             # The interpreter makes a state for a thread of C++ at each callback and takes it away after, which takes
             # longer than the callback does. One more reference keeps it until the interpreter ends.
             thread.keeps_state = True

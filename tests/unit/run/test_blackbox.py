@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from pathlib import Path
 from zlib import crc32
@@ -89,6 +90,24 @@ def test_the_ring_learns_of_each_completion_whenever_it_is_told(tmp_path: Path) 
     assert completed()[-1] is None
     log.complete(newest, 10_001)
     assert completed()[-1] == 10_001
+
+
+@pytest.mark.parametrize("num_calls", [200, 1024, 1500])
+def test_the_ring_learns_of_completions_in_any_pattern(tmp_path: Path, num_calls: int) -> None:
+    """Each call that has completed bears its own instant in the ring, each other none, wherever they stand in it."""
+    log = CallLog(make_box(tmp_path / "b"))
+    calls = [log.issue(SHAPE, 0, 1000 + number) for number in range(num_calls)]
+    draw = random.Random(0)
+    expected: list[int | None] = [None] * num_calls
+    for _ in range(3):
+        for number in draw.sample(range(num_calls), num_calls // 3):
+            if expected[number] is None:
+                log.complete(calls[number], 5000 + number)
+                expected[number] = 1_000_000 + 5000 + number
+        log.refresh_ring()
+        found = read_black_box(tmp_path / "b").calls
+        assert [call.sequence for call in found] == list(range(max(1, num_calls - 1023), num_calls + 1))
+        assert [call.completed_ns for call in found] == expected[-1024:]
 
 
 def test_hash_is_fnv1a_over_words(tmp_path: Path) -> None:
