@@ -112,7 +112,7 @@ class Session:
         self._cost = 0
         self._num_over = 0
         self._warned: set[str] = set()
-        self._world_known = self._model_known = self._told_no_boundary = False
+        self._world_known = self._model_known = self._told_no_boundary = self._told_gone = False
         self._first_step = 0
         self._num_modules = 0
 
@@ -194,6 +194,17 @@ class Session:
         )
         self.writer.add_event("warning", reason, step=self.step)
         self.writer.update_info(absent={**self.writer.info.absent, "steps": reason})
+
+    def _tell_gone(self, num_gone: int) -> None:
+        """Say, the first time, that a step has ended without optimizers which had made those before."""
+        self._told_gone = True
+        whose = "an optimizer that steps had" if num_gone == 1 else f"{num_gone} optimizers that steps had"
+        message = (
+            f"step {self.clock.step - 1} ended without {whose} before, since others have gone on without; steps do not "
+            "wait for what is taken for gone (replaced, or done): if it merely steps seldom, say where steps end with "
+            "recorder.end_step() of a scope.Recorder()"
+        )
+        self.writer.add_event("warning", message, step=self.step, num_optimizers=num_gone)
 
     def _tell_ending(self, exit_reason: str) -> None:
         num_steps = self.clock.num_steps + self.boundary.updated
@@ -452,7 +463,9 @@ class Session:
                 self._told_no_boundary = False
                 absent = {name: why for name, why in self.writer.info.absent.items() if name != "steps"}
                 self.writer.update_info(absent=absent)
-        self.boundary.next_step()
+        num_gone = self.boundary.next_step()
+        if num_gone and not self._told_gone:
+            self._tell_gone(num_gone)
         self.hooks.on_step()
         self.flops.on_step(self.clock.num_steps)
         num_modules = len(sys.modules)

@@ -115,13 +115,16 @@ class StepBoundary:
         self._round.add(optimizer)
         self._has_returned = self._has_returned or optimizer in self._gone
 
-    def next_step(self) -> None:
-        """Begin a step."""
+    def next_step(self) -> int:
+        """Begin a step; return how many optimizers are waited for no more, without which the one before has ended."""
+        num_gone = 0
         if self._stepped:
             gone = not self._stepped >= self._known and self._others_are_gone()
             made_by = self._last_round | self._round if gone else self._stepped
             if gone:
-                self._gone |= self._known - made_by
+                missing = self._known - made_by
+                num_gone = len(missing)
+                self._gone |= missing
             self._num_alike = self._num_alike + 1 if made_by == self._previous else 1
             self._settled = made_by & self._previous if self._previous else made_by
             self._previous = made_by
@@ -130,6 +133,7 @@ class StepBoundary:
         self._num_rounds = 0
         self._began_work = False
         self.num_optimizer_steps = self.num_skipped = self.num_microbatches = 0
+        return num_gone
 
     def _others_are_gone(self) -> bool:
         """Whether those that have not stepped are known to be gone, and the others are at the end of a round."""

@@ -15,13 +15,15 @@ from torch import nn
 from scope.record import Recorder
 from scope.record.settings import CaptureSettings
 from scope.record.steps import StepBoundary
-from scope.run.reader import read_steps
+from scope.run.reader import RankReader, read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from torch.optim import Optimizer
+
+    from scope.run.schema import EventRecord
 
 
 def count_updates(folder: Path, train: Callable[[Recorder], None], **options: Any) -> list[int | None]:
@@ -31,6 +33,12 @@ def count_updates(folder: Path, train: Callable[[Recorder], None], **options: An
         train(recorder)
     assert rank is not None
     return [step.num_optimizer_steps for step in read_steps(rank)]
+
+
+def read_warnings(folder: Path) -> list[EventRecord]:
+    """Return the warnings of the one rank of a run."""
+    (rank,) = folder.glob("attempt-*/ranks/*")
+    return [event for event in RankReader(rank).new_events() if event.kind == "warning"]
 
 
 def play(events: str, named: Iterable[str] = ()) -> list[str]:
@@ -106,6 +114,30 @@ def test_a_pair_of_optimizers_is_replaced(tmp_path: Path) -> None:
     assert count_updates(tmp_path, train, optimizer=kept[:2]) == [2] * 5 + [4] + [2] * 3
     assert play("AB" * 5 + "CD" * 5, "AB") == ["AB"] * 5 + ["CDCD"] + ["CD"] * 3
     assert play("AB" * 5 + "AC" * 5, "AB") == ["AB"] * 5 + ["ACAC"] + ["AC"] * 3
+
+
+def test_the_first_optimizer_that_is_taken_for_gone_is_told(tmp_path: Path) -> None:
+    """A pair is replaced twice, and one warning tells it of the first; a loop that merely changes a loader has none."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    kept = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(3) for model in models]
+
+    def train(_: Recorder) -> None:
+        for pair in (kept[:2], kept[2:4], kept[4:]):
+            for _round in range(5):
+                for model, optimizer in zip(models, pair, strict=True):
+                    update(model, optimizer)
+
+    def train_on(recorder: Recorder) -> None:
+        for optimizer in kept[:2]:
+            for _batch in recorder.steps(range(4)):
+                update(models[0], optimizer)
+
+    assert count_updates(tmp_path / "replaced", train, optimizer=kept[:2]) == [2] * 5 + [4] + [2] * 3 + [4] + [2] * 3
+    (told,) = read_warnings(tmp_path / "replaced")
+    assert (told.step, told.detail) == (6, {"num_optimizers": 2})
+    assert told.message.startswith("step 5 ended without 2 optimizers that steps had before, since others have gone on")
+    count_updates(tmp_path / "loader", train_on, optimizer=kept[0])
+    assert read_warnings(tmp_path / "loader") == []
 
 
 @pytest.mark.parametrize("order", ["critic first", "generator first"])
