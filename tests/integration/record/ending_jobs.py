@@ -204,6 +204,20 @@ def tears_everything_away() -> None:
     sys.stdout.write(own.read_text())
 
 
+def kill_parent(rank: int, folder: str) -> None:
+    """Train as a spawned rank, kill whoever spawned it, and wait for what torch sends it then."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=1)
+    train()
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def loses_its_parent() -> None:
+    """Spawn a rank that kills this process."""
+    torch.multiprocessing.spawn(kill_parent, args=(sys.argv[2],))  # pyright: ignore[reportPrivateImportUsage]
+
+
 if __name__ == "__main__":
     jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, tears_everything_away)
+    jobs += (loses_its_parent,)
     {job.__name__: job for job in jobs}[sys.argv[1]]()

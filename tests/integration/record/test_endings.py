@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from scope.cli.show import show
 from scope.run import paths
 from scope.run.blackbox import read_black_box
 from scope.run.listing import list_runs
@@ -131,6 +133,16 @@ def test_what_was_recorded_is_readable(endings: dict[str, Ending], name: str) ->
     counted = [event.detail["num_steps"] for event in told if in_order]
     assert counted == [len(read_steps(ending.rank))] * in_order
     assert not list((ending.folder / "spool").iterdir())
+
+
+def test_a_run_whose_command_was_killed_has_not_finished(tmp_path: Path) -> None:
+    """Its spawned rank ends in order, as torch has it when the parent is gone; what ended the job is told as well."""
+    ending = run_both("loses_its_parent", tmp_path / "job")
+    assert ending.recorded.returncode == -signal.SIGKILL
+    info = RankReader(ending.rank).info()
+    assert (info.exit_reason, info.command_returncode) == ("finished", -signal.SIGKILL)
+    shown = CliRunner().invoke(show, [str(ending.folder / "run")]).output
+    assert ": killed (the command was ended by signal 9 (SIGKILL)) at " in shown.splitlines()[0]
 
 
 def test_the_record_names_the_exception(endings: dict[str, Ending]) -> None:
