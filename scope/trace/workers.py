@@ -1,8 +1,9 @@
 """Many files at once: this process reads some, and each of several other processes reads some.
 
-The others are plain interpreters that run `serve`: they take the path of a file a line, and answer with a line and the
-tables behind it. So no program that calls `load` must guard its `__main__`, as `multiprocessing` asks, and nothing is
-pickled.
+The others are plain interpreters that run `serve`: they take the path of a file a line, lay its tables in memory that
+both share, answer with a line, and go on with the next file while this process unpacks. A pipe would hold them up: this
+process reads a file as well, and comes to empty a pipe only now and then. So no program that calls `load` must guard
+its `__main__`, as `multiprocessing` asks, and nothing is pickled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,7 +31,7 @@ from scope.trace.sources import Limits
 from scope.trace.store import pack_rank, unpack_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scope.trace.loading import ReadOptions
     from scope.trace.model import RankTrace
@@ -56,46 +58,65 @@ class _Answer(msgspec.Struct):
     error: str | None = None
     message: str = ""
     sizes: dict[str, int] = {}
-    """Names of the pieces that follow the line, and the bytes of each."""
+    """Names of the pieces in the shared memory, and the bytes of each."""
 
 
 class _Worker:
-    """One interpreter."""
+    """One interpreter, and two places in memory where it lays in turn what it has read."""
 
     def __init__(self) -> None:
+        self._places = (_shared_memory(), _shared_memory())
+        self._num_read = 0
         # One thread each: the files already keep all cores busy.
         environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
         # Nothing is imported from the folder that the user stands in, which may hold anything; where this package runs
         # from a source tree, it is found there.
-        program = f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve()"
+        program = (
+            f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve({self._places!r})"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            pass_fds=self._places,
         )
 
-    def read(self, task: _Task) -> RankTrace:
-        """Return the tables of one file.
-
-        Raises:
-            ScopeError: What reading it raised, or the process ended.
-        """
-        stdin, stdout = self._process.stdin, self._process.stdout
+    def ask(self, task: _Task) -> None:
+        """Have the next file read; that the process has ended shows in the answer."""
+        stdin = self._process.stdin
         assert stdin is not None
-        assert stdout is not None
-        try:
+        with contextlib.suppress(OSError):
             stdin.write(msgspec.json.encode(task) + b"\n")
             stdin.flush()
-            answer = msgspec.json.decode(stdout.readline() or b"null", type=_Answer | None)
-            pieces = {} if answer is None else {name: stdout.read(size) for name, size in answer.sizes.items()}
-        except OSError:
-            answer, pieces = None, {}
-        if answer is None or any(len(pieces[name]) < size for name, size in answer.sizes.items()):
-            message = f"{task.path}: the process that read it ended (out of memory?); read fewer files at a time"
+
+    def answer(self) -> _Answer | None:
+        """Wait until the file is read; None where the process has ended."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        try:
+            return msgspec.json.decode(stdout.readline() or b"null", type=_Answer | None)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def take(self, path: Path, answer: _Answer | None) -> RankTrace:
+        """Return the tables that an answer tells of, before the next but one file is asked for.
+
+        Raises:
+            ScopeError: What reading the file raised, or the process ended.
+        """
+        place = self._places[self._num_read % len(self._places)]
+        self._num_read += 1
+        if answer is None:
+            message = f"{path}: the process that read it ended (out of memory?); read fewer files at a time"
             raise TraceError(message)
         if answer.error is not None:
             raise _ERRORS.get(answer.error, TraceError)(answer.message)
+        pieces: dict[str, bytes] = {}
+        offset = 0
+        for name, size in answer.sizes.items():
+            pieces[name] = _read_at(place, size, offset)
+            offset += size
         return unpack_rank(pieces)
 
     def end(self) -> None:
@@ -103,18 +124,50 @@ class _Worker:
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for the end of the process, and close its pipes."""
+        """Wait for the end of the process, and close its pipes and places."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._process.wait()
+        for place in self._places:
+            os.close(place)
+
+
+def _shared_memory() -> int:
+    """Return the descriptor of a file without a name, in memory where the system has such files."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("scope-read")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _read_at(place: int, size: int, offset: int) -> bytes:
+    """Return bytes of a file; the system hands over no more than 2 GiB at once."""
+    parts: list[bytes] = []
+    while size > 0 and (part := os.pread(place, size, offset)):
+        parts.append(part)
+        size -= len(part)
+        offset += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write(place: int, pieces: Iterable[bytes]) -> None:
+    """Replace what a file holds."""
+    os.ftruncate(place, 0)
+    offset = 0
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            written = os.pwrite(place, rest, offset)
+            rest = rest[written:]
+            offset += written
 
 
 def read_side_by_side(
     paths: Sequence[Path], options: ReadOptions, *, processes: int
 ) -> Iterator[tuple[Path, RankTrace | ScopeError]]:
-    """Read files in several processes; yield each when it is done, in any order.
+    """Read files in several processes, the largest first; yield each when it is done, in any order.
 
     Args:
         paths: The files.
@@ -123,13 +176,22 @@ def read_side_by_side(
     """
     from scope.trace.loading import read_file
 
-    waiting = deque(paths)
+    # A large file that is begun last would keep one process busy while the others have nothing left.
+    waiting = deque(sorted(paths, key=_size, reverse=True))
     ready: SimpleQueue[tuple[Path, RankTrace | Exception]] = SimpleQueue()
     workers = [_Worker() for _ in range(min(processes, len(paths)) - 1)]
 
     def run(worker: _Worker) -> None:
-        while (path := _next(waiting)) is not None:
-            ready.put((path, _result(lambda path=path: worker.read(_task(path, options)))))
+        path = _next(waiting)
+        if path is not None:
+            worker.ask(_task(path, options))
+        while path is not None:
+            answer = worker.answer()
+            following = _next(waiting)
+            if following is not None:
+                worker.ask(_task(following, options))
+            ready.put((path, _result(lambda path=path, answer=answer: worker.take(path, answer))))
+            path = following
 
     threads = [Thread(target=run, args=(worker,), name="scope-read", daemon=True) for worker in workers]
     for thread in threads:
@@ -149,6 +211,14 @@ def read_side_by_side(
             thread.join()
         for worker in workers:
             worker.close()
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file; 0 for one that is gone, which reading it tells."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _next(waiting: deque[Path]) -> Path | None:
@@ -178,12 +248,16 @@ def _task(path: Path, options: ReadOptions) -> _Task:
     )
 
 
-def serve() -> None:
-    """Answer tasks on standard input until it ends."""
+def serve(places: Sequence[int]) -> None:
+    """Answer tasks on standard input until it ends.
+
+    Args:
+        places: Descriptors of the files that the tables are laid in, in turn.
+    """
     from scope.trace.loading import ReadOptions, read_file
 
     decoder = msgspec.json.Decoder(_Task)
-    for line in sys.stdin.buffer:
+    for number, line in enumerate(sys.stdin.buffer):
         task = decoder.decode(line)
         options = ReadOptions(
             python_calls=task.python_calls,
@@ -197,7 +271,6 @@ def serve() -> None:
             answer = _Answer(sizes={name: len(piece) for name, piece in pieces.items()})
         except ScopeError as error:
             answer = _Answer(error=type(error).__name__, message=str(error))
+        _write(places[number % len(places)], pieces.values())
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        for piece in pieces.values():
-            sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
