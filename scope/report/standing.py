@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import TYPE_CHECKING, Final
 
+from scope.analysis.recorded import describe_command_end
 from scope.report.inert import readable
 from scope.units import NS_PER_S
 
@@ -31,39 +31,18 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
         reasons = [reason for reason in state.exit_reasons[:_SHOWN_RANKS] if reason != state.outcome]
         # Ranks tell more than the exit code of their launcher, but not what ended it.
         codes = [code for code in state.command_returncodes if code < 0 or not state.exit_reasons]
-        reasons += [command_words(code) for code in codes[:_SHOWN_RANKS]]
+        reasons += [describe_command_end(code) for code in codes[:_SHOWN_RANKS]]
         how = f"{state.outcome} ({readable(', '.join(reasons))})" if reasons else state.outcome
         return f"{how} at {clock(state.last_sign_ns)}{_stood_words(state)}; {last}"
     if state.standing == "ended without a goodbye":
         how = f"{state.outcome}, and some ranks " if state.outcome in ("crashed", "failed") else ""
-        ended = "".join(f"; {command_words(code)}" for code in state.command_returncodes[:_SHOWN_RANKS])
+        ended = "".join(f"; {describe_command_end(code)}" for code in state.command_returncodes[:_SHOWN_RANKS])
         at = f"{clock(state.last_sign_ns)} (last sign of life)"
         return f"{how}ended without a goodbye at {at}{_stood_words(state)}{ended}; {last}"
     gone = _gone_words(state.gone_ranks)
     if state.standing == "running" or state.last_step_ns is None:
         return f"running{gone}; {last}"
     return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {missed_words(state.missed)}"
-
-
-def command_words(returncode: int) -> str:
-    """Return how the command under `scope run` ended.
-
-    Args:
-        returncode: As `subprocess.Popen.returncode`.
-
-    Examples:
-        >>> command_words(3)
-        'the command exited with code 3'
-        >>> command_words(-9)
-        'the command was ended by signal 9 (SIGKILL)'
-    """
-    if returncode >= 0:
-        return f"the command exited with code {returncode}"
-    try:
-        name = f" ({signal.Signals(-returncode).name})"
-    except ValueError:
-        name = ""
-    return f"the command was ended by signal {-returncode}{name}"
 
 
 def _stood_words(state: RunState) -> str:

@@ -27,7 +27,7 @@ from scope.analysis.recorded.ranks import (
     describe_slowest,
     say_where,
 )
-from scope.analysis.recorded.standing import ProcessTable, RunState, assess_run
+from scope.analysis.recorded.standing import ProcessTable, RunState, assess_run, describe_command_end
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, find_unwritten_reason, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
@@ -68,6 +68,7 @@ __all__ = [
     "compute_rank_excess",
     "compute_waste",
     "count_lost_steps",
+    "describe_command_end",
     "describe_ends",
     "describe_failures",
     "describe_slowest",

@@ -9,7 +9,7 @@ import polars as pl
 
 from scope.analysis.recorded.host_clocks import HostClock, relate_clocks
 from scope.frames.schema import Events
-from scope.run.goodbyes import EXITED
+from scope.run.goodbyes import EXITED, FINISHED
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -116,13 +116,20 @@ def find_failures(
     return tuple(sorted(failures, key=lambda each: (earliest[each.clock.component], each.shifted_ns, each.rank)))
 
 
-def describe_failures(failures: Sequence[Failure]) -> str | None:
+def describe_failures(
+    failures: Sequence[Failure],
+    *,
+    infos: Sequence[RankInfo] = (),
+    boxes: Mapping[int, BlackBoxState] | None = None,
+) -> str | None:
     """Return which rank raised, or exited, first, what, and who followed, without a full stop; None when none did.
 
     The message is cut, but holds what others wrote: whoever shows the sentence escapes it.
 
     Args:
         failures: What `find_failures` returns.
+        infos: `rank.json` of the ranks: one that ended in order before the first exception may have left its peers.
+        boxes: Black boxes by rank, which relate the clocks of hosts.
     """
     if not failures:
         return None
@@ -133,6 +140,7 @@ def describe_failures(failures: Sequence[Failure]) -> str | None:
     step = "" if first.step is None else f" in step {first.step}"
     how = message if first.is_exit else f"raised {message or 'an exception'}"
     sentence = f"rank {first.rank} {how}{step}"
+    sentence += _describe_early(first, infos, boxes or {})
     followers = [each for each in others if each.clock.component == first.clock.component]
     unordered = [each for each in others if each.clock.component != first.clock.component]
     if followers:
@@ -145,7 +153,27 @@ def describe_failures(failures: Sequence[Failure]) -> str | None:
     return sentence
 
 
+def _describe_early(first: Failure, infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]) -> str:
+    """Return which ranks had ended in order before the first exception, such as one whose data was at its end."""
+    clocks = relate_clocks(infos, boxes)
+    early = {
+        info.rank: first.shifted_ns - info.ended_ns - clocks[info.rank].shift_ns
+        for info in infos
+        if info.exit_reason == FINISHED and info.ended_ns is not None
+        if clocks[info.rank].component == first.clock.component
+    }
+    early = {rank: before_ns for rank, before_ns in early.items() if before_ns > 0}
+    if not early:
+        return ""
+    until = "" if len(early) == 1 else "up to "
+    return f" ({_name(sorted(early))} had ended in order {until}{max(early.values()) / NS_PER_S:,.1f} s before)"
+
+
 def _name_ranks(failures: Sequence[Failure]) -> str:
-    ranks = ", ".join(str(each.rank) for each in failures[:_SHOWN_RANKS])
-    more = f" and {len(failures) - _SHOWN_RANKS:,} more" if len(failures) > _SHOWN_RANKS else ""
-    return f"rank{'s' if len(failures) > 1 else ''} {ranks}{more}"
+    return _name([each.rank for each in failures])
+
+
+def _name(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    more = f" and {len(ranks) - _SHOWN_RANKS:,} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

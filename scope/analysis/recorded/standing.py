@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ _GONE_NS: Final = 5 * NS_PER_S
 """Silence after which the word of the table of processes is taken: a heart beats once a second."""
 _STILL_NS: Final = 10 * NS_PER_S
 _STILL_STEPS: Final = 10
+_ASKED_TO_END: Final = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 _BY_SIGNAL: Final = "terminated"
 """How `RankInfo.exit_reason` begins where a signal ended the job."""
 
@@ -106,6 +108,11 @@ class RunState:
         if not self.command_returncodes:
             return FINISHED
         return "killed" if min(self.command_returncodes) < 0 else "failed"
+
+    @property
+    def unasked_returncodes(self) -> tuple[int, ...]:
+        """Those of `command_returncodes` that nobody asked for: no signal that people or schedulers end jobs with."""
+        return tuple(code for code in self.command_returncodes if -code not in _ASKED_TO_END)
 
     @property
     def is_live(self) -> bool:
@@ -190,6 +197,27 @@ def assess_run(
         still_ns=still_ns if has_ended_still else None,
         command_returncodes=returncodes if standing == "ended without a goodbye" else (),
     )
+
+
+def describe_command_end(returncode: int) -> str:
+    """Return how the command under `scope run` ended.
+
+    Args:
+        returncode: As `subprocess.Popen.returncode`.
+
+    Examples:
+        >>> describe_command_end(3)
+        'the command exited with code 3'
+        >>> describe_command_end(-9)
+        'the command was ended by signal 9 (SIGKILL)'
+    """
+    if returncode >= 0:
+        return f"the command exited with code {returncode}"
+    try:
+        name = f" ({signal.Signals(-returncode).name})"
+    except ValueError:
+        name = ""
+    return f"the command was ended by signal {-returncode}{name}"
 
 
 def _find_missed(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState]) -> tuple[MissedCall, ...]:

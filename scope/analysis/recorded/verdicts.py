@@ -15,6 +15,7 @@ from scope.analysis.recorded.groups import peer_sets
 from scope.analysis.recorded.host_clocks import HostClock, are_comparable, relate_clocks
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
 from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_where
+from scope.analysis.recorded.standing import describe_command_end
 from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.goodbyes import EXITED
@@ -178,7 +179,7 @@ def describe_ends(watched: Watched, *, fate: Callable[[RankInfo], bool | None] =
         fate: As for `find_verdicts`.
     """
     found = _find_crashes(watched, fate) if watched.infos else []
-    failure = describe_failures(watched.failures)
+    failure = _describe_failures(watched)
     crashes = [verdict.summary for verdict in found if verdict.kind == "crash" and verdict.summary != failure]
     return Ends(crash="; ".join(crashes) or None, failure=failure)
 
@@ -197,7 +198,7 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
             return []  # a job that was asked to end is yet to be told of by what publishes it
         return [_judge_ends_without_goodbye(watched)]
     if not watched.state.is_live:
-        return []
+        return _find_failed_commands(watched)
     gone = tuple(info.rank for info in watched.infos if _is_gone(watched, info, fate))
     raised = tuple(info.rank for info in watched.infos if _has_raised(info, watched.boxes.get(info.rank)))
     found: list[Verdict] = []
@@ -207,6 +208,16 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
     if raised:
         found.append(_judge_exception(watched, raised))
     return found
+
+
+def _find_failed_commands(watched: Watched) -> list[Verdict]:
+    """Return that a command failed though all its ranks ended in order; what they say of themselves tells more."""
+    codes = watched.state.unasked_returncodes
+    if not codes or watched.state.exit_reasons:
+        return []
+    summary = f"{' and '.join(map(describe_command_end, codes))}, though its ranks ended in order"
+    action = "Read its last output; of a launcher that was killed look in the node's kernel log (out of memory)."
+    return [_judge(watched, "crash", summary, action=action)]
 
 
 def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
@@ -284,9 +295,13 @@ def _judge_silent(watched: Watched, ranks: list[int], when: str) -> Verdict:
     return _judge(watched, "crash", summary, ranks=to_blame, action=_look_for_end(watched, to_blame))
 
 
+def _describe_failures(watched: Watched) -> str | None:
+    return describe_failures(watched.failures, infos=watched.infos, boxes=watched.boxes)
+
+
 def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
     """Return who raised or exited first and what; who raised, where no event tells more."""
-    summary = describe_failures(watched.failures)
+    summary = _describe_failures(watched)
     ranks = raised if summary is None else (watched.failures[0].rank,)
     summary = summary or f"{describe_ranks(list(raised))} ended by an exception while others of the run live"
     kind = "crash" if watched.failures and watched.failures[0].is_exit else "exception"

@@ -115,6 +115,37 @@ def test_how_the_command_ended_is_told_where_ranks_do_not(
     assert CliRunner().invoke(watch, ["--once", str(tmp_path / "a")]).output.splitlines()[-1].startswith(line)
 
 
+@pytest.mark.parametrize(("returncode", "is_told"), [(0, False), (3, True), (-9, True), (-15, False), (-2, False)])
+def test_a_command_that_fails_though_its_ranks_end_in_order_is_a_finding(
+    tmp_path: Path, returncode: int, *, is_told: bool
+) -> None:
+    """What people and schedulers end jobs with is none."""
+    write_run(tmp_path / "a", {}, reason="finished")
+    for rank in range(2):
+        path = paths.rank_folder(tmp_path / "a", 0, rank) / paths.RANK_FILE
+        known = msgspec.json.decode(path.read_bytes(), type=RankInfo)
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, command_returncode=returncode)))
+    done = CliRunner().invoke(watch, ["--once", str(tmp_path / "a")])
+    assert done.exit_code == is_told
+    ended = {3: "the command exited with code 3", -9: "the command was ended by signal 9 (SIGKILL)"}
+    expected = f"critical crash: {ended.get(returncode)}, though its ranks ended in order."
+    assert done.output.startswith(expected) == is_told
+    assert ("CRITICAL" in CliRunner().invoke(doctor, [str(tmp_path / "a")]).output) == is_told
+
+
+def test_a_rank_that_ended_in_order_before_others_raised_is_told(tmp_path: Path) -> None:
+    """Rank 1 was at the end of its data at second 5, and rank 0, left alone, raised 9 s later: both are told."""
+    folder = tmp_path / "a"
+    write_run(folder, {0: (14, "RuntimeError: Connection closed by peer")})
+    own = paths.rank_folder(folder, 0, 1) / paths.RANK_FILE
+    known = msgspec.json.decode(own.read_bytes(), type=RankInfo)
+    own.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, exit_reason="finished", ended_ns=BEGAN + 5 * S)))
+    sentence = (
+        "rank 0 raised RuntimeError: Connection closed by peer in step 9 (rank 1 had ended in order 9.0 s before)"
+    )
+    assert f"\n  {sentence}\n" in CliRunner().invoke(show, [str(folder)]).output
+
+
 def test_a_rank_that_exits_with_a_code_is_the_cause_of_what_follows(tmp_path: Path) -> None:
     """Rank 1 exits with code 3 at second 5 of step 4, and rank 0 raises 9 s later: that is one crash, told once."""
     folder = tmp_path / "a"
