@@ -2,8 +2,9 @@
 
 In each judged collective the late ranks are those above the widest gap between own times, as long as they are at least
 two and fewer than half: of two halves neither shows what is usual. They count when their own times exceed all others'
-by more than the noise, and when all of them arrived that much behind all others. With them stand the ranks that are
-named alone, which may be late in other groups of the same job. What mending all saves is played again.
+by more than the noise, and when all of them arrived that much behind all others. Of several sets of ranks that one
+counts that is late for longest. With it stand the ranks that are named alone, which may be late in other groups of the
+same job. What mending all saves is played again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _PLACE: Final = "place"
 _COUNT: Final = "num_ranks"
 _LATE: Final = "num_late"
 _BEHIND: Final = "behind_ns"
+_WHO: Final = "late_ranks"
 
 
 class LateTogether(Result, frozen=True, kw_only=True):
@@ -54,8 +56,10 @@ def compute_late_together(
         charged: By rank that is named alone, the collectives that it is charged for; those that cost most first.
         lazy: The job, to be played again.
     """
-    sets = _late_sets(own, weighed.select(MatchedCalls.collective_id, CollectiveRows.clock_error_ns, FLOOR))
-    ranks = list(dict.fromkeys((*charged, *_late_ranks(sets))))[:MOST_REPLAYED]
+    floors = weighed.select(MatchedCalls.collective_id, CollectiveRows.clock_error_ns, FLOOR)
+    sets = _costliest_set(_late_sets(own, floors))
+    others = sets[MatchedCalls.rank].unique().sort().to_list()
+    ranks = list(dict.fromkeys((*charged, *others)))[:MOST_REPLAYED]
     if len(ranks) < 2:
         return None
     since = work_counts_since(own)
@@ -110,7 +114,14 @@ def _late_sets(own: pl.DataFrame, floors: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _late_ranks(sets: pl.DataFrame) -> list[int]:
-    """Return the ranks of late sets, those that are late for longest first."""
-    totals = sets.group_by(MatchedCalls.rank).agg(pl.col(_BEHIND).sum())
-    return totals.sort(_BEHIND, MatchedCalls.rank, descending=[True, False])[MatchedCalls.rank].to_list()
+def _costliest_set(sets: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the ranks that were late for longest with each other: at all collectives where just they were.
+
+    Ranks that are late at one collective, and others at the next, are late one by one, not together.
+    """
+    collective = MatchedCalls.collective_id
+    ranks = pl.col(MatchedCalls.rank).sort().cast(pl.String).str.join(",").alias(_WHO)
+    whole = sets.group_by(collective).agg(ranks, pl.col(_BEHIND).first())
+    totals = whole.group_by(_WHO).agg(pl.col(_BEHIND).sum()).sort(_BEHIND, _WHO, descending=[True, False])
+    chosen = whole.join(totals.head(1).select(_WHO), on=_WHO).select(collective)
+    return sets.join(chosen, on=collective, how="semi")

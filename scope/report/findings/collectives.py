@@ -67,7 +67,7 @@ def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
         yield _straggler_finding(each, cost, basis, together)
         named.add(each.rank)
     if together is not None and not named.issuperset(together.ranks):
-        yield from _together_finding(together, results, basis)
+        yield from _together_finding(together, named, results, basis)
 
 
 def straggler_waits(results: Results, basis: Basis) -> dict[int, int]:
@@ -181,8 +181,8 @@ def in_step_time(results: Results, collectives: Collectives) -> pl.DataFrame:
     )
 
 
-def _together_finding(together: LateTogether, results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield what ranks cost that are late together, of whom some are not named alone."""
+def _together_finding(together: LateTogether, named: set[int], results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield what ranks cost that are late together, of whom some are not among those that are named alone."""
     from scope.analysis.savings import StragglerSavings
 
     columns = (
@@ -192,12 +192,14 @@ def _together_finding(together: LateTogether, results: Results, basis: Basis) ->
     share = basis.share(saved)
     if share < STRAGGLER_SHARE:
         return
-    ranks = format_ranks(together.ranks)
+    alone = tuple(rank for rank in together.ranks if rank in named)
+    late = f"{_named(tuple(rank for rank in together.ranks if rank not in named))} late"
+    late = f"besides {_named(alone).rpartition(' ')[0]}, {late} too" if alone else f"{late} together"
     yield Finding(
         kind="straggler",
         title=(
-            f"Ranks {ranks} are late together: mending all of them saves {format_duration(together.saving_ns)}, over "
-            f"all devices {basis.text(saved)}"
+            f"{late[0].upper()}{late[1:]}: mending all of them saves {format_duration(together.saving_ns)}, over all "
+            f"devices {basis.text(saved)}"
         ),
         where=Where(ranks=together.ranks),
         evidence=(
@@ -212,6 +214,11 @@ def _together_finding(together: LateTogether, results: Results, basis: Basis) ->
             "share: a node, a switch, a power cap, a shard of the data, a role in the layout."
         ),
     )
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    """Return ranks as the subject of a sentence: `rank 3 is`, `ranks 1, 6 are`."""
+    return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {format_ranks(ranks)} are"
 
 
 def _together_column(heading: str) -> ReportColumn:

@@ -122,3 +122,12 @@ def test_late_ranks_of_different_groups_say_what_both_save(tmp_path: Path) -> No
     for finding in findings:
         values = {each.column.key: each.value for each in finding.evidence}
         assert (values["saving_ns"], values["together_saving_ns"]) == (0, 15 * MS)
+
+
+def test_a_rank_that_is_late_beside_one_that_stands_out_is_told(tmp_path: Path) -> None:
+    """Rank 6 stands out by 2 ms, behind it rank 1 is waited for: both are findings, and one says what both save."""
+    layout, plants, _ = LATE["one later than the other"]
+    results = compute_results(_load(TrainingJob(layout=layout, plants=plants, num_steps=3), tmp_path))
+    titles = {each.where.ranks: each.title for each in find_all(results) if each.kind == "straggler"}
+    assert set(titles) == {(6,), (1, 6)}
+    assert titles[1, 6].startswith("Besides rank 6, rank 1 is late too: mending all of them saves 15 ms")
