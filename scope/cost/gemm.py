@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 
 _ALIGNMENT_BYTES: Final = 16
 _SHAPES: Final = "the shapes are not those of a matrix product"
+_NO_SCALES: Final = "the trace does not hold the scales"
 _GROUPED_PLACES: Final = {
     "aten::_grouped_mm": (2, 4),
     "aten::_scaled_grouped_mm": (4, 7),
     "aten::_scaled_grouped_mm_v2": (8, 10),
 }
-"""Where grouped products take their offsets, and the dtype of their result."""
+"""Where grouped products take their offsets, with the bias behind them, and the dtype of their result."""
+_SCALES: Final = {"aten::_scaled_mm": (2, 3, 5), "aten::_scaled_grouped_mm": (2, 3, 6)}
+_SCALE_LISTS: Final = ((2, 3), (5, 6))
+"""Where the `_v2` forms keep lists of scales, and how each of them is laid out."""
+_SCALE_DTYPES: Final = {2: "float8_e4m3fn", 3: "float8_e8m0fnu"}
+"""`at::blas::ScalingType` of blocks of 16 and of 32 values; other scales are float32 (ATen/BlasBackend.h)."""
 
 
 class _Extents(NamedTuple):
@@ -36,18 +42,22 @@ class _Extents(NamedTuple):
 
 
 def mm(call: OperatorCall) -> OperatorCost:
-    """`mm(self[M,K], mat2[K,N])`."""
-    return _product(call.tensor(0), call.tensor(1))
+    """`mm(self[M,K], mat2[K,N], out_dtype)`, `bmm`, `_int_mm`, whose result of 8-bit integers is int32."""
+    out = call.tensor(2)
+    named = "int32" if call.name == "aten::_int_mm" else scalar_type(call.integer(2))
+    return _product(call.tensor(0), call.tensor(1), out_dtype=named if out is None else out.dtype)
 
 
 def addmm(call: OperatorCall) -> OperatorCost:
-    """`addmm(self, mat1[M,K], mat2[K,N], beta, alpha)`: the added matrix or bias is read unless beta is 0."""
-    return _product(call.tensor(1), call.tensor(2), added_term=_added_term(call, beta=3))
+    """`addmm(self, mat1[M,K], mat2[K,N], beta, alpha)`, `baddbmm`: what is added is read unless beta is 0.
 
-
-def baddbmm(call: OperatorCall) -> OperatorCost:
-    """`baddbmm(self[B,M,N], batch1[B,M,K], batch2[B,K,N], beta, alpha)`."""
-    return _product(call.tensor(1), call.tensor(2), added_term=_added_term(call, beta=3))
+    With an `out_dtype`, that stands before `beta`.
+    """
+    # A sixth argument is the result, a flag, or says that there is a dtype.
+    typed = len(call.arguments) > 5 and call.tensor(5) is None and not call.name.endswith("_activation")
+    out_dtype = scalar_type(call.integer(3)) if typed else None
+    added_term = _added_term(call, beta=4 if typed else 3)
+    return _product(call.tensor(1), call.tensor(2), added_term=added_term, out_dtype=out_dtype)
 
 
 def linear(call: OperatorCall) -> OperatorCost:
@@ -95,8 +105,33 @@ def scaled_mm(call: OperatorCall) -> OperatorCost:
         return unknown("gemm", _SHAPES)
     v2 = call.name.endswith("_v2")
     out_dtype = scalar_type(call.integer(9 if v2 else 6)) or a.dtype
-    extra = () if v2 else (call.tensor(2), call.tensor(3), call.tensor(4))
-    return _unpacked(_product(a, b, out_dtype=out_dtype, extra=extra), a)
+    product = _product(a, b, out_dtype=out_dtype, extra=(call.tensor(8 if v2 else 4),))
+    return _unpacked(_reading(product, _scale_bytes(call)), a)
+
+
+def _scale_bytes(call: OperatorCall) -> int | None:
+    """Return the bytes of the scales of a product; None when the trace does not hold them."""
+    if not call.name.endswith("_v2"):
+        return stored(call.tensor(place) for place in _SCALES.get(call.name, ()))
+    sizes: list[int | None] = []
+    for place, layouts_at in _SCALE_LISTS:
+        scales, layouts = call.arguments[place : place + 1], call.integers(layouts_at) or ()
+        if not scales or not scales[0].tensors or len(scales[0].tensors) != len(layouts):
+            return None
+        dtypes = [_SCALE_DTYPES.get(layout, "float32") for layout in layouts]
+        sizes += [sized(each.num_stored, dtype) for each, dtype in zip(scales[0].tensors, dtypes, strict=True)]
+    return added(*sizes)
+
+
+def _reading(product: OperatorCost, more: int | None) -> OperatorCost:
+    """Return a product that reads some bytes more; what it reads is unknown when those are."""
+    if product.bytes_read is None or more == 0:
+        return product
+    if more is None:
+        return msgspec.structs.replace(product, bytes_read=None, num_bytes=None, bytes_reason=_NO_SCALES)
+    return msgspec.structs.replace(
+        product, bytes_read=product.bytes_read + more, num_bytes=added(product.num_bytes, more)
+    )
 
 
 def _unpacked(product: OperatorCost, a: TensorArg) -> OperatorCost:
@@ -119,17 +154,18 @@ def grouped_mm(call: OperatorCall) -> OperatorCost:
     offsets_at, dtype_at = _GROUPED_PLACES[call.name]
     offsets = call.tensor(offsets_at)
     out_dtype = scalar_type(call.integer(dtype_at)) or ("bfloat16" if scaled else a.dtype)
-    shape = (len(a.dims), len(b.dims))
+    shape, extra = (len(a.dims), len(b.dims)), (offsets, call.tensor(offsets_at + 1))
+    scale_bytes = _scale_bytes(call) if scaled else 0
     if shape == (3, 3):
-        return _unpacked(_product(a, b, out_dtype=out_dtype), a)
+        return _unpacked(_reading(_product(a, b, out_dtype=out_dtype, extra=extra), scale_bytes), a)
     rows, k, columns = a.dims[-2], a.dims[-1], b.dims[-1]
     if shape not in {(2, 3), (3, 2), (2, 2)} or b.dims[-2] != k or offsets is None:
         return unknown("gemm", _SHAPES)
     num_groups = offsets.num_elements
     # Both 2D: K itself is cut, and every group has a result of its own.
     num_out = rows * columns * (num_groups if shape == (2, 2) else 1)
-    product = _cost(_Extents(1, rows, columns, k), operands=(a, b), out_dtype=out_dtype, extra=(offsets,))
-    product = _unpacked(product, a)
+    product = _cost(_Extents(1, rows, columns, k), operands=(a, b), out_dtype=out_dtype, extra=extra)
+    product = _unpacked(_reading(product, scale_bytes), a)
     written = sized(num_out, out_dtype)
     total = added(product.bytes_read, written)
     return msgspec.structs.replace(product, bytes_written=written, num_bytes=total)
@@ -211,8 +247,8 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::_addmm_activation": addmm,
     "aten::addmm_": addmm,
     "aten::bmm": mm,
-    "aten::baddbmm": baddbmm,
-    "aten::baddbmm_": baddbmm,
+    "aten::baddbmm": addmm,
+    "aten::baddbmm_": addmm,
     "aten::linear": linear,
     "aten::mkldnn_linear": linear,
     "aten::matmul": matmul,

@@ -101,6 +101,9 @@ _REDUCTIONS: Final = {
     "argmin": "int64",
     "count_nonzero": "int64",
 }
+_NORMS: Final = frozenset({"norm", "linalg_vector_norm"})
+_TYPED_SUMS: Final = frozenset({"sum", "nansum", "mean", "prod", *_NORMS})
+"""Reductions that can be asked for a dtype."""
 # FLOPs for each element read: a maximum or a sum is one, a sum of squares two, a variance three (Welford apart).
 _REDUCTION_FLOPS: Final = {
     "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3, "var_mean": 3, "std_mean": 3, "logsumexp": 3
@@ -211,8 +214,7 @@ def reduction(call: OperatorCall) -> OperatorCost:
     num_out = _reduced(call, base, x)
     if num_out is None:
         return unknown("reduction", "the trace does not hold the reduced dimensions (Concrete Inputs)")
-    dtype = _REDUCTIONS[base] or ("int64" if base in {"sum", "prod"} and x.dtype in INTEGRAL else x.dtype)
-    written = sized(num_out, dtype)
+    written = sized(num_out, _reduced_dtype(call, base, x))
     if base in {"max", "min"} and len(call.arguments) > 1:
         written = added(written, sized(num_out, "int64"))
     if base in {"var_mean", "std_mean", "aminmax"}:
@@ -231,11 +233,26 @@ def elementwise_pair(call: OperatorCall) -> OperatorCost:
     return cost("elementwise", flops=math.prod(shape), read=stored(operands), written=written)
 
 
+def _reduced_dtype(call: OperatorCall, base: str, x: TensorArg) -> str | None:
+    """Return the dtype of a reduction's result: that of the tensor it goes to, the one asked for, or its own."""
+    if base in _TYPED_SUMS:
+        # `(self, dtype)` or `(self, dim, keepdim, dtype)`; norms take an order before these.
+        order, last = int(base in _NORMS), len(call.arguments) - 1
+        place = order + (1 if last < order + 3 else 3)
+        out = call.tensor(last) if last > 0 else None
+        named = scalar_type(call.integer(place)) if out is None else out.dtype
+        if named is not None:
+            return named
+    return _REDUCTIONS[base] or ("int64" if base in {"sum", "nansum", "prod"} and x.dtype in INTEGRAL else x.dtype)
+
+
 def _reduced(call: OperatorCall, base: str, x: TensorArg) -> int | None:
-    position = 2 if base in {"norm", "linalg_vector_norm"} else 1
+    position = 2 if base in _NORMS else 1
     is_list = len(call.arguments) > position and call.text(position).startswith("[")
     # `sum(self, dtype)` has a number where `argmax(self, dim)` has its dimension.
-    takes_number = base in {"max", "min", "argmax", "argmin", "prod", "any", "all"}
+    takes_number = base in {"max", "min", "argmax", "argmin", "any", "all"} or (
+        base == "prod" and len(call.arguments) > 3
+    )
     if len(call.arguments) <= position or not (is_list or takes_number):
         return 1
     if call.text(position) == "":

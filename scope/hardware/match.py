@@ -218,9 +218,9 @@ def _fits(gpu: Gpu, facts: DeviceFacts) -> bool:
     capability = facts.compute_capability
     if capability is not None and gpu.compute_capability is not None and capability != gpu.compute_capability:
         return False
-    if facts.total_memory_bytes is None:
-        return _fits_stated_memory(gpu, facts.name)
-    if gpu.memory_bytes is None:
+    if not _fits_stated_memory(gpu, facts.name):
+        return False
+    if facts.total_memory_bytes is None or gpu.memory_bytes is None:
         return True
     share = facts.total_memory_bytes / gpu.memory_bytes
     return _LEAST_SHARE <= share <= _MOST_SHARE * _GIB_PER_GB
@@ -247,7 +247,12 @@ def _is_part_of(gpu: Gpu, facts: DeviceFacts) -> bool:
 def _name_length(gpu: Gpu, name: str) -> int:
     if any(each.lower() in name for each in gpu.not_names):
         return 0
-    return max((len(each) for each in gpu.names if each.lower() in name), default=0)
+    return max((len(each) for each in gpu.names if _holds_words(name, each.lower())), default=0)
+
+
+def _holds_words(name: str, words: str) -> bool:
+    """Whether a name holds these words whole: a letter more makes another GPU, as an L20D is no L20."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(words)}(?![a-z0-9])", name) is not None
 
 
 def _longest(gpus: list[Gpu], name: str) -> list[Gpu]:
@@ -259,7 +264,7 @@ def _longest(gpus: list[Gpu], name: str) -> list[Gpu]:
 def _is_family(gpu: Gpu, name: str) -> bool:
     family = gpu.gpu_id.partition("-")[0]
     excluded = any(each.lower() in name for each in gpu.not_names)
-    return bool(re.search(rf"(?<![a-z0-9]){re.escape(family)}(?![a-z0-9])", name)) and not excluded and family != "rtx"
+    return _holds_words(name, family) and not excluded and family != "rtx"
 
 
 def _shared(tables: Sequence[dict[str, Figure]]) -> dict[str, Figure]:

@@ -47,7 +47,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     form: str
     """SXM, PCIe, NVL, OAM, APU, Grace or card."""
     names: tuple[str, ...]
-    """Substrings of what drivers call it."""
+    """Words of what drivers call it, each whole: a letter more is another GPU's name."""
     not_names: tuple[str, ...] = ()
     """Substrings that rule it out."""
     memory_bytes: int | None = None

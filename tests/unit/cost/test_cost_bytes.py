@@ -68,12 +68,51 @@ CASES = [
     ("aten::_scaled_grouped_mm_v2",
      [_tensor(16, 32, dtype="c10::Float8_e4m3fn"), _tensor(4, 32, 24, dtype="c10::Float8_e4m3fn"), _list([16]),
       _value("[1]"), _value("[0]"), _list([4, 24]), _value("[1]"), _value("[0]"), _tensor(4, dtype="int"), NONE,
-      _value("15")], 2 * 16 * 32 * 24, 512 + 3072 + 16, 2 * 16 * 24),
-    # The same in FP4: 64 values along K.
+      _value("15")], 2 * 16 * 32 * 24, 512 + 3072 + 16 + 4 * (16 + 96), 2 * 16 * 24),
+    # The same in FP4: 64 values along K; FP8 scales, one for 16 values.
     ("aten::_scaled_grouped_mm_v2",
      [_tensor(16, 32, dtype="c10::Float4_e2m1fn_x2"), _tensor(4, 32, 24, dtype="c10::Float4_e2m1fn_x2"), _list([16]),
       _value("[2]"), _value("[1]"), _list([4, 24]), _value("[2]"), _value("[1]"), _tensor(4, dtype="int"), NONE, NONE],
-     2 * 16 * 64 * 24, 512 + 3072 + 16, 2 * 16 * 24),
+     2 * 16 * 64 * 24, 512 + 3072 + 16 + 16 + 96, 2 * 16 * 24),
+    # Operands of 8-bit integers, a result of 32-bit ones.
+    ("aten::_int_mm", [_tensor(512, 1024, dtype="signed char"), _tensor(1024, 2048, dtype="signed char")],
+     2 * 512 * 1024 * 2048, 512 * 1024 + 1024 * 2048, 4 * 512 * 2048),
+    # A result of another dtype, asked for: float32 is ScalarType 6. The argument before beta moves it.
+    ("aten::mm", [_tensor(4, 8), _tensor(8, 16), _value("6")], 2 * 4 * 8 * 16, 2 * (32 + 128), 4 * 64),
+    ("aten::bmm", [_tensor(3, 4, 8), _tensor(3, 8, 2), _value("6")], 2 * 3 * 4 * 8 * 2, 2 * (96 + 48), 4 * 24),
+    ("aten::mm", [_tensor(4, 8), _tensor(8, 16), _tensor(4, 16, dtype="float")], 2 * 4 * 8 * 16, 2 * (32 + 128),
+     4 * 64),
+    ("aten::addmm", [_tensor(4, 16, dtype="float"), _tensor(4, 8), _tensor(8, 16), _value("6"), _value("1"),
+                     _value("1")], 1024, 4 * 64 + 2 * (32 + 128), 4 * 64),
+    ("aten::addmm", [_tensor(4, 16, dtype="float"), _tensor(4, 8), _tensor(8, 16), _value("6"), _value("0"),
+                     _value("1")], 1024, 2 * (32 + 128), 4 * 64),
+    # Written to a tensor that is given, and with an activation: the sixth argument is no dtype.
+    ("aten::addmm", [_tensor(16), _tensor(4, 8), _tensor(8, 16), _value("1"), _value("1"), _tensor(4, 16)],
+     1024, 2 * (16 + 32 + 128), 128),
+    ("aten::_addmm_activation", [_tensor(16), _tensor(4, 8), _tensor(8, 16), _value("1"), _value("1"),
+                                 _value("True")], 1024, 2 * (16 + 32 + 128), 128),
+    # Eight experts of 1024 x 2048 in FP8, a float32 scale for each row and for each column of an expert.
+    ("aten::_scaled_grouped_mm",
+     [_tensor(512, 1024, dtype="c10::Float8_e4m3fn"), _tensor(8, 1024, 2048, dtype="c10::Float8_e4m3fn"),
+      _tensor(512, dtype="float"), _tensor(8, 2048, dtype="float"), _tensor(8, dtype="int"), NONE, NONE, _value("15"),
+      _value("False")], 2 * 512 * 1024 * 2048, 512 * 1024 + 8 * 1024 * 2048 + 4 * (512 + 8 * 2048) + 4 * 8,
+     2 * 512 * 2048),
+    # Lists of scales: of FP4 both the FP8 ones and the one of the whole tensor.
+    ("aten::_scaled_mm_v2",
+     [_tensor(16, 32, dtype="c10::Float4_e2m1fn_x2"), _tensor(32, 48, dtype="c10::Float4_e2m1fn_x2"),
+      _list([64], [1]), _value("[2, 0]"), _value("[1, 0]"), _list([192], [1]), _value("[2, 0]"), _value("[1, 0]"),
+      NONE, _value("15"), _value("[]"), _value("False")],
+     2 * 16 * 48 * 64, 512 + 1536 + 64 + 192 + 2 * 4, 2 * 768),
+    # Sums in another dtype than that of what they add up, over all and over some.
+    ("aten::sum", [_tensor(64, 32), _value("6")], 2048, 4096, 4),
+    ("aten::sum", [_tensor(64, 32), _value("[1]"), _value("False"), _value("6")], 2048, 4096, 4 * 64),
+    ("aten::sum", [_tensor(64, 32), _value("[1]"), _value("False"), NONE, _tensor(64, dtype="float")], 2048, 4096,
+     4 * 64),
+    ("aten::mean", [_tensor(64, 32), _value("[0]"), _value("False"), _value("7")], 2048, 4096, 8 * 32),
+    ("aten::prod", [_tensor(64, 32), _value("6")], 2048, 4096, 4),
+    ("aten::prod", [_tensor(64, 32), _value("1"), _value("False"), _value("6")], 2048, 4096, 4 * 64),
+    ("aten::linalg_vector_norm", [_tensor(64, 32), _value("2"), _value("[0]"), _value("False"), _value("6")],
+     2 * 2048, 4096, 4 * 32),
     ("vllm::rocm_unquantized_gemm", [_tensor(5, 8), _tensor(16, 8), _tensor(16)], 2 * 5 * 8 * 16,
      2 * (40 + 128 + 16), 2 * 80),
     # 3 x 3, stride 2, padding 1 on 8 x 8 makes 4 x 4.
@@ -194,6 +233,15 @@ def test_a_list_without_a_dtype_has_no_bytes() -> None:
     assert cost.flops == 11
     assert cost.num_bytes is None
     assert cost.bytes_reason == "the trace does not say the dtype"
+
+
+def test_scales_without_shapes_leave_the_bytes_unknown() -> None:
+    """A product whose list of scales has no shapes has FLOPs, and no bytes, with the reason."""
+    operands = [_tensor(16, 32, dtype="c10::Float8_e4m3fn"), _tensor(32, 48, dtype="c10::Float8_e4m3fn")]
+    scales = [([], "TensorList", ""), _value("[1]"), _value("[0]")]
+    cost = _cost("aten::_scaled_mm_v2", [*operands, *scales, *scales, NONE, _value("15")])
+    assert (cost.flops, cost.num_bytes) == (2 * 16 * 32 * 48, None)
+    assert "scales" in (cost.bytes_reason or "")
 
 
 def test_a_list_without_shapes_is_unknown() -> None:

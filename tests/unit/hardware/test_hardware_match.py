@@ -150,6 +150,8 @@ def test_a_device_that_contradicts_its_name_is_not_that_gpu() -> None:
         # Made for one site: 64 GB and 124 SMs, where the A100s of the catalogue have 40 or 80 GB and 108.
         DeviceFacts(name="NVIDIA A100-SXM-64GB", total_memory_bytes=68 * 10**9, num_sms=124),
         DeviceFacts(name="NVIDIA H100 64GB HBM2", total_memory_bytes=68 * 10**9, num_sms=132),
+        # More memory than any H100 of the catalogue, by its name; the driver shows as much as it does of an NVL.
+        DeviceFacts(name="NVIDIA H100 96GB HBM3", total_memory_bytes=94 * GIB, num_sms=132, compute_capability=(9, 0)),
         DeviceFacts(name="NVIDIA A800 40GB Active", total_memory_bytes=42_297_524_224, num_sms=108),
     ],
 )
@@ -160,6 +162,15 @@ def test_a_special_edition_takes_no_figure_of_its_family(facts: DeviceFacts) -> 
     assert match.candidates == ()
     assert match.usable is None
     assert "memory or SM count" in match.reason
+
+
+@pytest.mark.parametrize("name", ["NVIDIA L20D", "NVIDIA A30X", "NVIDIA H20Z", "NVIDIA B200X"])
+def test_a_letter_more_is_another_gpu(name: str) -> None:
+    """A name that only begins as one of the catalogue does is unknown, whatever the memory and SM count beside it."""
+    facts = DeviceFacts(name=name, total_memory_bytes=47 * GIB, num_sms=92, compute_capability=(8, 9))
+    for match in (match_gpu(facts), match_gpu(DeviceFacts(name=name))):
+        assert match.usable is None
+        assert "no such GPU" in match.reason
 
 
 def test_candidates_share_what_they_agree_on() -> None:
