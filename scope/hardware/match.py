@@ -169,7 +169,9 @@ def _partition(gpu: Gpu, facts: DeviceFacts) -> Gpu:
 
 def _by_properties(facts: DeviceFacts, known: Sequence[Gpu]) -> GpuMatch:
     if facts.total_memory_bytes is None or facts.num_sms is None or facts.compute_capability is None:
-        return _unknown(facts, "no telling name, and memory, SM count and compute capability are not all known")
+        return _unknown(
+            facts, "memory, SM count and compute capability, which would tell it, are not all known; choose with --gpu"
+        )
     fitting = [
         gpu
         for gpu in known
@@ -180,9 +182,7 @@ def _by_properties(facts: DeviceFacts, known: Sequence[Gpu]) -> GpuMatch:
     if len(fitting) == 1:
         return _matched(facts, fitting[0])
     if not fitting:
-        return GpuMatch(
-            facts=facts, gpu=None, reason=f"{facts}: no telling name, and no GPU of the catalogue is like it"
-        )
+        return GpuMatch(facts=facts, gpu=None, reason=f"{facts}: no GPU of the catalogue is like it; choose with --gpu")
     return _ambiguous(facts, fitting)
 
 

@@ -28,6 +28,12 @@ UNKNOWN_SHARE: Final = 0.9
 """Share of a stream's time above which kernels of no known class are all it is there for."""
 WORTH_ASKING_SHARE: Final = 0.01
 """Share of a device's busy time that such a stream must hold to be worth a question."""
+_METADATA: Final = (
+    "Use torch 2.2 or later, whose traces carry collective metadata, and keep launches inside the window."
+)
+_ON_HOST: Final = (
+    "Traces of gloo do not say them: record the job with scope run, whose own records do, and give the run."
+)
 _LET_FINISH: Final = "Let export_chrome_trace finish before the job ends or is killed."
 _MOST_NAMED: Final = 4
 _LISTED_RANKS: Final = 1_024
@@ -83,13 +89,17 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
             "a full account of replayed graphs (profilers may miss their kernels, so idle time is in doubt)",
             "Check idle time against a recording without graphs.",
         )
+    if any(rank.ops.is_empty() and not rank.device_events.is_empty() for rank in ranks):
+        yield (
+            "operators (what launched the kernels)",
+            "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+        )
     if any(_lacks_shapes(rank) for rank in ranks):
         yield ("shapes (FLOPs, bytes and the roofline need them)", "Record with record_shapes=True.")
-    if any(_lacks_metadata(rank) for rank in ranks):
-        yield (
-            "sizes and groups of collectives",
-            "Use torch 2.2 or later, whose traces carry collective metadata, and keep launches inside the window.",
-        )
+    poor = [rank for rank in ranks if _lacks_metadata(rank)]
+    if poor:
+        what = "groups of collectives" if all(_says_sizes(rank) for rank in poor) else "sizes and groups of collectives"
+        yield (what, _ON_HOST if all(rank.is_host_timeline for rank in poor) else _METADATA)
     unknown = sorted({label for rank in ranks for label in unknown_streams(rank)})
     if unknown:
         yield (
@@ -145,6 +155,13 @@ def _lacks_shapes(rank: RankTrace) -> bool:
 def _lacks_metadata(rank: RankTrace) -> bool:
     calls = rank.collective_calls
     return not calls.is_empty() and int(calls[CollectiveCalls.has_metadata].sum()) < KNOWN_SHARE * calls.height
+
+
+def _says_sizes(rank: RankTrace) -> bool:
+    """Return whether calls say, or their operators do, how much they move, where they move anything."""
+    calls = rank.collective_calls.filter(pl.col(CollectiveCalls.operation) != "barrier")
+    known = calls[CollectiveCalls.in_bytes].is_not_null() | calls[CollectiveCalls.out_bytes].is_not_null()
+    return int(known.sum()) >= KNOWN_SHARE * calls.height
 
 
 def _is_mostly_replay(rank: RankTrace) -> bool:

@@ -328,6 +328,29 @@ def test_a_trace_of_ranges_alone_lacks_device_events(builder: Any, results_of: M
     assert "trace_too_poor" not in kinds(results_of(builder))
 
 
+@pytest.mark.parametrize(
+    ("name", "lacked"),
+    [
+        ("tracelens/mi210_gpu_only.json.gz", "operators (what launched the kernels), shapes"),
+        ("hta/sampled_rank-0.json.gz", "lack: groups of collectives"),
+        ("hta/v100_train_rank1of2.json.gz", "sizes and groups of collectives"),
+    ],
+)
+def test_real_traces_say_what_they_lack(shared_traces: Path, name: str, lacked: str) -> None:
+    """A recording of the GPU alone lacks operators, and calls that say their sizes lack their groups alone."""
+    results = compute_results(load([str(shared_traces / name)]))
+    assert lacked in the(results, "trace_too_poor").title
+
+
+def test_a_host_timeline_of_gloo_is_not_told_to_use_a_newer_torch(shared_traces: Path) -> None:
+    """No torch writes the groups of gloo into a trace; the records of a run have them."""
+    results = compute_results(load([str(shared_traces / "hta" / "cpu_only_rank34of300.json.gz")]))
+    finding = the(results, "trace_too_poor")
+    assert "lack: groups of collectives" in finding.title
+    assert "torch 2.2" not in finding.action
+    assert "scope run" in finding.action
+
+
 def test_a_complete_trace_lacks_nothing(builder: Any, results_of: Make) -> None:
     """Steps, launches and shapes are all that a single rank without collectives needs."""
     builder.step(1, 0, 1300)
