@@ -121,7 +121,9 @@ def _print_ranks(analysis: Analysis, console: Console) -> None:
 def _print_steps(analysis: Analysis, console: Console) -> None:
     table = _only(steps_table(analysis), _STEP_KEYS)
     if len(analysis.ranks) > 1:
-        table = msgspec.structs.replace(table, title="By step: parts summed over ranks, lengths of single ranks")
+        # The title says here what the notes say elsewhere.
+        title = "By step: parts summed over ranks, lengths of single ranks"
+        table = msgspec.structs.replace(table, title=title, notes=())
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_ROWS), console, shows_all=_command("steps"))
         console.print()

@@ -134,7 +134,7 @@ def _steps_notes(analysis: Analysis) -> Iterator[str]:
     elif summed:
         yield (
             f"Window, its parts, communication and copies are sums over {summed}; median, longest and shortest are "
-            "lengths of single ones (--by-rank shows each)."
+            "lengths of single ones (scope steps --by-rank shows each)."
         )
 
 

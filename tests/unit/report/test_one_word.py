@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from scope.report.build import compute_results
 from scope.report.figures import StackedTimes, rank_breakdown
 from scope.report.sections.breakdown import BREAKDOWN_COLUMNS, steps_table
+from scope.report.summary import print_summary
+from scope.report.text import make_console
 from scope.testing.jobs import TrainingJob
 from scope.testing.kineto import write_traces
 from scope.testing.layout import Layout
@@ -43,3 +46,12 @@ def test_a_step_of_one_rank_is_no_sum(tmp_path: Path) -> None:
     job = _load(tmp_path, 2)
     notes = steps_table(compute_results(load([job.ranks[0].path], processes=1)).analysis).notes
     assert not any("sums over" in note for note in notes)
+
+
+def test_the_summary_says_once_what_its_steps_are_sums_of(tmp_path: Path) -> None:
+    """The title of the steps says it, so no note below repeats it."""
+    out = StringIO()
+    print_summary(compute_results(_load(tmp_path, 4)), (), make_console(out, width=120))
+    text = out.getvalue()
+    assert "By step: parts summed over ranks" in text
+    assert "sums over 4 ranks" not in text
