@@ -61,7 +61,7 @@ def compute_collective_roofline(collectives: Collectives, *, links: LinkRates) -
         median_rate(busbw).alias(CollectiveRooflineRows.median_busbw_bytes_per_s),
         busbw.max().alias(CollectiveRooflineRows.max_busbw_bytes_per_s),
     )
-    points = with_ceiling(_with_sisters(points), links).sort(
+    points = with_ceiling(_with_sisters(points, collectives.groups), links).sort(
         CollectiveRooflineRows.total_transfer_ns,
         *_KEYS,
         descending=[True, *(False for _ in _KEYS)],
@@ -119,16 +119,26 @@ def with_ceiling(points: pl.DataFrame, links: LinkRates) -> pl.DataFrame:
     )
 
 
-def _with_sisters(points: pl.DataFrame) -> pl.DataFrame:
-    """Add how many sisters each group has, the median of what they reach, and its own share of that."""
+def _with_sisters(points: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Add how many sisters each group has, the median of what they reach, and its own share of that.
+
+    The two directions of a pair are one link, so neither is the other's sister.
+    """
     busbw = CollectiveRooflineRows.median_busbw_bytes_per_s
-    place, others = "place", pl.len().over(_SISTER_KEYS) - 1
-    placed = points.sort(*_SISTER_KEYS, busbw, CollectiveRooflineRows.group_id).with_columns(
-        pl.int_range(pl.len()).over(_SISTER_KEYS).alias(place), others.alias(CollectiveRooflineRows.num_sisters)
+    place, link, both = "place", "link", [*_SISTER_KEYS, "link"]
+    links = groups.select(GroupRows.group_id, _link_of_group().alias(link))
+    placed = (
+        points.join(links, on=GroupRows.group_id, how="left", maintain_order="left")
+        .sort(*_SISTER_KEYS, busbw, CollectiveRooflineRows.group_id)
+        .with_columns(pl.int_range(pl.len()).over(_SISTER_KEYS).alias(place))
+        .with_columns((pl.col(link).n_unique().over(_SISTER_KEYS) - 1).alias(CollectiveRooflineRows.num_sisters))
     )
-    # The middle one of the others in order; the group's own place in that order is stepped over.
-    middle = pl.col(CollectiveRooflineRows.num_sisters) // 2
-    middle = pl.when(middle < pl.col(place)).then(middle).otherwise(middle + 1)
+    # The middle one of the others in order; the link's own places in that order, of one or two, are stepped over.
+    own = pl.len().over(both)
+    first, last = pl.col(place).min().over(both), pl.col(place).max().over(both)
+    middle = (pl.len().over(_SISTER_KEYS) - own) // 2
+    middle += (middle >= first).cast(pl.Int64)
+    middle += ((own > 1) & (middle >= last)).cast(pl.Int64)
     ordered = placed.select(*_SISTER_KEYS, place, pl.col(busbw).alias(CollectiveRooflineRows.sister_busbw_bytes_per_s))
     joined = (
         placed.with_columns(middle.alias("middle"))
@@ -143,3 +153,12 @@ def _with_sisters(points: pl.DataFrame) -> pl.DataFrame:
     )
     ratio = pl.col(busbw) / pl.col(CollectiveRooflineRows.sister_busbw_bytes_per_s)
     return joined.with_columns(ratio.alias(CollectiveRooflineRows.sister_ratio))
+
+
+def _link_of_group() -> pl.Expr:
+    """Return a name of the link that a group uses: a pair's is that of both its directions."""
+    ranks = pl.col(GroupRows.ranks).list.sort().cast(pl.List(pl.String)).list.join(",")
+    names = (pl.col(name).fill_null("") for name in (GroupRows.name, GroupRows.description))
+    pair = pl.concat_str(*names, ranks, separator="\x00")
+    # A pair of whose ends one is not known stands for itself.
+    return pl.when(GroupRows.is_pair).then(pair).fill_null(pl.col(GroupRows.group_id).cast(pl.String))

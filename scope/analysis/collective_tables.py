@@ -185,7 +185,7 @@ class CollectiveRooflineRows(Table):
         nullable=True,
     )
     num_sisters = Column(
-        "num_sisters", pl.Int64, "its sisters: other groups of its axis and shape with as large messages"
+        "num_sisters", pl.Int64, "its sisters: other groups of its axis and shape with as large messages; a pair is one"
     )
     sister_busbw_bytes_per_s = Column(
         "sister_busbw_bytes_per_s", pl.Float64, "median busbw of its sisters, of two the higher", nullable=True

@@ -12,6 +12,7 @@ from scope.cli.options import JobOptions, OutputOptions, takes_output
 if TYPE_CHECKING:
     from scope.trace.model import Job
 
+_WINDOWS: Final = "--windows STEP STEP"
 _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
 
 
@@ -58,11 +59,11 @@ def compare(
 
     check_output(output)
     jobs = [
-        load_job(JobOptions(paths=[path], window=window, no_cache=no_cache))
+        load_job(JobOptions(paths=[path], window=window, window_option=_WINDOWS, no_cache=no_cache))
         for path, window in zip((before, after), windows or (None, None), strict=True)
     ]
     for job in jobs:
-        say(job.warnings)
+        say([warning.replace("--window STEP", _WINDOWS) for warning in job.warnings])
     from scope.analysis.comparison import compare_jobs
     from scope.report.sections.comparison import CHANGE_KINDS, changes_table, comparison_table
 

@@ -52,7 +52,7 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         patterns=() if options.classes is None else read_patterns(options.classes),
         use_cache=not options.no_cache,
     )
-    chosen, window = _choose_traces(paths or options.paths, options.window)
+    chosen, window = _choose_traces(paths or options.paths, options.window, option=options.window_option)
     with _progress(chosen) as progress:
         job = load(
             chosen,
@@ -69,7 +69,7 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
     return with_recorded_groups(job)
 
 
-def _choose_traces(paths: Sequence[str], step: int | None) -> tuple[Sequence[str], int | None]:
+def _choose_traces(paths: Sequence[str], step: int | None, *, option: str) -> tuple[Sequence[str], int | None]:
     """Return the traces to read, and the window to look for among them.
 
     Of recorded runs say on stderr which of their windows these are.
@@ -79,7 +79,7 @@ def _choose_traces(paths: Sequence[str], step: int | None) -> tuple[Sequence[str
     # A path that is no folder is no run, and what reads runs takes as long to import as a tenth of polars.
     from scope.report.windows import choose_traces
 
-    chosen, sentences = choose_traces(paths, step=step)
+    chosen, sentences = choose_traces(paths, step=step, option=option)
     for sentence in sentences:
         sys.stderr.write(f"scope: {sentence}\n")
     return chosen, None if sentences else step

@@ -41,7 +41,9 @@ class _Window:
         return f"{attempt}step {self.step} (rank{'s' if len(self.traces) > 1 else ''} {ranks})"
 
 
-def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[list[str], list[str]]:
+def choose_traces(
+    paths: Sequence[str], *, step: int | None = None, option: str = "--window STEP"
+) -> tuple[list[str], list[str]]:
     """Return the traces to read, and sentences that say which windows of recorded runs they are.
 
     A run directory, one of its attempts, a rank's folder or its `traces` stands for the newest of the windows that most
@@ -51,6 +53,7 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
         paths: What the user named.
         step: First step of the window of a run that is wanted; None for the newest. Where no path is a run, the reader
             of the traces looks for it.
+        option: What the user's command calls the option that names this step.
 
     Raises:
         InputError: A run holds no window, or a folder holds no trace while folders in it do.
@@ -68,7 +71,7 @@ def choose_traces(paths: Sequence[str], *, step: int | None = None) -> tuple[lis
         if not windows and problems:
             message = f"{path}: none of its profiler windows can be read: {'; '.join(problems[:_SHOWN_PROBLEMS])}"
             raise InputError(message)
-        window, sentence = _choose(path, windows, step)
+        window, sentence = _choose(path, windows, step, option=option)
         chosen += [str(trace.path) for trace in window.traces]
         sentences += [
             sentence,
@@ -176,7 +179,7 @@ def _windows(folders: Sequence[tuple[int, Path]]) -> tuple[list[_Window], list[s
     return windows, problems
 
 
-def _choose(path: str, windows: Sequence[_Window], step: int | None) -> tuple[_Window, str]:
+def _choose(path: str, windows: Sequence[_Window], step: int | None, *, option: str) -> tuple[_Window, str]:
     from scope.report.inert import visible
     from scope.run.captured import choose_newest
 
@@ -190,14 +193,14 @@ def _choose(path: str, windows: Sequence[_Window], step: int | None) -> tuple[_W
     fitting = [window for window in windows if step is None or window.step == step]
     if not fitting:
         there = "; ".join(window.text(with_attempt=with_attempt) for window in windows)
-        message = f"--window {step}: no window of {path} begins at this step; there are: {there}"
+        message = f"{option.partition(' ')[0]} {step}: no window of {path} begins at this step; there are: {there}"
         raise UsageError(message)
     chosen = fitting[choose_newest([window.traces for window in fitting])]
     others = [window.text(with_attempt=with_attempt) for window in windows if window is not chosen]
     sentence = f"{visible(path)}: the profiler window of {chosen.text(with_attempt=with_attempt)}"
     if not others:
         return chosen, f"{sentence}, the only one"
-    return chosen, f"{sentence}; {_others(others)}, --window STEP reads another"
+    return chosen, f"{sentence}; {_others(others)}, {option} reads another"
 
 
 def _others(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median_high
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,3 +106,20 @@ def test_tiers_of_groups(nodes: Collectives) -> None:
     del uneven[7]
     unknown = with_tiers(nodes.groups, nodes=uneven)
     assert unknown["tier"].null_count() == 2
+
+
+def test_both_directions_of_a_pair_are_one_link(tmp_path: Path) -> None:
+    """Of eight pipeline links one is slow: each direction has the seven others as sisters, and never its own other."""
+    job = TrainingJob(layout=Layout(dp=4, tp=2, pp=2, ranks_per_node=4), num_steps=2, slow_groups={"mesh_pp:1": 0.3})
+    Scenario(layout=job.layout, simulation=job.run()).write(tmp_path)
+    collectives = compute_collectives(load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1))
+    points = compute_collective_roofline(collectives, links=LinkRates()).points
+    pairs = dict(collectives.groups.filter("is_pair").select("group_id", "ranks").iter_rows())
+    rows = [row for row in points.iter_rows(named=True) if row["group_id"] in pairs]
+    ends = [frozenset(pairs[row["group_id"]]) for row in rows]
+    assert (len(rows), len(set(ends))) == (16, 8)
+    for row, own in zip(rows, ends, strict=True):
+        others = [each["median_busbw_bytes_per_s"] for each, link in zip(rows, ends, strict=True) if link != own]
+        assert row["num_sisters"] == 7
+        assert row["sister_busbw_bytes_per_s"] == median_high(others)
+        assert row["sister_ratio"] == pytest.approx(0.3 if own == {1, 9} else 1, rel=1e-3)

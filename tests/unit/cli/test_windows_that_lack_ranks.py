@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 from click.testing import CliRunner
 
+from scope.cli.compare import compare
 from scope.cli.show import show
+from scope.errors import UsageError
 from scope.report.windows import choose_traces
 from scope.run import paths
 from scope.run.schema import CaptureInfo
@@ -95,3 +98,19 @@ def test_show_tells_the_window_that_is_read_where_a_newer_one_has_fewer_ranks(tm
     shown = CliRunner().invoke(show, [str(run)]).output
     assert "3 traces of profiler windows; the newest window that most ranks share: ranks 0-1, from step 3" in shown
     assert "the profiler window of step 3 (ranks 0-1)" in choose_traces([str(run)])[1][0]
+
+
+def test_compare_names_its_own_option(tmp_path: Path) -> None:
+    """What a command says of other windows, or of one that is not there, names an option that it has."""
+    run = str(tmp_path / "r")
+    SyntheticRun(layout=Layout(dp=1), num_steps=40).write(tmp_path / "r")
+    write_window(tmp_path / "r", 0)
+    write_window(tmp_path / "r", 0, step=9, start_ns=1000)
+    said = CliRunner().invoke(compare, [run, run]).stderr
+    assert "step 3 (rank 0), --windows STEP STEP reads another" in said
+    assert "--window STEP" not in said
+    error = CliRunner().invoke(compare, [run, run, "--windows", "5", "9"]).exception
+    assert isinstance(error, UsageError)
+    assert "--windows 5: no window" in str(error)
+    with pytest.raises(UsageError, match="--window 5: no window"):
+        choose_traces([run], step=5)
