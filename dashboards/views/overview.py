@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import streamlit as st
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from dashboards import say
@@ -25,12 +26,13 @@ from dashboards.sources.traces import load_traces
 from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import metric, say_problems
 from scope.analysis.recorded import RunSummary, StepSummary, compute_waste, find_unwritten_reason
-from scope.frames.schema import Ranks, RankSteps
+from scope.frames.schema import RankSteps
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.page_figures import rank_bars
+from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.sections.breakdown import breakdown_table
 from scope.report.standing import missed_words
-from scope.units import format_duration, format_flop_rate, format_ratio
+from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 NOTABLE_INPUT = 0.1
 RECENT_STEPS = 50
 SLOWEST_S = 5.0
-CONVENTIONS = {"full": "attention counted whole", "causal_halved": "causal attention counted half"}
 
 
 def draw_run(run: LiveRun, source: Source) -> None:
@@ -67,9 +68,7 @@ def draw_head(run: LiveRun) -> None:
     summary = replace(run.summary(), last_step=last_step)
     draw_speed(summary, at_least=find_unwritten_reason(summary, is_live=run.state().standing == "running"))
     ranks = run.ranks
-    words = run.kept(
-        "MFU in words", lambda: describe_mfu(run.summary(), ranks.filter(pl.col(Ranks.attempt) == run.attempt))
-    )
+    words = run.kept("MFU in words", lambda: describe_speed_against(run.summary(), ranks))
     say.caption(f"{words} {describe_goodput(run)}")
 
 
@@ -125,28 +124,10 @@ def draw_speed(summary: RunSummary, *, at_least: str | None) -> None:
             say.metric("Steps lost to restarts", f"{summary.num_lost_steps:,}", help=why, width="content")
 
 
-def describe_mfu(summary: RunSummary, ranks: pl.DataFrame) -> str:
+def describe_speed_against(summary: RunSummary, ranks: pl.DataFrame) -> str:
     """Return what MFU is counted against, or why there is none."""
-    if summary.speed.mfu_ratio is None:
-        return f"No MFU: {summary.speed.absent.get('mfu_ratio', 'unknown')}."
-    first = ranks.row(0, named=True)
-    convention = CONVENTIONS.get(str(first[Ranks.flop_convention]), "attention as the user counts it")
-    against = " and ".join(
-        f"{spread(low, high)} a rank ({source})"
-        for source, low, high in ranks.group_by(Ranks.peak_source)
-        .agg(pl.col(Ranks.peak_flop_per_s).min(), pl.col(Ranks.peak_flop_per_s).max().alias("largest"))
-        .sort(Ranks.peak_source)
-        .iter_rows()
-    )
-    dtype = first[Ranks.peak_dtype]
-    steps = f"{summary.speed.num_mfu_steps} of the last {summary.speed.num_steps} steps"
-    return f"MFU: model FLOPs ({convention}) of {steps} against {dtype} at {against}."
-
-
-def spread(low: float, high: float) -> str:
-    """Return a rate, or the range of several."""
-    first, last = format_flop_rate(low), format_flop_rate(high)
-    return first if first == last else f"{first} to {last}"
+    words = describe_mfu(to_builtins(summary.speed), find_peaks(ranks, attempt=summary.attempt))
+    return f"No MFU: {summary.speed.absent.get('mfu_ratio', 'unknown')}." if words is None else f"{words}."
 
 
 def table_of(parts: Mapping[str, int], whole_ns: int) -> pl.DataFrame:

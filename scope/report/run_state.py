@@ -22,6 +22,7 @@ from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import readable
 from scope.report.run_state_costs import cost_lines, find_costs
+from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.run_state_ranks import describe_stops, stop_lines
 from scope.report.run_state_slowest import find_slowest, slowest_lines
 from scope.report.run_state_windows import window_lines
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _NUM_SLOWEST: Final = 5
 _STALE_NS: Final = 10_000_000_000
 _NUM_COLLECTIVES: Final = 12
+_NO_WAIT_SITE: Final = "unknown (no wait site was seen)"
+_NO_RECORD: Final = "of which no record can be read"
 
 
 def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
@@ -88,6 +91,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "now_ns": now,
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
         "stopped_ranks": describe_stops(watched),
+        "mfu_against": find_peaks(ranks, attempt=summary.attempt),
         "costs": find_costs(watched.steps),
         "collectives": summarize_collectives(run.collective_totals().lazy(), calls=run.collectives).to_dicts(),
         "memory": _memory(steps),
@@ -130,7 +134,8 @@ def compute_custom_phases(steps: pl.LazyFrame) -> dict[str, int]:
 def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
     """Return one row a checkpoint over all ranks that wrote it in the same step: bytes, slowest rank, spread.
 
-    `spread_ns` is the longest less the shortest time of a rank; `bytes_per_s` all bytes / the longest.
+    `spread_ns` is the longest less the shortest time of a rank, null where one alone wrote; `bytes_per_s` all bytes /
+    the longest.
     """
     detail = pl.col(Events.detail).str.json_decode(pl.Struct({"bytes": pl.Int64, "asynchronous": pl.Boolean}))
     return (
@@ -138,10 +143,12 @@ def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
         .with_columns(detail.struct.unnest())
         .group_by(Events.attempt, Events.step, "asynchronous")
         .agg(
-            pl.len().alias("num_ranks"),
+            pl.col(Events.rank).n_unique().alias("num_ranks"),
             pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()).alias("bytes"),
             pl.col(Events.duration_ns).max().alias("longest_ns"),
-            (pl.col(Events.duration_ns).max() - pl.col(Events.duration_ns).min()).alias("spread_ns"),
+            pl.when(pl.col(Events.rank).n_unique() > 1)
+            .then(pl.col(Events.duration_ns).max() - pl.col(Events.duration_ns).min())
+            .alias("spread_ns"),
             pl.col(Events.rank).sort_by(Events.duration_ns).last().alias("slowest_rank"),
         )
         .with_columns((pl.col("bytes") * 1e9 / pl.col("longest_ns")).alias("bytes_per_s"))
@@ -170,6 +177,9 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if unwritten is not None:
         yield f"  {unwritten}"
     yield f"  {_speed(summary['speed'])}"
+    against = describe_mfu(summary["speed"], state["mfu_against"])
+    if against is not None:
+        yield f"  {against}"
     if state["steps_absent"]:
         yield f"  no steps: {state['steps_absent']}"
     if summary["num_lost_steps"]:
@@ -206,8 +216,10 @@ def _progress(summary: Mapping[str, Any], *, is_at_least: bool) -> str:
     world = summary["world_size"] if summary["world_size"] is not None else "an unknown number"
     ranks = "rank" if world == 1 else "ranks"
     goodput = summary["goodput_ratio"]
-    kept = f"goodput {'at least ' if is_at_least else ''}{format_ratio(goodput)}" if goodput is not None else None
-    if kept is None:
+    least = "at least " if is_at_least else ""
+    if goodput is not None:
+        kept = f"goodput {least}{format_ratio(goodput)} (time in kept steps / time since the start, start-up counted)"
+    else:
         kept = f"no goodput: {summary['absent']['goodput_ratio']}" if is_at_least else "no goodput yet"
     steps = count(summary["num_steps"], "step")
     return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
@@ -223,10 +235,10 @@ def unwritten_words(num_steps: int, *, ranks: Sequence[int], is_recording: bool)
     """
     if not num_steps or is_recording:
         return None
-    whose = f"count of rank {ranks[0]}" if len(ranks) == 1 else f"counts of ranks {format_ranks(tuple(ranks))}"
-    whose = whose if ranks else "counts of earlier attempts"
-    summed = " (summed over ranks)" if len(ranks) > 1 else ""
-    return f"{count(num_steps, 'step')} more{summed} by the {whose}, of which no record can be read"
+    whose = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranks(tuple(ranks))} (summed over them)"
+    whose = whose if ranks else "earlier attempts"
+    # Other ranks may have recorded the same steps: they are no more steps of the run.
+    return f"{count(num_steps, 'step')} of {whose}, by {'its' if len(ranks) == 1 else 'their'} own count, {_NO_RECORD}"
 
 
 def _lost(summary: Mapping[str, Any]) -> str:
@@ -244,7 +256,7 @@ def _speed(speed: Mapping[str, Any]) -> str:
         return f"speed unknown: {speed['absent'].get('step_time', '')}"
     parts = [f"step {format_duration(length['median_ns'])} (median of {speed['num_steps']})"]
     if speed["tokens_per_s"] is not None:
-        parts.append(f"{speed['tokens_per_s']:,.0f} tokens/s")
+        parts.append(f"{speed['tokens_per_s']:,.0f} tokens/s on average")
     few = f" (of {speed['num_mfu_steps']})" if speed["num_mfu_steps"] < speed["num_steps"] else ""
     for name, title in (("mfu_ratio", "MFU"), ("hfu_ratio", "HFU")):
         value = speed[name]
@@ -278,7 +290,7 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         calls = "call" if row["num_calls"] == 1 else "calls"
         message = format_bytes(row["message_bytes"]) if row["message_bytes"] is not None else "size unknown"
         mean = " on average" if row["message_bytes"] is not None and row["num_calls"] > 1 else ""
-        blocked = format_duration(row["blocked_ns"]) if row["blocked_ns"] is not None else "unknown"
+        blocked = format_duration(row["blocked_ns"]) if row["blocked_ns"] is not None else _NO_WAIT_SITE
         busbw = row["busbw_at_least_bytes_per_s"]
         speed = f", busbw at least {format_bandwidth(busbw)}{_of_large(row)}" if busbw is not None else ""
         if row["busbw_absent_reason"]:
@@ -320,10 +332,10 @@ def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     last = rows[-1]
     size = format_bytes(last["bytes"]) if last["bytes"] is not None else "size unknown"
     rate = f" at {format_bandwidth(last['bytes_per_s'])}" if last["bytes_per_s"] is not None else ""
+    spread = f", spread {format_duration(last['spread_ns'])}" if last["spread_ns"] is not None else ""
     yield (
         f"{count(len(rows), 'checkpoint')}; the last in step {last['step']}: {size}{rate}, "
-        f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}, "
-        f"spread {format_duration(last['spread_ns'])}"
+        f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}{spread}"
     )
 
 

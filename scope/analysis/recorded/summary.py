@@ -237,7 +237,7 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
     """
     recent = _recent_steps(ranks, by_step, steps)
     if recent.is_empty():
-        reason = "no undisturbed step has ended yet"
+        reason = _find_no_speed_reason(ranks, by_step)
         unknown = ("step_time", "steps_per_s", "tokens_per_s", "mfu_ratio", "hfu_ratio")
         return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, num_mfu_steps=0, **dict.fromkeys(unknown))
     total_ns = _integer(recent[StepSummary.duration_ns].sum())
@@ -259,6 +259,16 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
         steps_per_s=recent.height / total_ns * NS_PER_S,
         **{name: value for name, (value, _) in figures.items()},
     )
+
+
+def _find_no_speed_reason(ranks: pl.DataFrame, by_step: pl.DataFrame) -> str:
+    """Return why no step of an attempt tells how fast it is."""
+    own = by_step.filter(pl.col(StepSummary.attempt) == ranks[Ranks.attempt].first())
+    if own.is_empty():
+        return "no step of which there is a record has ended yet"
+    if own.filter(pl.col(StepSummary.num_ranks) == ranks.height).is_empty():
+        return f"no step has records of all {ranks.height:,} ranks"
+    return "no undisturbed step has ended yet"
 
 
 def _recent_steps(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> pl.DataFrame:

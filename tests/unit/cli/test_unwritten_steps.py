@@ -53,9 +53,9 @@ def write_run(folder: Path, *, num_written: int, num_steps: int, num_dropped: in
 @pytest.mark.parametrize(
     ("num_written", "reason", "progress", "unwritten"),
     [
-        pytest.param(0, None, "no step yet, 0 steps", "9 steps more by the count of rank 0", id="killed-at-once"),
-        pytest.param(3, "finished", "last step 2, 3 steps", "6 steps more by the count of rank 0", id="full-disk"),
-        pytest.param(8, "finished", "last step 7, 8 steps", "1 step more by the count of rank 0", id="one"),
+        pytest.param(0, None, "no step yet, 0 steps", "9 steps of rank 0, by its own count", id="killed-at-once"),
+        pytest.param(3, "finished", "last step 2, 3 steps", "6 steps of rank 0, by its own count", id="full-disk"),
+        pytest.param(8, "finished", "last step 7, 8 steps", "1 step of rank 0, by its own count", id="one"),
     ],
 )
 def test_steps_without_a_record_are_counted(
@@ -92,7 +92,7 @@ def test_nothing_is_said_where_all_is_written(tmp_path: Path, scope: Callable[..
     """The last step ends where the recording does, and the black box may count one fewer than was written."""
     run = write_run(tmp_path / "r", num_written=9, num_steps=8, num_dropped=9, reason="finished")
     done = scope("show", run)
-    assert "more by the count" not in done.out
+    assert "by its own count" not in done.out
     assert ", goodput " in done.out
     assert "at least" not in done.out
     assert "9 records dropped" in done.out

@@ -100,4 +100,4 @@ def test_what_black_boxes_counted_is_said_of_a_run_whose_disk_was_full(
     assert not app.success
     (told,) = [each.value.replace("\\", "") for each in app.warning]
     assert "The recorder dropped 20 records (full disk or queue): figures are of the rest." in told
-    assert "7 steps more by the count of rank 0, of which no record can be read." in told
+    assert "7 steps of rank 0, by its own count, of which no record can be read." in told

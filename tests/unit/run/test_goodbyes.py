@@ -54,7 +54,7 @@ def test_an_end_that_only_the_events_tell_is_an_end(tmp_path: Path) -> None:
     state = describe_run(open_run(tmp_path))
     assert state["state"]["standing"] == "finished"
     assert (state["summary"]["num_unwritten_steps"], state["summary"]["unwritten_ranks"]) == (15, (0,))
-    assert "15 steps more by the count of rank 0, of which no record can be read" in render_run(state)
+    assert "15 steps of rank 0, by its own count, of which no record can be read" in render_run(state)
 
 
 def test_an_end_of_an_earlier_version_counts_no_steps(tmp_path: Path) -> None:
