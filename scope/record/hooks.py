@@ -206,23 +206,24 @@ class TrainingHooks:
             if timer is not None:
                 self._call("device", device.end, timer)
             if opened:
-                self._call("forward", self._session.end_phase, opened)
+                self._call("forward", self._session.clock.pop, opened)
             else:
                 self._call("forward", self._session.clock.notice)
 
     def _begin_forward(self, module: nn.Module) -> str | None:
         """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
         session = self._session
-        known = _holds(self._roots, module)
+        is_trained = _holds(self._trained, module)
+        known = is_trained or _holds(self._roots, module)
         if not known and not any(True for _ in module.parameters()):
             return None
         gradients = torch.is_grad_enabled()
         training = known and module.training and gradients
         if training:
             self._saw_forward = True
-            if not _holds(self._trained, module):
+            if not is_trained:
                 self._trained[id(module)] = weakref.ref(module)
-        elif not gradients and _holds(self._trained, module):
+        elif not gradients and is_trained:
             return "evaluation" if session.clock.push("evaluation") else None
         return "forward" if session.begin_forward(training=training) else None
 

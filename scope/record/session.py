@@ -287,8 +287,6 @@ class Session:
 
     def _take_batch(self) -> None:
         """Count the oldest batch that was fetched: some loops fetch the next one before they use the last."""
-        if not self._fetched:
-            return
         size = self._fetched.popleft()
         self._num_taken += 1
         self._input_bytes = (self._input_bytes or 0) + size.num_bytes
@@ -370,7 +368,7 @@ class Session:
         Args:
             training: In training mode, with gradients: the call is work for an update.
         """
-        if training and self._begin_compute():
+        if training and self._begin_compute() and self._fetched:
             self._take_batch()
         return self.clock.push("forward")
 
@@ -504,14 +502,13 @@ class Session:
             searched: Models were looked for in it.
             end_ns: Where it ended; now when absent.
         """
-        if not self._num_taken:
+        if self._fetched and not self._num_taken:
             # No call of a model was seen to use them.
             for _ in range(len(self._fetched)):
                 self._take_batch()
         tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
         own_ns = self.own_ns
-        if self.flops.is_counting:
-            self.flops.learn(tokens)
+        self.flops.end_step(tokens)
         if end_ns is not None:
             self.own_ns = own_ns  # behind the step
         clock, writer, boundary = self.clock, self.writer, self.boundary
