@@ -1,4 +1,4 @@
-"""MFU and HFU: FLOPs counted on one real step, the peak of the device, and the reason where either is unknown."""
+"""MFU and HFU: FLOPs counted on a step of each kind, the peak of the device, and the reason where either is unknown."""
 
 # torch annotates only a part of itself.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -9,13 +9,15 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import torch
 from torch import nn
 
 from scope import definitions
 from scope.hardware.match import DeviceFacts, match_gpu
+from scope.record.counted_steps import Kind, Work, kind_of, scale_work
 from scope.record.flop_counter import FlopCounter, can_count
-from scope.run.schema import FlopsInfo
+from scope.run.schema import CountedStep, FlopsInfo
 
 if TYPE_CHECKING:
     from scope.record.session import Session
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 _PRODUCT_SIZE: Final = 512
 _NUM_PRODUCTS: Final = 8
 _MAX_TRIES: Final = 3
+_MAX_COUNTED_AGAIN: Final = 16
+"""Steps that are counted, and slower, after the first one because others are unlike it."""
+_SOON: Final = 16
+"""Steps within which one has to have its like, so that a step of the kind may be waited for and counted."""
+_MAX_KINDS: Final = 64
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
@@ -34,8 +41,7 @@ def work_of(info: FlopsInfo, step: StepRecord) -> dict[str, float | None]:
         info: What MFU was counted with when the step ended.
         step: Its record.
     """
-    model = _scale(info.model_flop_per_token, info.model_flop_per_step, step.tokens)
-    hardware = _scale(info.hardware_flop_per_token, info.hardware_flop_per_step, step.tokens)
+    model, hardware = _flop_of(info, step) or (None, None)
     length_ns = step.end_ns - step.start_ns
     return {
         "model_flop": model,
@@ -45,6 +51,14 @@ def work_of(info: FlopsInfo, step: StepRecord) -> dict[str, float | None]:
     }
 
 
+def _flop_of(info: FlopsInfo, step: StepRecord) -> Work | tuple[float | None, None] | None:
+    if info.source == "counter":
+        return scale_work(info.counted, step)
+    if info.model_flop_per_token is None or step.tokens is None:
+        return None
+    return info.model_flop_per_token * step.tokens, None
+
+
 def _share(flop: float | None, peak: float | None, length_ns: int) -> float | None:
     if flop is None or peak is None:
         return None
@@ -52,12 +66,12 @@ def _share(flop: float | None, peak: float | None, length_ns: int) -> float | No
 
 
 class FlopMeter:
-    """Counts one step and scales it by tokens afterwards (or by step, where no tokens are known).
+    """Counts a step, by which others are scaled; then one more of each kind that comes again and cannot be.
 
     Attributes:
         info: What MFU is counted with, once known.
-        is_counting: Whether the step in progress is the one that is counted; in all others there is nothing to call.
-        counted_step: The step that was counted and is slower than others for that; absent before.
+        is_counting: Whether the step in progress is one that is counted; in all others there is nothing to call.
+        counted_step: The step that was counted last and is slower than others for that; absent before.
     """
 
     def __init__(self, session: Session) -> None:
@@ -69,12 +83,19 @@ class FlopMeter:
         self.counted_step: int | None = None
         self._awaits_step = session.settings.count_flops and session.settings.model_flop_per_token is None
         self._first = session.settings.flops_step
+        self._known: set[Kind] = set()
+        self._unlike: dict[Kind, int] = {}
+        self._awaited: list[CountedStep] = []
+        self._num_left = _MAX_COUNTED_AGAIN
         self.info = self._from_user()
         self._session.writer.update_info(flops=self.info)
 
     def on_step(self, num_ended: int) -> None:
         """A step begins, after so many of this attempt: start counting at the chosen one."""
-        self.is_counting = self._awaits_step and self._first <= num_ended < self._first + _MAX_TRIES
+        if self._awaits_step:
+            self.is_counting = self._first <= num_ended < self._first + _MAX_TRIES
+        else:
+            self.is_counting = bool(self._awaited) and self._num_left > 0
 
     def skip_step(self) -> None:
         """Count no sooner than in the next step: the one that has just begun does more than others."""
@@ -90,6 +111,9 @@ class FlopMeter:
         if compiled or not can_count():
             # Under a dispatch mode torch would compile once more, or not at all.
             self.is_counting = False
+            if not self._awaits_step:
+                self._num_left = 0  # what was counted before still holds
+                return None
             why = "the model is compiled" if compiled else "this torch cannot compile while it counts"
             self.info = FlopsInfo(absent={"mfu": f"the operators of a step cannot be counted: {why}"})
             self._session.writer.update_info(flops=self.info)
@@ -105,17 +129,80 @@ class FlopMeter:
         counter.__exit__(None, None, None)
         self._regions.append(counter)
 
-    def learn(self, tokens: int | None) -> None:
-        """Make out of a counted step what MFU is counted with; the step is still running, so this is part of it."""
-        if not (self.is_counting and self._saw_whole_step()):
+    def end_step(self, tokens: int | None) -> None:
+        """A step is about to end: learn from it if it was counted, and count one like it later if nothing tells of it.
+
+        Args:
+            tokens: Those of the step, as its record will have them.
+        """
+        if self.is_counting:
+            start = time.monotonic_ns()
+            if self._awaits_step:
+                self._learn(tokens)
+            else:
+                self._learn_more(tokens)
+            self._session.own_ns += time.monotonic_ns() - start  # the step is still running, so this is part of it
+        if self.info.source == "counter":
+            self._look_for_unlike(self._describe_step(tokens, Work(0, 0)))
+
+    def _learn(self, tokens: int | None) -> None:
+        """Make out of the first counted step what MFU is counted with."""
+        if not self._saw_whole_step():
             return
-        start = time.monotonic_ns()
         self.is_counting = self._awaits_step = False
         self.counted_step = self._session.clock.step
         self.info = self._from_counts(tokens)
+        self._known.update(map(kind_of, self.info.counted))
         self._regions.clear()
         self._session.writer.update_info(flops=self.info)
-        self._session.own_ns += time.monotonic_ns() - start
+
+    def _learn_more(self, tokens: int | None) -> None:
+        """Add a counted step to those that are known, unless they tell of it already."""
+        self._num_left -= 1
+        self.counted_step = self._session.clock.step
+        kinds = {region.backward for region in self._regions}
+        step = self._describe_step(tokens, self._work_of_regions())
+        self._regions.clear()
+        if kinds == {True, False} and step.model_flop and scale_work(self.info.counted, step) is None:
+            self._known.add(kind_of(step))
+            self.info = msgspec.structs.replace(self.info, counted=(*self.info.counted, step))
+            self._awaited = [each for each in self._awaited if scale_work(self.info.counted, each) is None]
+            self._session.writer.update_info(flops=self.info)
+
+    def _look_for_unlike(self, step: CountedStep) -> None:
+        """Wait for one more step like this one, if nothing tells of its FLOPs and it has its like."""
+        kind = kind_of(step)
+        if kind in self._known or scale_work(self.info.counted, step) is not None:
+            return
+        if "model_flop" not in self.info.absent:
+            why = (
+                "the FLOPs of steps that are unlike those counted, in optimizer steps, backward passes or in what is "
+                "known of their tokens and samples, cannot be worked out"
+            )
+            self.info = msgspec.structs.replace(self.info, absent={**self.info.absent, "model_flop": why})
+            self._session.writer.update_info(flops=self.info)
+        before = self._unlike.get(kind)
+        if before is not None and step.step - before <= _SOON and kind not in map(kind_of, self._awaited):
+            self._awaited.append(step)
+        if before is not None or len(self._unlike) < _MAX_KINDS:
+            self._unlike[kind] = step.step
+
+    def _describe_step(self, tokens: int | None, work: Work) -> CountedStep:
+        session = self._session
+        return CountedStep(
+            step=session.clock.step,
+            model_flop=work.model_flop,
+            hardware_flop=work.hardware_flop,
+            num_optimizer_steps=session.boundary.num_optimizer_steps,
+            num_microbatches=session.boundary.num_microbatches or None,
+            tokens=tokens,
+            samples=session.samples,
+        )
+
+    def _work_of_regions(self) -> Work:
+        return Work(
+            sum(region.model_flop for region in self._regions), sum(region.hardware_flop for region in self._regions)
+        )
 
     def _saw_whole_step(self) -> bool:
         """Whether a forward and a backward were counted; the model may be known only after its first forward."""
@@ -145,8 +232,7 @@ class FlopMeter:
         )
 
     def _from_counts(self, tokens: int | None) -> FlopsInfo:
-        model = sum(region.model_flop for region in self._regions)
-        hardware = sum(region.hardware_flop for region in self._regions)
+        model, hardware = work = self._work_of_regions()
         if not model:
             return FlopsInfo(absent={"mfu": self._why_nothing()})
         counted = sum(region.num_counted for region in self._regions)
@@ -170,6 +256,7 @@ class FlopMeter:
             formula_difference_ratio=model / formula[1] - 1 if formula else None,
             counter_coverage_ratio=counted / (counted + foreign),
             step=self._session.clock.step,
+            counted=(self._describe_step(tokens, work),),
             absent={} if peak else {"mfu": why},
         )
 
@@ -259,9 +346,3 @@ def measure_product(dtype: str) -> float:
             elapsed = time.perf_counter_ns() - start
             best = elapsed if not best else min(best, elapsed)
     return 2 * _PRODUCT_SIZE**3 * 1e9 / max(best, 1)
-
-
-def _scale(per_token: float | None, per_step: float | None, tokens: int | None) -> float | None:
-    if per_token is not None and tokens is not None:
-        return per_token * tokens
-    return per_step

@@ -267,15 +267,38 @@ class ClockAnchor(_Record, frozen=True):
     error_ns: Length
 
 
+class CountedStep(_Record, frozen=True):
+    """A step whose FLOPs were counted, and what tells by how much others differ from it.
+
+    Attributes:
+        step: Its number.
+        model_flop: FLOPs of this rank's share of the model, recompute excluded.
+        hardware_flop: The same with recompute.
+        num_optimizer_steps: As in its `StepRecord`, and so are the following.
+        num_microbatches: Backward passes.
+        tokens: Absent where they are not known.
+        samples: Absent where they are not known.
+    """
+
+    step: Count
+    model_flop: Flop
+    hardware_flop: Flop
+    num_optimizer_steps: Count | None = None
+    num_microbatches: Count | None = None
+    tokens: Count | None = None
+    samples: Count | None = None
+
+
 class FlopsInfo(_Record, frozen=True):
     """What MFU and HFU of this rank are counted with.
 
     Attributes:
-        source: `counter` (one real step under the FLOP counter), `formula` (closed formula) or `user`.
+        source: `counter` (real steps under the FLOP counter), `formula` (closed formula) or `user`.
         convention: `full` (attention counted whole) or `causal_halved`.
         model_flop_per_token: FLOPs that training one token needs, recompute excluded, for the share of this rank.
         hardware_flop_per_token: The same with recompute.
-        model_flop_per_step: Set instead where no tokens are known: FLOPs of the counted step.
+        model_flop_per_step: Set instead where no tokens are known: FLOPs of the counted step, the first where several
+            kinds of steps were counted.
         hardware_flop_per_step: The same with recompute.
         num_parameters: N of the formula: active parameters that take part in matrix products.
         peak_flop_per_s: Dense peak of the device in `peak_dtype`.
@@ -283,8 +306,10 @@ class FlopsInfo(_Record, frozen=True):
         peak_source: Where the peak is from: a data sheet, `measured matrix product`, or `user`.
         counter_coverage_ratio: Share of operators with a formula among those that the counter saw.
         formula_difference_ratio: (counter - formula) / formula, where both exist.
-        step: The step that was counted.
-        absent: Name of a figure to the reason why it is absent (`mfu`, `peak_flop_per_s`, ...).
+        step: The step that was counted first.
+        counted: All that were counted, one of each kind of step.
+        absent: Name of a figure to the reason why it is absent (`mfu`, `peak_flop_per_s`, ...; `model_flop` where it is
+            of some steps only).
     """
 
     source: Literal["counter", "formula", "user"] | None = None
@@ -300,6 +325,7 @@ class FlopsInfo(_Record, frozen=True):
     counter_coverage_ratio: Ratio | None = None
     formula_difference_ratio: float | None = None
     step: Count | None = None
+    counted: tuple[CountedStep, ...] = ()
     absent: dict[str, str] = {}
 
 

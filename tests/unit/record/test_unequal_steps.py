@@ -1,0 +1,143 @@
+"""FLOPs of steps that are unequal, on real training loops: each against the products worked by hand, or absent."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from scope.record import Recorder
+from scope.record.settings import CaptureSettings
+from scope.run.reader import RankReader, read_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from scope.run.schema import FlopsInfo, StepRecord
+
+NO_CAPTURE = CaptureSettings(reasons=frozenset())
+
+
+def record(folder: Path, train: Callable[[Recorder], None]) -> tuple[list[StepRecord], FlopsInfo]:
+    """Record a loop."""
+    with Recorder(run_dir=folder, run_id="r", capture=NO_CAPTURE, peak_flop_per_s=1e9) as recorder:
+        rank = recorder.folder
+        train(recorder)
+    assert rank is not None
+    flops = RankReader(rank).info().flops
+    assert flops is not None
+    return read_steps(rank), flops
+
+
+def load(num_samples: int, width: int, batch_size: int) -> DataLoader[torch.Tensor]:
+    """A loader whose last batch is smaller."""
+    samples = cast("torch.utils.data.Dataset[torch.Tensor]", [torch.ones(width)] * num_samples)
+    return DataLoader(samples, batch_size=batch_size)
+
+
+def flop_of_two_layers(samples: int, widths: tuple[int, int, int]) -> int:
+    """Forward 2mnk a layer, backward as much for weights, and for the input of the second layer alone."""
+    first, second = (2 * samples * given * made for given, made in itertools.pairwise(widths))
+    return 2 * first + 3 * second
+
+
+def test_the_last_batch_of_an_epoch_is_less_work(tmp_path: Path) -> None:
+    """Batches of 32, 32 and 4 through 64 x 128 and 128 x 10: 1,294,336 and, for the last, 161,792."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            for batch in load(68, 64, 32):
+                model(batch).sum().backward()
+                optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    assert [step.samples for step in steps] == [32, 32, 4] * 2
+    assert [step.model_flop for step in steps] == [1_294_336, 1_294_336, 161_792] * 2
+    assert steps[2].mfu_ratio == pytest.approx(161_792 / (steps[2].end_ns - steps[2].start_ns))
+    assert [each.step for each in flops.counted] == [0]
+    assert not flops.absent
+
+
+def test_a_torn_first_step_is_no_measure_of_whole_ones(tmp_path: Path) -> None:
+    """Two updates of a critic and one of its generator: 3,025,920 for 40 samples, 680,832 for 9, as worked by hand."""
+
+    def train(recorder: Recorder) -> None:
+        generator = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32))
+        critic = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+        of_generator, of_critic = (torch.optim.Adam(model.parameters()) for model in (generator, critic))
+        for _ in range(2):
+            for batch in load(40 * 7 + 9, 32, 40):
+                for _ in range(2):
+                    fake = generator(torch.ones(len(batch), 16)).detach()
+                    of_critic.zero_grad()
+                    (critic(batch) - critic(fake)).sum().backward()
+                    of_critic.step()
+                of_generator.zero_grad()
+                critic(generator(torch.ones(len(batch), 16))).sum().backward()
+                of_generator.step()
+
+    steps, flops = record(tmp_path, train)
+    whole = {40: 3_025_920, 9: 680_832}
+    known = [step for step in steps if step.num_optimizer_steps == 3 and step.model_flop is not None]
+    assert [step.model_flop for step in known] == [whole[step.samples or 0] for step in known]
+    assert {step.samples for step in known} == {40, 9}
+    later = steps[6:]
+    assert all(step.model_flop is not None for step in later)
+    # What was counted first is what that step did: two of the three updates.
+    assert (steps[0].num_optimizer_steps, steps[0].model_flop) == (2, 1_863_680)
+    assert {each.num_optimizer_steps for each in flops.counted} == {2, 3}
+    assert "unlike those counted" in flops.absent["model_flop"]
+    assert [step.step for step in steps if step.disturbed == "flops_counted"] == [each.step for each in flops.counted]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [((16, 16), (16, 16, 8, 4)), ((8, 16, 24), (8,), (8, 16)), ((16,), (16, 16), (16, 16, 16))],
+    ids=["a rest", "growing", "equal"],
+)
+def test_passes_of_unknown_size_are_counted_not_guessed(tmp_path: Path, sizes: tuple[tuple[int, ...], ...]) -> None:
+    """Updates of so many passes, their samples unknown: each is by hand or absent, and after twelve steps by hand."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(20)):
+            for size in sizes[number % len(sizes)]:
+                model(torch.ones(size, 64)).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    by_hand = [flop_of_two_layers(sum(sizes[number % len(sizes)]), (64, 128, 8)) for number in range(20)]
+    told: list[Any] = [step.model_flop for step in steps]
+    assert all(flop in (None, true) for flop, true in zip(told, by_hand, strict=True))
+    assert told[12:] == by_hand[12:]
+    assert len(flops.counted) <= len(sizes)
+    assert sum(step.disturbed == "flops_counted" for step in steps) <= 6
+
+
+def test_what_never_comes_again_is_not_waited_for(tmp_path: Path) -> None:
+    """One update of two passes among those of one has no FLOPs, says so, and slows no other step down."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(10)):
+            for _ in range(2 if number == 5 else 1):
+                model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    flop = 2 * (2 * 2 * 8 * 4)
+    assert [step.model_flop for step in steps] == [*[flop] * 5, None, *[flop] * 4]
+    assert "unlike those counted" in flops.absent["model_flop"]
+    assert [step.step for step in steps if step.disturbed == "flops_counted"] == [0]
