@@ -114,17 +114,20 @@ class CheckpointHooks:
         if _HOOK in self._session.guard.reasons or not self._session.writer.enabled:
             return None
         try:
-            opened = self._session.clock.push("checkpoint")
-            return _Begun(time_ns=time.monotonic_ns(), step=self._session.step) if opened else None
+            clock = self._session.clock
+            opened = clock.push("checkpoint")
+            return _Begun(time_ns=clock.last_seen_ns, step=self._session.step) if opened else None
         except Exception as error:  # noqa: BLE001 - the guard
             self._session.guard.disable(_HOOK, error)
             return None
 
     def _leave(self, begun: _Begun | None) -> int:
+        """End the phase; return its length by the very instants that the clock took: threads may hold up both calls."""
         if begun is None:
             return 0
-        self._session.clock.pop("checkpoint")
-        return time.monotonic_ns() - begun.time_ns
+        clock = self._session.clock
+        clock.pop("checkpoint")
+        return clock.last_seen_ns - begun.time_ns
 
     def _end(
         self, begun: _Begun | None, count: Callable[[], int | None], *, path: str | None, asynchronous: bool
@@ -136,7 +139,7 @@ class CheckpointHooks:
         self, begun: _Begun, count: Callable[[], int | None], blocked: int, *, path: str | None, asynchronous: bool
     ) -> None:
         try:
-            duration = time.monotonic_ns() - begun.time_ns
+            duration = time.monotonic_ns() - begun.time_ns if asynchronous else blocked
             written = count()
             self._session.writer.add_event(
                 "checkpoint",

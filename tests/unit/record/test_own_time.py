@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from scope.record import Recorder, flops, hooks
+from scope.record import Recorder, flops, hooks, phases
 from scope.record.settings import CaptureSettings
 from scope.run.reader import RankReader, read_steps
 
@@ -106,3 +106,18 @@ def test_a_step_with_a_look_for_models_says_so(tmp_path: Path, monkeypatch: pyte
     assert 1 <= len(marked) < 5
     assert all(step.recorder_ns >= SLOW_NS for step in marked)
     assert all(step.end_ns - step.start_ns < SLOW_NS for step in steps if step.disturbed is None)
+
+
+def test_a_checkpoint_is_as_long_as_its_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that hold up the change of a phase by 100 ms leave the event and the phase the same, to the ns."""
+    with Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE) as recorder:
+        folder = recorder.folder
+        recorder.end_step()
+        with monkeypatch.context() as patch:
+            make_slow(patch, phases.PhaseClock, "_tell", phases.PhaseClock._tell)
+            torch.save(torch.ones(4), tmp_path / "model.pt")
+        recorder.end_step()
+    assert folder is not None
+    (step,) = read_steps(folder)
+    event = next(event for event in RankReader(folder).new_events() if event.kind == "checkpoint")
+    assert event.duration_ns == event.detail["blocked_ns"] == step.phases["checkpoint"]
