@@ -32,7 +32,7 @@ class LargeCalls(Record, frozen=True, kw_only=True):
     """What the recorded calls of one kind tell."""
 
     num_recorded: int
-    """Calls of all ranks that were recorded one by one."""
+    """Calls of all ranks in steps that were recorded one by one."""
     num_large: int
     """Those of `LEAST_MESSAGE_BYTES` and more whose completion was seen."""
     message_bytes: float | None
@@ -44,10 +44,13 @@ class LargeCalls(Record, frozen=True, kw_only=True):
 def find_large_calls(calls: pl.DataFrame) -> Mapping[Kind, LargeCalls]:
     """Return what the calls of each kind tell of those that are large.
 
+    Calls before the first step (parameters that are handed round once) and after the last are left out: totals are of
+    steps, and a bandwidth beside them has to be of the same calls.
+
     Args:
         calls: The table `Calls`.
     """
-    named = calls.select(
+    named = calls.filter(pl.col(Calls.step).is_not_null()).select(
         pl.col(Calls.mesh_axis, Calls.operation, Calls.variant).cast(pl.String),
         pl.col(Calls.group_ranks).list.len().alias(_GROUP_SIZE),
         Calls.control,

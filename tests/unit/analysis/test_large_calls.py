@@ -87,6 +87,20 @@ def test_recorded_calls_that_are_small_or_not_timed_give_none() -> None:
     )
 
 
+def test_large_calls_outside_of_steps_tell_nothing_of_those_in_them() -> None:
+    """A model of 1.6 MB is broadcast before the first step: its bandwidth is none of the small broadcasts of steps."""
+    small = _calls({4: 30 * US}, "broadcast")
+    once = _calls({1_600_000: 2_000 * US}, "broadcast").with_columns(pl.lit(None, pl.Int64).alias(Calls.step))
+    totals = _totals([4] * 6 + [100_000], "broadcast")
+    row = _summary(totals, pl.concat((once, small)))
+    assert row[CollectiveSummary.busbw_at_least_bytes_per_s] is None
+    assert row[CollectiveSummary.num_large_calls] is None
+    assert "none of the 4 calls recorded one by one" in row[CollectiveSummary.busbw_absent_reason]
+    row = _summary(totals, once)
+    assert row[CollectiveSummary.busbw_at_least_bytes_per_s] is None
+    assert "no call was recorded one by one" in row[CollectiveSummary.busbw_absent_reason]
+
+
 def test_calls_are_not_read_where_totals_tell_enough() -> None:
     """Seven messages of 28 bytes in all are small for certain, and a mean of 330 kB shows bandwidth by itself."""
 
