@@ -59,7 +59,7 @@ def compare(
 
     check_output(output)
     jobs = [
-        load_job(JobOptions(paths=[path], window=window, window_option=_WINDOWS, no_cache=no_cache))
+        load_job(JobOptions(paths=[path], window=window, no_cache=no_cache), window_option=_WINDOWS)
         for path, window in zip((before, after), windows or (None, None), strict=True)
     ]
     for job in jobs:

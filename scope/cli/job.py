@@ -37,12 +37,13 @@ def require(package: str, *, extra: str) -> None:
         raise MissingExtraError(message)
 
 
-def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
+def load_job(options: JobOptions, paths: Sequence[str] | None = None, *, window_option: str = "--window STEP") -> Job:
     """Read the traces that the user named, with a progress bar where reading takes long.
 
     Args:
         options: What the user said.
         paths: Other paths than those of the options, for a second job.
+        window_option: What the command calls the option of the window.
     """
     require("polars", extra="trace")
     from scope.trace import ReadOptions, load, read_patterns
@@ -52,7 +53,7 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None) -> Job:
         patterns=() if options.classes is None else read_patterns(options.classes),
         use_cache=not options.no_cache,
     )
-    chosen, window = _choose_traces(paths or options.paths, options.window, option=options.window_option)
+    chosen, window = _choose_traces(paths or options.paths, options.window, option=window_option)
     with _progress(chosen) as progress:
         job = load(
             chosen,

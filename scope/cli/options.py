@@ -44,8 +44,6 @@ class JobOptions:
     paths: Sequence[str]
     rank: Sequence[str] = ()
     window: int | None = None
-    window_option: str = "--window STEP"
-    """What the command calls the option of the window."""
     memory_as_compute: bool = False
     sets_as_compute: bool = False
     linked_only: bool = False
