@@ -14,7 +14,7 @@ from scope.analysis.tables import Tables, check_step
 from scope.analysis.windows import build_timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scope.analysis.job import PartAnalysis, RankAnalysis
     from scope.trace.model import Job
@@ -23,6 +23,7 @@ _DEFAULTS: Final = Options()
 _NOTHING_RAN: Final = "no rank has device events or a host timeline"
 _NOT_BOTH: Final = "no host timeline stands beside devices"
 _NO_LAUNCHES: Final = "no rank has launches"
+_MOST_NAMED: Final = 4
 
 
 def analyze(
@@ -75,8 +76,20 @@ def analyze(
         tables=tables,
         world_size=job.world_size,
         missing_ranks=job.missing_ranks,
-        warnings=job.warnings,
+        warnings=(*job.warnings, *_say_left_out(ranks, summed)),
         absent=absent,
+    )
+
+
+def _say_left_out(ranks: Sequence[RankAnalysis], summed: Sequence[RankAnalysis]) -> Iterator[str]:
+    """Yield, where hosts stand beside devices, which ranks are no part of the figures over all ranks."""
+    if len(summed) == len(ranks):
+        return
+    left_out = [rank.label for rank in ranks if rank.is_host_timeline]
+    more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
+    yield (
+        f"totals, steps, kernels, exposed collectives and findings are those of devices; left out, since their traces "
+        f"hold no device events: {', '.join(left_out[:_MOST_NAMED])}{more}"
     )
 
 

@@ -83,6 +83,8 @@ class KernelTables(LazyResult):
 class Tables(LazyResult):
     """What groups events and calls, for one rank, for several together, or for one step of them.
 
+    Kernels and recompute are of devices alone where a device ran anything: the time of a host is no part of theirs.
+
     Args:
         ranks: Each rank's events and what `scope.analysis.idle.find_idle_spans` returned for them.
     """
@@ -90,6 +92,8 @@ class Tables(LazyResult):
     def __init__(self, ranks: Sequence[tuple[Timeline, pl.DataFrame]]) -> None:
         self._ranks = ranks
         self._timelines = [timeline for timeline, _ in ranks]
+        on_device = [timeline for timeline in self._timelines if not timeline.trace.is_host_timeline]
+        self._of_one_kind = on_device if any(timeline.devices for timeline in on_device) else self._timelines
 
     @cached_property
     def delays(self) -> LaunchDelays:
@@ -99,7 +103,7 @@ class Tables(LazyResult):
     @cached_property
     def kernels(self) -> KernelTables:
         """Device events grouped in four ways."""
-        return KernelTables(self._timelines)
+        return KernelTables(self._of_one_kind)
 
     @cached_property
     def launches(self) -> pl.DataFrame:
@@ -124,7 +128,7 @@ class Tables(LazyResult):
     @cached_property
     def recompute(self) -> Recompute:
         """How much of backward is forward computed again."""
-        return sum_recompute(compute_recompute(timeline) for timeline in self._timelines)
+        return sum_recompute(compute_recompute(timeline) for timeline in self._of_one_kind)
 
 
 def narrow_tables(analysis: Analysis, job: Job, *, number: int) -> Analysis:

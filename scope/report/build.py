@@ -9,6 +9,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from scope.analysis.exposure import EXPOSED_KEYS, ExposedCollectives, compute_exposed_collectives
+from scope.analysis.job import summed_ranks
 from scope.analysis.options import Options
 from scope.analysis.roofline import chosen_devices, compute_roofline, match_devices
 from scope.analysis.step_time import compute_step_time
@@ -86,7 +87,9 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),
-        exposed=_exposed(job, step_times, options) if "exposed" in parts else ExposedCollectives.empty(),
+        exposed=_exposed(job, _summed(analysis, step_times), options)
+        if "exposed" in parts
+        else ExposedCollectives.empty(),
         collectives=collectives,
         stragglers=stragglers,
         collective_roofline=links,
@@ -184,10 +187,17 @@ def _links(devices: Iterable[Mapping[int, GpuMatch]]) -> LinkRates:
     return LinkRates(node_bytes_per_s=ceiling.bytes_per_s, source=ceiling.bound_by)
 
 
+def _summed(analysis: Analysis, step_times: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Return the step times of those ranks whose figures are added up."""
+    return {rank.label: step_times[rank.label] for rank in summed_ranks(analysis.ranks)}
+
+
 def _exposed(job: Job, step_times: Mapping[str, pl.DataFrame], options: Options) -> pl.DataFrame:
-    """Return the exposed collectives of all ranks together."""
+    """Return the exposed collectives of the ranks of these step times together."""
     tables = [
-        compute_exposed_collectives(trace, step_time=step_times[trace.label], options=options) for trace in job.ranks
+        compute_exposed_collectives(trace, step_time=step_times[trace.label], options=options)
+        for trace in job.ranks
+        if trace.label in step_times
     ]
     if len(tables) == 1:
         return tables[0]

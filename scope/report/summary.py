@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
+from scope.analysis.job import summed_ranks
 from scope.report.headline import headline, trust_line
 from scope.report.sections.breakdown import (
     breakdown_notes,
@@ -153,7 +154,8 @@ def print_findings(findings: Sequence[Finding], console: Console, *, limit: int 
 
 
 def _print_tables(results: Results, console: Console) -> None:
-    over = f", summed over {len(results.analysis.ranks):,} ranks" if len(results.analysis.ranks) > 1 else ""
+    num_ranks = len(summed_ranks(results.analysis.ranks))
+    over = f", summed over {num_ranks:,} ranks" if num_ranks > 1 else ""
     kernels = kernels_table(results.analysis)
     tables = [(msgspec.structs.replace(kernels, title=kernels.title + over), "kernels")]
     if results.stragglers is not None and results.collectives is not None:

@@ -115,6 +115,12 @@ def beside_missing_ranks(analysis: Analysis, action: str) -> str:
     )
 
 
+def left_out_ranks(analysis: Analysis) -> frozenset[int]:
+    """Return the ranks whose time is no part of the basis: host timelines beside devices."""
+    summed = {rank.rank for rank in summed_ranks(analysis.ranks)}
+    return frozenset(rank.rank for rank in analysis.ranks if rank.rank is not None and rank.rank not in summed)
+
+
 def idle_share(rank: RankAnalysis, cause: str) -> float:
     """Return the share of one rank's basis that its devices stood idle for a cause."""
     parts = [part for device in rank.devices for part in _parts(device)]

@@ -8,7 +8,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
 from scope.analysis.exposure import ExposedCollectives
-from scope.report.findings.basis import beside_missing_ranks, judged_numbers
+from scope.report.findings.basis import beside_missing_ranks, judged_numbers, left_out_ranks
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
@@ -76,15 +76,18 @@ def straggler_waits(results: Results, basis: Basis) -> dict[int, int]:
 
 
 def judged_sums(results: Results, rows: Iterable[tuple[int, int, int | None, int]]) -> dict[int, int]:
-    """Return sums over what lies in the step time of the rank that it is of.
+    """Return sums over what lies in the step time of the rank that it is of; ranks that are left out have none.
 
     Args:
         results: The results.
         rows: Key of the sum, rank, number of the step, and time.
     """
     judged = {rank.rank: judged_numbers(rank) for rank in results.analysis.ranks if rank.rank is not None}
+    left_out = left_out_ranks(results.analysis)
     totals: dict[int, int] = {}
     for key, rank, number, time_ns in rows:
+        if rank in left_out:
+            continue
         numbers = judged.get(rank)
         if numbers is None or number in numbers:
             totals[key] = totals.get(key, 0) + time_ns
@@ -161,9 +164,10 @@ def in_step_time(results: Results, collectives: Collectives) -> pl.DataFrame:
     """Return the collectives, each with its transfer times the ranks that launched it in their step time."""
     steps: list[tuple[int, int]] = []
     without: list[int] = []
+    left_out = left_out_ranks(results.analysis)
     for rank in results.analysis.ranks:
         numbers = judged_numbers(rank)
-        if rank.rank is None:
+        if rank.rank is None or rank.rank in left_out:
             continue
         if numbers is None:
             without.append(rank.rank)

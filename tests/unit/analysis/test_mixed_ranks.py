@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,8 +12,10 @@ import pytest
 from scope.analysis import analyze
 from scope.report.build import compute_results
 from scope.report.document import document_schema, to_document
+from scope.report.findings import find_all
 from scope.report.findings.basis import make_basis
 from scope.report.sections.breakdown import breakdown_table, summed_over
+from scope.trace import ReadOptions, load
 from scope.trace.model import Job
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from scope.trace.model import RankTrace
 
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
+NO_CACHE = ReadOptions(use_cache=False)
 STEP = {"number": 1, "start_ns": 0, "end_ns": 2_000}
 
 
@@ -78,3 +83,42 @@ def test_the_document_holds_both(mixed: Job) -> None:
     assert alone["host_total"] is None
     assert "beside devices" in alone["absent"]["host_total"]
     assert "host_total" in json.dumps(document_schema()["required"])
+
+
+def test_kernels_are_those_of_devices(mixed: Job) -> None:
+    """Shares of kernels are of the 600 ns that the device ran; alone, the host's operators are grouped as before."""
+    analysis = analyze(mixed)
+    by_name = analysis.kernels.by_name
+    assert (by_name["total_ns"].sum(), by_name["device_time_ratio"].sum()) == (600, pytest.approx(1))
+    assert analysis.ranks[1].tables.kernels.by_name["total_ns"].sum() == 300
+    hosts = analyze(msgspec.structs.replace(mixed, ranks=mixed.ranks[1:]))
+    assert hosts.kernels.by_name["total_ns"].sum() == 300
+
+
+def test_who_is_left_out_is_said(mixed: Job) -> None:
+    """Where hosts stand beside devices the report names those that its figures are not of, and else nobody."""
+    (said,) = analyze(mixed).warnings
+    assert said.endswith("no device events: rank 1")
+    for ranks in (mixed.ranks[:1], mixed.ranks[1:]):
+        assert analyze(msgspec.structs.replace(mixed, ranks=ranks)).warnings == ()
+
+
+def test_findings_are_those_of_devices(shared_traces: Path) -> None:
+    """Ranges of two hosts beside a device change no finding on time: neither what it costs nor what it names."""
+    device = load([str(shared_traces / "hta" / "a100_nccl_metadata_rank0of2.json.gz")], options=NO_CACHE).ranks
+    hosts = load([str(SAMPLES / "gloo-2-ranks-healthy")], options=NO_CACHE).ranks
+    # As other ranks than that of the device.
+    hosts = tuple(
+        msgspec.structs.replace(each, rank=10 + place, label=f"rank {10 + place}") for place, each in enumerate(hosts)
+    )
+    found, alone = (compute_results(Job(ranks=ranks, world_size=None)) for ranks in ((*device, *hosts), device))
+    assert found.exposed.equals(alone.exposed)
+    assert found.analysis.kernels.by_name.equals(alone.analysis.kernels.by_name)
+    costs = [
+        {each.kind: (each.cost_ns, each.where.groups) for each in find_all(results) if each.cost_ns is not None}
+        for results in (found, alone)
+    ]
+    assert costs[0] == costs[1]
+    exposed = next(each for each in find_all(found) if each.kind == "exposed_communication")
+    evidence = {each.column.key: each.value for each in exposed.evidence}
+    assert evidence["worst_exposed_ns"] <= evidence["exposed_communication_ns"]
