@@ -212,7 +212,7 @@ def _why_no_mfu(info: RankInfo) -> str | None:
     if info.flops is None:
         return info.absent.get("flops")
     reasons = info.flops.absent
-    return reasons.get("mfu") or reasons.get("peak_flop_per_s")
+    return reasons.get("mfu") or reasons.get("peak_flop_per_s") or reasons.get("model_flop")
 
 
 def _number_of(line: StepLine) -> int:

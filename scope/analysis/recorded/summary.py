@@ -241,15 +241,15 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
         unknown = ("step_time", "steps_per_s", "tokens_per_s", "mfu_ratio", "hfu_ratio")
         return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, num_mfu_steps=0, **dict.fromkeys(unknown))
     total_ns = _integer(recent[StepSummary.duration_ns].sum())
-    peak, why_no_peak = _peak_flop_per_s(ranks)
+    peak, why_no_mfu = _peak_flop_per_s(ranks)
     tokens = recent[StepSummary.tokens]
     figures: dict[str, tuple[float | None, str]] = {
         "tokens_per_s": (
             None if tokens.null_count() else _integer(tokens.sum()) / total_ns * NS_PER_S,
             "not every rank knows its tokens a step",
         ),
-        "mfu_ratio": _utilization(recent, StepSummary.model_flop, peak, why_no_peak),
-        "hfu_ratio": _utilization(recent, StepSummary.hardware_flop, peak, why_no_peak),
+        "mfu_ratio": _utilization(recent, StepSummary.model_flop, peak, why_no_mfu),
+        "hfu_ratio": _utilization(recent, StepSummary.hardware_flop, peak, why_no_mfu),
     }
     return RunSpeed(
         absent={name: reason for name, (value, reason) in figures.items() if value is None},
@@ -289,22 +289,24 @@ def _recent_steps(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
 
 
 def _peak_flop_per_s(ranks: pl.DataFrame) -> tuple[float | None, str]:
+    """Return the sum of all peaks, and what a rank says of why it has no MFU, or none in some of its steps."""
     peaks = ranks[Ranks.peak_flop_per_s]
     if not peaks.null_count():
-        return float(peaks.sum()), ""
+        reasons = ranks[Ranks.mfu_absent_reason].drop_nulls()
+        return float(peaks.sum()), str(reasons.first()) if len(reasons) else ""
     reasons = ranks.filter(peaks.is_null())[Ranks.mfu_absent_reason].drop_nulls()
     return None, str(reasons.first()) if len(reasons) else "the peak of the device is not known"
 
 
-def _utilization(recent: pl.DataFrame, flop: Column, peak: float | None, why_no_peak: str) -> tuple[float | None, str]:
+def _utilization(recent: pl.DataFrame, flop: Column, peak: float | None, reason: str) -> tuple[float | None, str]:
     """Return FLOPs of the steps in which every rank knows them over the time of those, or why there is none."""
     known = recent.filter(pl.col(flop).is_not_null())
     if known.is_empty():
-        return None, "the FLOPs of none of the last steps are known on every rank"
+        return None, reason or "the FLOPs of none of the last steps are known on every rank"
     if peak is None:
-        return None, why_no_peak
+        return None, reason
     total_ns = _integer(known[StepSummary.duration_ns].sum())
-    return model_flops_utilization(float(known[flop].sum()), step_ns=total_ns, peak_flop_per_s=peak), why_no_peak
+    return model_flops_utilization(float(known[flop].sum()), step_ns=total_ns, peak_flop_per_s=peak), reason
 
 
 def _overlays(steps: pl.LazyFrame) -> dict[str, int | None]:

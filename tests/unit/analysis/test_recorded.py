@@ -301,6 +301,15 @@ def test_what_is_unknown_is_absent_with_its_reason() -> None:
     assert summary.absent["communication_wait_ns"] == "no wait site was seen"
 
 
+@pytest.mark.parametrize("peak", [None, 1e9], ids=["no peak", "a peak"])
+def test_without_flops_of_any_step_the_reason_of_a_rank_is_given(peak: float | None) -> None:
+    """A model that cannot be counted, or steps that are like no counted one: what the rank says stands there."""
+    ranks = frame(Ranks, [rank_row(0, mfu_absent_reason="the model is compiled", peak_flop_per_s=peak)])
+    summary = summarize_run(ranks, frame(RankSteps, [step_row(0, 0, {"forward": 5})]).lazy()).check()
+    assert summary.speed.mfu_ratio is None
+    assert summary.speed.absent["mfu_ratio"] == summary.speed.absent["hfu_ratio"] == "the model is compiled"
+
+
 def test_a_run_without_steps_says_so() -> None:
     """Before the first step every figure is absent."""
     summary = summarize_run(frame(Ranks, [rank_row(0)]), RankSteps.empty().lazy()).check()
