@@ -252,7 +252,8 @@ def say_age(run: LiveRun) -> None:
     if state.standing == "no step":
         say.error(f"{words}.", icon=":material/person_off:")
     elif state.standing != "not begun":
-        icon = say.words(":material/sensors: live," if state.standing == "running" else ":material/history:")
+        is_seen = state.standing == "running" and state.silent_ns is None
+        icon = say.words(":material/sensors: live," if is_seen else ":material/history:")
         say.caption(say.words("{} {}", icon, words))
 
 

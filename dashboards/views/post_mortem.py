@@ -107,7 +107,8 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
     standing = state.standing
     was_cut_off = standing == "ended without a goodbye" or bool(state.exit_reasons)
     if standing == "running":
-        say.caption("The run makes steps: ranks that are behind here were merely looked at a moment earlier.")
+        makes = "makes steps" if state.silent_ns is None else "made steps when it was last seen"
+        say.caption(f"The run {makes}: ranks that are behind here were merely looked at a moment earlier.")
     elif was_cut_off and (missed := find_missed_calls(progress)):
         say.info(f"At its end: {missed_words(missed)}.", icon=":material/person_off:")
     if standing != "running" and progress[GroupProgress.is_mismatched].any():

@@ -37,10 +37,16 @@ def describe_stops(watched: Watched) -> list[dict[str, Any]]:
     if not _is_ill(watched.state):
         return []
     progress = compute_group_progress(watched.infos, watched.boxes)
-    behind = {
-        (row[GroupProgress.rank], row[GroupProgress.group]): row[GroupProgress.behind]
-        for row in progress.filter(pl.col(GroupProgress.behind) > 0).iter_rows(named=True)
-    }
+    # What is seen of a run that fell silent while it ran is of no one instant: nobody is behind by it.
+    is_stale = watched.state.standing == "running" and watched.state.silent_ns is not None
+    behind = (
+        {}
+        if is_stale
+        else {
+            (row[GroupProgress.rank], row[GroupProgress.group]): row[GroupProgress.behind]
+            for row in progress.filter(pl.col(GroupProgress.behind) > 0).iter_rows(named=True)
+        }
+    )
     rows = [_stop(info, watched.boxes.get(info.rank), behind) for info in watched.infos]
     clocks = relate_clocks(watched.infos, watched.boxes)
     is_ordered = are_comparable(clocks)
@@ -64,7 +70,7 @@ def describe_stops(watched: Watched) -> list[dict[str, Any]]:
 def _is_ill(state: RunState) -> bool:
     if state.standing in ("no step", "ended without a goodbye"):
         return True
-    return bool(state.exit_reasons) or (state.is_live and bool(state.gone_ranks))
+    return bool(state.exit_reasons) or (state.is_live and (bool(state.gone_ranks) or state.silent_ns is not None))
 
 
 def _stop(info: RankInfo, box: BlackBoxState | None, behind: Mapping[tuple[int, str], int]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.recorded import describe_command_end
+from scope.analysis.recorded import SILENCE_CAUSES, describe_command_end
 from scope.report.inert import readable
 from scope.units import NS_PER_S
 
@@ -40,9 +40,11 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
         at = f"{clock(state.last_sign_ns)} (last sign of life)"
         return f"{how}ended without a goodbye at {at}{_stood_words(state)}{ended}; {last}"
     gone = _gone_words(state.gone_ranks)
+    silent = _silent_words(state)
     if state.standing == "running" or state.last_step_ns is None:
-        return f"running{gone}; {last}"
-    return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {missed_words(state.missed)}"
+        return f"{silent}{gone}; {last}, as far as is known" if silent else f"running{gone}; {last}"
+    silent = f"; since then {silent}" if silent else ""
+    return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {missed_words(state.missed)}{silent}"
 
 
 def _stood_words(state: RunState) -> str:
@@ -51,6 +53,14 @@ def _stood_words(state: RunState) -> str:
         return ""
     missed = missed_words(state.missed, ended=True) if state.missed else "its black boxes show none that was behind"
     return f", when no step had ended for {age(state.still_ns)}: {missed}"
+
+
+def _silent_words(state: RunState) -> str:
+    """Return since when nothing has come from any rank, and what that may be; empty where signs of life come."""
+    if state.silent_ns is None:
+        return ""
+    since = f"{clock(state.last_sign_ns)} ({age(state.silent_ns)})"
+    return f"no sign of life of any rank since {since}: {SILENCE_CAUSES}"
 
 
 def _gone_words(ranks: Sequence[int]) -> str:

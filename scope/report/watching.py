@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import Verdict
 
-KINDS: Final = ("crash", "exception", "hang", "mismatch", "stall", "straggler")
+KINDS: Final = ("crash", "exception", "hang", "mismatch", "stall", "silence", "straggler")
 """The findings that are made here; those of others in `verdicts.jsonl` are left as they are."""
 _CAUSES: Final = ("crash", "exception", "hang", "mismatch")
 _RECENT_STEPS: Final = 50

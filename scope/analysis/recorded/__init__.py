@@ -27,7 +27,13 @@ from scope.analysis.recorded.ranks import (
     describe_slowest,
     say_where,
 )
-from scope.analysis.recorded.standing import ProcessTable, RunState, assess_run, describe_command_end
+from scope.analysis.recorded.standing import (
+    SILENCE_CAUSES,
+    ProcessTable,
+    RunState,
+    assess_run,
+    describe_command_end,
+)
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import RunSummary, compute_waste, find_unwritten_reason, summarize_run
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
@@ -41,6 +47,7 @@ from scope.analysis.recorded.verdicts import (
 )
 
 __all__ = [
+    "SILENCE_CAUSES",
     "AxisTraffic",
     "CollectiveSummary",
     "Ends",

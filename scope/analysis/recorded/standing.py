@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from scope.run.schema import RankInfo
 
 RunStanding: TypeAlias = Literal["not begun", "running", "no step", "finished", "ended without a goodbye"]
-RunOutcome: TypeAlias = RunStanding | Literal["crashed", "killed", "interrupted", "failed"]
+RunOutcome: TypeAlias = RunStanding | Literal["crashed", "killed", "interrupted", "failed", "no sign of life"]
 
+SILENCE_CAUSES: Final = "its publisher, file system or processes stand still, or its node is gone"
+"""What it may be when no rank gives a sign of life."""
 _SILENT_NS: Final = 60 * NS_PER_S
 _GONE_NS: Final = 5 * NS_PER_S
 """Silence after which the word of the table of processes is taken: a heart beats once a second."""
@@ -58,7 +60,7 @@ class RunState:
     """How a run stands.
 
     Attributes:
-        standing: In a word. `no step`: its ranks live, and none has finished a step for long.
+        standing: In a word. `no step`: its ranks gave signs of life, and none had finished a step for long.
         last_step_ns: End of the last step of any rank; None before the first.
         last_sign_ns: Last sign of life of the ranks that have not ended, of all when all have.
         missed: Ranks that the others wait for while no step ends, or waited for when the run ended; empty when the
@@ -72,6 +74,8 @@ class RunState:
             None.
         command_returncodes: How the commands under `scope run` ended, one a host, each once and without 0: an exit
             code, or below 0 the signal that ended one. Empty of a run that goes on.
+        silent_ns: Of a run that goes on as far as is known, how long no rank has given a sign of life, where that is
+            more than 10 s: what is known of it is as old. None where signs come, or no rank has a heart to give them.
     """
 
     standing: RunStanding
@@ -85,6 +89,7 @@ class RunState:
     gone_ranks: tuple[int, ...] = ()
     still_ns: int | None = None
     command_returncodes: tuple[int, ...] = ()
+    silent_ns: int | None = None
 
     @property
     def outcome(self) -> RunOutcome:
@@ -92,7 +97,10 @@ class RunState:
 
         `crashed`: an exception ended a rank, whatever became of the others. `failed`: so did a rank, or the command
         under `scope run`, with another exit code than 0. `killed`: a signal to the job, or to that command, ended it.
+        `no sign of life`: it made steps when something of it was last seen, `silent_ns` ago.
         """
+        if self.standing == "running" and self.silent_ns is not None:
+            return "no sign of life"
         if self.is_live or self.standing == "not begun":
             return self.standing
         if "exception" in self.exit_reasons:
@@ -133,8 +141,9 @@ def assess_run(
 
     A run ended without a goodbye when its ranks that have not ended gave no sign of life for 60 s (ten usual steps,
     where they have no black box to give one) and none of their processes is known to live; when all their processes are
-    known to be gone, 5 s suffice; when they are for certain, nothing is waited for. No step: none has ended for ten
-    usual steps and 10 s. A run that was ended while that held hung, which its ends alone do not tell.
+    known to be gone, 5 s suffice; when they are for certain, nothing is waited for. No step: none had ended for ten
+    usual steps and 10 s when a rank last gave a sign of life (by now, where none has a black box): while none comes,
+    it is not known whether steps end. A run that was ended while that held hung, which its ends alone do not tell.
 
     Args:
         infos: `rank.json` of the ranks of the last attempt.
@@ -182,8 +191,9 @@ def assess_run(
     gone_ranks = tuple(info.rank for info in still_open if processes.is_gone(info))
     if gone_ranks == ranks or (True not in fates and now_ns - last_sign_ns > limit_ns):
         standing = "ended without a goodbye"
-    elif last_step_ns is not None and now_ns - last_step_ns > max(_STILL_NS, usual):
+    elif last_step_ns is not None and (last_sign_ns if with_heart else now_ns) - last_step_ns > max(_STILL_NS, usual):
         standing = "no step"
+    silent_ns = now_ns - last_sign_ns if with_heart and standing != "ended without a goodbye" else 0
     has_ended_still = standing == "ended without a goodbye" and still_ns is not None
     return RunState(
         standing=standing,
@@ -196,6 +206,7 @@ def assess_run(
         gone_ranks=gone_ranks,
         still_ns=still_ns if has_ended_still else None,
         command_returncodes=returncodes if standing == "ended without a goodbye" else (),
+        silent_ns=silent_ns if silent_ns > _STILL_NS else None,
     )
 
 

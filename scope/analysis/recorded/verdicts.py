@@ -15,7 +15,7 @@ from scope.analysis.recorded.groups import peer_sets
 from scope.analysis.recorded.host_clocks import HostClock, are_comparable, relate_clocks
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
 from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_where
-from scope.analysis.recorded.standing import describe_command_end
+from scope.analysis.recorded.standing import SILENCE_CAUSES, describe_command_end
 from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.goodbyes import EXITED
@@ -38,6 +38,7 @@ _RECENT_NS: Final = 10 * NS_PER_S
 """What is usual rests on at least the steps of so long: fifty steps of a few milliseconds are one hiccup of a host."""
 _MIN_STEPS: Final = 10
 _GONE_NS: Final = 5 * NS_PER_S
+_SILENT_NS: Final = 10 * NS_PER_S
 _SET: Final = "peers"
 _WHERE_TO_LOOK: Final[dict[str | None, str]] = {
     "input": "Compare its data loader, its shard and the storage of its node with a peer's.",
@@ -153,7 +154,7 @@ def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] =
     """
     if not watched.infos:
         return []
-    found = [*_find_crashes(watched, fate), *_find_hangs(watched)]
+    found = [*_find_crashes(watched, fate), *_find_hangs(watched), *_find_silence(watched)]
     return found or _find_stragglers(watched)
 
 
@@ -339,7 +340,7 @@ def _find_hangs(watched: Watched) -> list[Verdict]:
                 ranks=tuple(ranks),
                 group=group,
                 step=None if last_step is None else last_step + 1,
-                action=f"See where it stands: py-spy dump --pid PID on its host ({_places(watched, ranks)}).",
+                action=_look_for_stop(watched, ranks),
                 evidence={"operation": operation, "call": number},
             )
         )
@@ -348,6 +349,26 @@ def _find_hangs(watched: Watched) -> list[Verdict]:
         action = "A long checkpoint or evaluation, or a collective that all have begun: look at links and devices."
         found.append(_judge(watched, "stall", summary, severity="warning", action=action))
     return found
+
+
+def _look_for_stop(watched: Watched, ranks: Sequence[int]) -> str:
+    infos = {info.rank: info for info in watched.infos}
+    signs = {rank: max(find_signs(infos[rank], watched.boxes.get(rank))) for rank in ranks}
+    silent = [rank for rank, sign_ns in signs.items() if watched.now_ns - sign_ns > _SILENT_NS]
+    action = f"See where it stands: py-spy dump --pid PID on its host ({_places(watched, ranks)})."
+    if not silent:
+        return action
+    gives = "gives" if len(silent) == 1 else "give"
+    return f"{action} {describe_ranks(silent).capitalize()} {gives} no sign of life: its node may be gone."
+
+
+def _find_silence(watched: Watched) -> list[Verdict]:
+    """Return that what is seen of a run is old, which blames no rank: training may go on all the same."""
+    if watched.state.silent_ns is None:
+        return []
+    summary = f"no rank gives a sign of life: {SILENCE_CAUSES}"
+    action = "See whether scope run lives on its nodes, and whether they and the file system of the run answer."
+    return [_judge(watched, "silence", summary, severity="warning", action=action)]
 
 
 def _find_mismatches(watched: Watched) -> list[Verdict]:

@@ -132,6 +132,7 @@ def test_the_first_call_missed_is_named_not_the_newest(first_known: int, operati
     (missed,) = find_missed_calls(compute_group_progress([info(0, WORLD), info(1, WORLD)], states))
     assert (missed.rank, missed.operation, missed.number, missed.group) == (1, operation, 123, "world")
     living = ProcessTable(fate=lambda _: True)
+    states = {rank: replace(box, pulse_ns=29 * S) for rank, box in states.items()}
     found = assess_run(
         [info(0, WORLD), info(1, WORLD)], states, last_step_ns=0, usual_ns=S, now_ns=30 * S, processes=living
     )
@@ -182,8 +183,37 @@ def test_a_run_hangs_while_its_heart_beats_and_is_over_when_it_stops(step_s: int
 
 
 def test_a_stopped_process_is_not_gone() -> None:
-    """No heartbeat for long, but the process lives (SIGSTOP): it makes no step."""
-    assert assess(step_s=10, beat_s=10, fate=True).standing == "no step"
+    """No heartbeat for long, but the processes live (SIGSTOP, or nothing publishes them): no hang, and no end."""
+    found = assess(step_s=10, beat_s=10, fate=True)
+    assert (found.standing, found.outcome, found.is_live, found.silent_ns) == (
+        "running", "no sign of life", True, 990 * S,
+    )  # fmt: skip
+    assert found.missed == ()
+    assert standing_words(found, now_ns=1_000 * S) == (
+        "no sign of life of any rank since 1970-01-01 00:00:10 UTC (16 min): its publisher, file system or processes "
+        "stand still, or its node is gone; the last step ended 16 min ago, as far as is known"
+    )
+
+
+@pytest.mark.parametrize(
+    ("step_s", "beat_s", "boxes", "standing", "silent_s"),
+    [
+        pytest.param(989, 990, True, "running", None, id="10 s of silence is none yet"),
+        pytest.param(980, 989, True, "running", 11, id="9 s from the last step to the last sign"),
+        pytest.param(978, 989, True, "no step", 11, id="11 s: it hung when it was seen"),
+        pytest.param(978, 978, False, "no step", None, id="without hearts the steps alone tell"),
+    ],
+)
+def test_silence_is_told_from_a_hang(
+    step_s: int, beat_s: int, boxes: bool, standing: str, silent_s: int | None
+) -> None:
+    """What counts is how long the ranks gave signs of life after the last step, not how old what is seen has become."""
+    found = assess(step_s=step_s, beat_s=beat_s, boxes=boxes)
+    assert found.standing == standing
+    assert found.silent_ns == (None if silent_s is None else silent_s * S)
+    said = standing_words(found, now_ns=1_000 * S)
+    assert ("rank 1 has not arrived at " in said) == (boxes and standing == "no step")
+    assert ("no sign of life of any rank since " in said) == (silent_s is not None)
 
 
 @pytest.mark.parametrize(

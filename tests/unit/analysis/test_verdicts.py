@@ -170,6 +170,31 @@ def test_a_hang_names_who_has_not_arrived() -> None:
     assert (found.time_ns, found.step) == (NOW_S * S, 20)
 
 
+def test_a_stale_copy_is_no_hang() -> None:
+    """Nothing has come for 15 s, and the last step ended a second before: the ranks may train on, and none is named."""
+    stale = [box(rank, enqueued=9 - (rank == 1), beat_s=NOW_S - 15) for rank in range(3)]
+    (found,) = judge(stale, last_step_s=NOW_S - 16)
+    assert (found.kind, found.severity, found.ranks, found.group) == ("silence", "warning", (), None)
+    assert judge([replace(each, pulse_ns=(NOW_S - 10) * S) for each in stale], last_step_s=NOW_S - 16) == []
+
+
+def test_a_hang_that_was_seen_stays_one_when_nothing_comes_any_more() -> None:
+    """The last step ended 25 s before the last sign of life: rank 1 is named, and that nothing comes is said beside."""
+    stale = [box(rank, enqueued=9 - (rank == 1), beat_s=NOW_S - 15) for rank in range(3)]
+    assert [(each.kind, each.ranks) for each in judge(stale, last_step_s=NOW_S - 40)] == [
+        ("hang", (1,)),
+        ("silence", ()),
+    ]
+
+
+def test_a_node_that_died_is_named_by_those_that_live() -> None:
+    """Ranks 0 and 2 give signs and wait; rank 1 has given none since the last step: it is missed, and that is said."""
+    (found,) = judge([box(0), box(1, enqueued=8, beat_s=NOW_S - 20), box(2)], last_step_s=NOW_S - 20)
+    assert (found.kind, found.ranks) == ("hang", (1,))
+    assert found.action is not None
+    assert found.action.endswith(" Rank 1 gives no sign of life: its node may be gone.")
+
+
 def test_different_calls_are_a_mismatch() -> None:
     """As many calls, but not the same ones."""
     (found,) = judge([box(0), box(1), box(2, rolling=7)], last_step_s=940)
