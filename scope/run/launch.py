@@ -39,6 +39,7 @@ _ENDING: Final = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal
 """Signals that ask a command to end."""
 _FROM_KERNEL: Final = 0x80
 """si_code of a signal that the terminal sent to the whole process group."""
+_TICK_S: Final = 1.0
 _PUBLISH_END_S: Final = 20.0
 _MAX_PROBLEMS: Final = 5
 _LEFT: Final = 76
@@ -275,23 +276,48 @@ def _run_command(command: Sequence[str], environment: Mapping[str, str], *, chil
         problem.exit_code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
         raise problem from error
     try:
-        while child.poll() is None:
-            info = signal.sigtimedwait(watched, 1.0)
-            if info is None:
-                witness.forget_old()
-            if info is None or info.si_signo == signal.SIGCHLD:
-                continue
-            if info.si_signo in _ENDING:
-                ended_by = info.si_signo
-            has_it = witness.saw(info.si_signo) and _is_in_our_group(child.pid)
-            if info.si_code != _FROM_KERNEL and not has_it:
-                with contextlib.suppress(ProcessLookupError):
-                    child.send_signal(info.si_signo)
+        with _ticking():
+            while child.poll() is None:
+                info = signal.sigwaitinfo(watched)
+                if info.si_signo == signal.SIGCHLD:
+                    if info.si_pid == os.getpid() and signal.sigpending().isdisjoint(watched):
+                        witness.forget_old()
+                    continue
+                if info.si_signo in _ENDING:
+                    ended_by = info.si_signo
+                has_it = witness.saw(info.si_signo) and _is_in_our_group(child.pid)
+                if info.si_code != _FROM_KERNEL and not has_it:
+                    with contextlib.suppress(ProcessLookupError):
+                        child.send_signal(info.si_signo)
     finally:
         witness.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
     by = -child.returncode if -child.returncode in _ENDING else ended_by
     return _Ending(child.returncode, by, child.pid)
+
+
+@contextlib.contextmanager
+def _ticking() -> Generator[None]:
+    """Send this process a SIGCHLD, which asks for nothing but a look around, about once a second.
+
+    With it whoever waits for signals needs no deadline: `signal.sigtimedwait` of CPython 3.11 gives memory that nobody
+    wrote for a signal when its process is stopped and goes on after the deadline.
+    """
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(_TICK_S):
+            os.kill(os.getpid(), signal.SIGCHLD)
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    with contextlib.suppress(RuntimeError):  # no thread can be started: the witness merely forgets nothing
+        ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if ticker.ident is not None:
+            ticker.join()
 
 
 def _is_in_our_group(pid: int) -> bool:

@@ -27,6 +27,7 @@ class GroupWitness:
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._process = _start()
+        self._kept = 0  # what pended in earlier processes beside what they were asked for
         self._stale = 0
 
     def saw(self, number: int) -> bool:
@@ -35,38 +36,44 @@ class GroupWitness:
         Args:
             number: The signal.
         """
-        pending = self._read_pending()
-        if not pending & _bit(number):
-            return False
-        self._renew()
-        return True
+        bit = _bit(number)
+        pending = self._pending_in(self._process)
+        seen = (pending | self._kept) & bit
+        if pending & bit:
+            self._renew()
+        self._forget(bit)
+        return bool(seen)
 
     def forget_old(self) -> None:
         """Forget what came to the witness alone: what pends there since the last call, while nothing came to us."""
-        pending = self._read_pending()
-        if pending & self._stale:
+        pending = self._pending_in(self._process)
+        old = (pending | self._kept) & self._stale
+        if pending & old:
             self._renew()
-            pending = 0
-        self._stale = pending
+        self._stale = pending | self._kept
+        self._forget(old)
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            with self._process:
-                self._process.kill()
-            self._process = None
+        _end(self._process)
+        self._process = None
 
     def _renew(self) -> None:
-        self.close()
-        self._process = _start()
-        self._stale = 0
+        """Put a new process in the place of ours, and keep what pends in ours: more may have come to the group."""
+        old, self._process = self._process, _start()
+        self._kept |= self._pending_in(old)
+        _end(old)
 
-    def _read_pending(self) -> int:
-        """Return the signals that pend, a bit each; none where that cannot be known."""
-        if self._process is None:
+    def _forget(self, signals: int) -> None:
+        self._kept &= ~signals
+        self._stale &= ~signals
+
+    def _pending_in(self, process: subprocess.Popen[bytes] | None) -> int:
+        """Return the signals that pend in a process of ours, a bit each; none where that cannot be known."""
+        if process is None:
             return 0
         with contextlib.suppress(OSError, ValueError):
-            text = (self._proc / str(self._process.pid) / "status").read_text(encoding="utf-8", errors="replace")
+            text = (self._proc / str(process.pid) / "status").read_text(encoding="utf-8", errors="replace")
             for line in text.splitlines():
                 if line.startswith(_PENDING):
                     return int(line.removeprefix(_PENDING), 16)
@@ -85,3 +92,9 @@ def _start() -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None:
+        with process:
+            process.kill()
