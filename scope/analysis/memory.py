@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scope.trace.model import RankTrace
 
 NOTHING_RESERVES: Final = "on the host no allocator holds memory back"
+COUNTED_FROM_RECORDING: Final = "of the host torch counts only what is allocated while a profiler records"
 _HOST: Final = 0
 _STEP_END: Final = "step_end_ns"
 
@@ -33,7 +34,9 @@ class StepMemory(Table):
     device_type = Column("device_type", pl.Int32, "torch's DeviceType: 0 is the host, 1 is CUDA or HIP")
     device = Column("device", pl.Int32, "device index; -1 for the host", nullable=True)
     num_events = Column("num_events", pl.UInt32, "allocations and releases in the step")
-    peak_allocated_bytes = Column("peak_allocated_bytes", pl.Int64, "largest `Total Allocated` in it", nullable=True)
+    peak_allocated_bytes = Column(
+        "peak_allocated_bytes", pl.Int64, "largest `Total Allocated` in it; null of the host", nullable=True
+    )
     peak_reserved_bytes = Column("peak_reserved_bytes", pl.Int64, "largest `Total Reserved` in it", nullable=True)
     growth_bytes = Column("growth_bytes", pl.Int64, "allocated minus released in it")
 
@@ -42,7 +45,9 @@ class MemoryPeak(Result, frozen=True, kw_only=True):
     """The largest use of one device's memory while it was recorded.
 
     Where the trace has no `Total Allocated`, the use is known from the recording's start on only, and the peak is that
-    of what was allocated since.
+    of what was allocated since. So it is on the host: the allocator of a device counts all that is in use, but torch's
+    total of the host begins with the first recording of the process (`ProfiledCPUMemoryReporter`), and a block that is
+    older is released with 0 bytes.
     """
 
     device_type: int
@@ -64,13 +69,15 @@ class MemoryPeak(Result, frozen=True, kw_only=True):
     """Bytes allocated minus bytes released."""
     holders: pl.DataFrame
     """The table `MemoryHolders`: blocks that were allocated in the recording and in use at the peak."""
+    seen_bytes: int
+    """In use at the peak and allocated in the recording: the sum of `holders`."""
     unseen_bytes: int | None
-    """In use at the peak, but allocated before the recording began: the peak minus the sum of `holders`."""
+    """In use at the peak, but allocated before the recording began: the peak minus `seen_bytes`."""
 
     def _check_sums(self) -> None:
+        assert self.seen_bytes == int(self.holders[MemoryHolders.held_bytes].sum())
         if self.peak_allocated_bytes is not None and self.unseen_bytes is not None:
-            held = int(self.holders[MemoryHolders.held_bytes].sum())
-            assert held + self.unseen_bytes == self.peak_allocated_bytes
+            assert self.seen_bytes + self.unseen_bytes == self.peak_allocated_bytes
 
 
 def compute_memory_peaks(trace: RankTrace) -> tuple[MemoryPeak, ...]:
@@ -92,11 +99,13 @@ def compute_step_memory(trace: RankTrace) -> pl.DataFrame:
     keys = (Steps.number, Memory.device_type, Memory.device)
     table = owned.group_by(keys).agg(
         pl.len().cast(pl.UInt32).alias(StepMemory.num_events),
-        pl.col(Memory.allocated_bytes).max().alias(StepMemory.peak_allocated_bytes),
-        pl.col(Memory.reserved_bytes)
-        .filter(pl.col(Memory.device_type) != _HOST)
-        .max()
-        .alias(StepMemory.peak_reserved_bytes),
+        *(
+            pl.col(total).filter(pl.col(Memory.device_type) != _HOST).max().alias(peak)
+            for total, peak in (
+                (Memory.allocated_bytes, StepMemory.peak_allocated_bytes),
+                (Memory.reserved_bytes, StepMemory.peak_reserved_bytes),
+            )
+        ),
         pl.col(Memory.size_bytes).sum().alias(StepMemory.growth_bytes),
     )
     return StepMemory.check(table.sort(keys).select(StepMemory.columns()))
@@ -110,14 +119,15 @@ def _of_device(memory: pl.DataFrame, device_type: int, device: int | None) -> pl
 def _peak(rows: pl.DataFrame, ops: pl.DataFrame) -> MemoryPeak:
     """Return the peak of one device's rows, which are in the order of time."""
     allocated = rows[Memory.allocated_bytes]
-    use = rows[Memory.size_bytes].cum_sum() if allocated.null_count() else allocated
-    top = int(use.arg_max() or 0)
-    is_absolute = allocated.null_count() == 0
-    holders = _holders(rows.head(top + 1), ops)
-    peak = int(use[top]) if is_absolute else None
-    no_total = "the trace does not say the total in use"
-    absent: dict[str, str] = {} if is_absolute else dict.fromkeys(_TOTALS, no_total)
     is_host = rows[Memory.device_type][0] == _HOST
+    is_absolute = not is_host and allocated.null_count() == 0
+    use = allocated if is_absolute else rows[Memory.size_bytes].cum_sum()
+    top = int(use.arg_max() or 0)
+    holders = _holders(rows.head(top + 1), ops)
+    seen = int(holders[MemoryHolders.held_bytes].sum())
+    peak = int(use[top]) if is_absolute else None
+    no_total = COUNTED_FROM_RECORDING if is_host else "the trace does not say the total in use"
+    absent: dict[str, str] = {} if is_absolute else dict.fromkeys(_TOTALS, no_total)
     # Of the host torch writes 0, whatever is in use: nothing reserves there.
     reserved = None if is_host else rows[Memory.reserved_bytes].max()
     if reserved is None:
@@ -136,7 +146,8 @@ def _peak(rows: pl.DataFrame, ops: pl.DataFrame) -> MemoryPeak:
         end_allocated_bytes=int(allocated[-1]) if is_absolute else None,
         growth_bytes=int(rows[Memory.size_bytes].sum()),
         holders=holders,
-        unseen_bytes=None if peak is None else peak - int(holders[MemoryHolders.held_bytes].sum()),
+        seen_bytes=seen,
+        unseen_bytes=None if peak is None else peak - seen,
         absent=absent,
     )
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.memory import NOTHING_RESERVES, MemoryHolders, StepMemory, compute_step_memory
+from scope.analysis.memory import (
+    COUNTED_FROM_RECORDING,
+    NOTHING_RESERVES,
+    MemoryHolders,
+    StepMemory,
+    compute_step_memory,
+)
 from scope.report.sections.base import column, figure, frame_column, frame_rows, whole_table
 from scope.report.table import Absent
 
@@ -28,6 +34,7 @@ _FIGURES: Final = (
     column("start_allocated_bytes", "at start", "In use before the first recorded event."),
     column("end_allocated_bytes", "at end", "In use after the last recorded event."),
     column("growth_bytes", "growth", "Bytes allocated minus bytes released while recording."),
+    column("seen_bytes", "seen", "In use at the peak and allocated while recording; of the host all that is known."),
     column("unseen_bytes", "unseen", "In use at the peak, but allocated before the recording began."),
     column("num_events", "events", "Allocations and releases that were recorded."),
 )
@@ -102,8 +109,11 @@ def _step_rows(trace: RankTrace) -> Iterator[tuple[tuple[int, int | None], tuple
     no_total = "the trace does not say the total"
     for key, steps in table.group_by(StepMemory.device_type, StepMemory.device, maintain_order=True):
         device_type, device = key
-        unreserved = NOTHING_RESERVES if device_type == _HOST else no_total
-        reasons = {StepMemory.peak_allocated_bytes: no_total, StepMemory.peak_reserved_bytes: unreserved}
+        is_host = device_type == _HOST
+        reasons = {
+            StepMemory.peak_allocated_bytes: COUNTED_FROM_RECORDING if is_host else no_total,
+            StepMemory.peak_reserved_bytes: NOTHING_RESERVES if is_host else no_total,
+        }
         for row in frame_rows(steps, _STEP_SOURCES, reasons=reasons):
             yield (device_type, device), row
 

@@ -56,10 +56,10 @@ def test_host_and_devices_have_peaks_of_their_own(make_trace: MakeTrace) -> None
         ]
     )
     peaks = [each.check() for each in compute_memory_peaks(trace)]
-    assert [(each.device_type, each.device, each.peak_allocated_bytes) for each in peaks] == [
-        (0, -1, 2),
-        (1, 0, 5),
-        (1, 1, 9),
+    assert [(each.device_type, each.device, each.peak_allocated_bytes, each.seen_bytes) for each in peaks] == [
+        (0, -1, None, 2),
+        (1, 0, 5, 5),
+        (1, 1, 9, 9),
     ]
 
 
@@ -97,7 +97,28 @@ def test_nothing_reserves_on_the_host(make_trace: MakeTrace) -> None:
     )
     (peak,) = compute_memory_peaks(trace)
     assert (peak.check().peak_reserved_bytes, peak.absent["peak_reserved_bytes"][:11]) == (None, "on the host")
-    assert compute_step_memory(trace).rows() == [(1, 0, -1, 1, 5, None, 5)]
+    assert compute_step_memory(trace).rows() == [(1, 0, -1, 1, None, None, 5)]
+
+
+def test_the_total_of_the_host_is_no_peak(make_trace: MakeTrace) -> None:
+    """What the host used before the recording is in no total of torch, so no peak, start or rest is made of it."""
+    trace = make_trace(
+        memory=[
+            # 200 bytes stood before; torch releases them as 0, since it never saw them allocated.
+            block(1, 10, 5, 5, device_type=0, device=-1),
+            block(2, 77, 0, 5, device_type=0, device=-1),
+            block(3, 11, 7, 12, device_type=0, device=-1),
+            block(4, 10, -5, 7, device_type=0, device=-1),
+        ],
+    )
+    (peak,) = compute_memory_peaks(trace)
+    peak.check()
+    totals = ("peak_allocated_bytes", "start_allocated_bytes", "end_allocated_bytes", "unseen_bytes")
+    assert [getattr(peak, name) for name in totals] == [None] * 4
+    assert {peak.absent[name] for name in totals} == {
+        "of the host torch counts only what is allocated while a profiler records"
+    }
+    assert (peak.peak_ns, peak.seen_bytes, peak.growth_bytes) == (3, 12, 7)
 
 
 def test_no_memory_events_no_peaks(make_trace: MakeTrace) -> None:
