@@ -248,7 +248,7 @@ def with_ddp() -> list[dict[str, Any]]:
         noise_low, noise_high = recording_ddp.bootstrap(result.equal_ratios())
         cpu = result.ratios(result.cpu_s)
         cpu_low, cpu_high = recording_ddp.bootstrap(cpu)
-        what = "the demo's transformer, all of the recorder" if job.whole else "6 small layers, collectives alone"
+        what = f"{job.name}, {'all of the recorder' if job.whole else 'collectives alone'}"
         figure = f"DDP on 4 gloo ranks, {what}, step of {result.step_s * 1000:.1f} ms: speed with / without"
         rows += [
             row(f"{figure} ({len(ratios)} pairs of {result.steps} steps), median", statistics.median(ratios), ""),

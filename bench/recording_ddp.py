@@ -1,14 +1,16 @@
 """DDP on four gloo ranks with and without recording, in blocks that alternate within one process.
 
-Two jobs: the small transformer of `scope demo` (its model, batch and optimizer) under the whole recorder, as users run
-it; and a model of six small layers, whose step is a few milliseconds of which most is communication, under the
-collectives' hooks alone. Blocks come in the order without, with, with, without, so that neither side has the warmer
-caches, and everything else that the machine does falls on both alike; two equal blocks that follow each other show the
-noise. Hooks come and go between the blocks, and steps that are not timed follow each change: what the first calls after
-attaching take (the interpreter specialises its code anew, the Flight Recorder's ring is read for the names of groups)
-is paid once a run, and a run has thousands of steps. For the same reason a block has several steps of the transformer,
-about a second in all: it measures a job that is being recorded, not one whose recording begins. The writer thread works
-while its job is recorded and rests otherwise, so that its time counts as well.
+Three jobs: the small transformer of `scope demo` (its model, batch and optimizer) under the whole recorder, as users
+run it; the same with four times the batch, as what recording costs does not grow with a step and the first job's steps
+are among the shortest that people train with; and a model of six small layers, whose step is a few milliseconds of
+which most is communication, under the collectives' hooks alone. Blocks come in the order without, with, with, without,
+so that neither side has the warmer caches, and everything else that the machine does falls on both alike; two equal
+blocks that follow each other show the noise. Hooks come and go between the blocks, and steps that are not timed follow
+each change: what the first calls after attaching take (the interpreter specialises its code anew, the Flight Recorder's
+ring is read for the names of groups) is paid once a run, and a run has thousands of steps. For the same reason a block
+has several steps of the transformer, about a second in all: it measures a job that is being recorded, not one whose
+recording begins. The writer thread works while its job is recorded and rests otherwise, so that its time counts as
+well.
 """
 
 from __future__ import annotations
@@ -54,16 +56,19 @@ class Job:
         name: Key of its results.
         block_s: Length of a block, from which its number of steps follows (1 to 10).
         whole: Under the whole recorder, else under the collectives' hooks alone.
+        batch: Sequences, or rows, of a rank's batch.
     """
 
     name: str
     block_s: float
     whole: bool
+    batch: int
 
 
 JOBS = (
-    Job(name="transformer", block_s=1.0, whole=True),
-    Job(name="micro", block_s=0.1, whole=False),
+    Job(name="the demo's transformer", block_s=1.0, whole=True, batch=4),
+    Job(name="the demo's transformer, four times its batch", block_s=1.0, whole=True, batch=16),
+    Job(name="6 small layers", block_s=0.1, whole=False, batch=16),
 )
 
 
@@ -207,9 +212,9 @@ class _Whole:
 
 def _make_step(job: Job) -> Callable[[], None]:
     torch.manual_seed(0)
-    if job.name == "micro":
+    if not job.whole:
         layers = DistributedDataParallel(nn.Sequential(*(nn.Linear(128, 128) for _ in range(6))), bucket_cap_mb=0.1)
-        batch = torch.ones(16, 128)
+        batch = torch.ones(job.batch, 128)
 
         def tiny_step() -> None:
             layers(batch).sum().backward()
@@ -219,7 +224,7 @@ def _make_step(job: Job) -> Callable[[], None]:
         TinyTransformer(width=128, num_layers=4, num_heads=4, straggle_s=0.0), bucket_cap_mb=1
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = torch.randint(VOCABULARY, (4, 129))
+    tokens = torch.randint(VOCABULARY, (job.batch, 129))
 
     def step() -> None:
         logits = model(tokens[:, :-1])
