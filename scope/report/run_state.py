@@ -28,8 +28,7 @@ from scope.report.run_state_slowest import find_slowest, slowest_lines
 from scope.report.run_state_windows import window_lines
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
-from scope.report.watching import add_earlier_boxes, look_at_run
-from scope.run.verdicts import find_holding
+from scope.report.watching import add_earlier_boxes, find_kept, look_at_run
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "slowest_ranks": slowest,
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
         "windows": run.traces().to_dicts(),
-        "verdicts": [verdict.summary for verdict in find_holding(run.verdicts(), attempt=summary.attempt)],
+        "verdicts": [verdict.summary for verdict in find_kept(run, watched)],
     }
 
 

@@ -10,7 +10,15 @@ import msgspec
 import polars as pl
 
 from scope.analysis.medians import lower_median_ns
-from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_failures, find_verdicts
+from scope.analysis.recorded import (
+    ProcessTable,
+    Watched,
+    assess_run,
+    find_failures,
+    find_verdicts,
+    is_explained,
+    is_mended,
+)
 from scope.frames.schema import RankSteps
 from scope.run import paths
 from scope.run.files import AppendFile
@@ -79,8 +87,16 @@ def find_findings(run: Run, watched: Watched) -> list[Verdict]:
     """Return what holds of a run: what is found now, and what its `verdicts.jsonl` tells besides."""
     found = find_verdicts(watched)
     known = {identify(verdict) for verdict in found}
-    kept = find_holding(run.verdicts(), attempt=watched.infos[0].attempt) if watched.infos else []
-    return [*found, *(verdict for verdict in kept if identify(verdict) not in known)]
+    return [*found, *(verdict for verdict in find_kept(run, watched) if identify(verdict) not in known)]
+
+
+def find_kept(run: Run, watched: Watched) -> list[Verdict]:
+    """Return what the `verdicts.jsonl` of a run tells of its last attempt, without crashes that were explained since.
+
+    Whoever watched it may have gone before the explanation came.
+    """
+    held = find_holding(run.verdicts(), attempt=watched.infos[0].attempt) if watched.infos else []
+    return [verdict for verdict in held if not is_explained(watched, verdict)]
 
 
 class Change(NamedTuple):
@@ -127,7 +143,7 @@ class Watcher:
         over = [
             msgspec.structs.replace(verdict, resolved_ns=watched.now_ns)
             for key, verdict in held.items()
-            if key not in found and verdict.kind in KINDS and not _is_cause(watched, verdict)
+            if key not in found and verdict.kind in KINDS and not _holds_on(watched, verdict)
         ]
         for verdict in begun:
             self._known[attempt, identify(verdict)] = verdict
@@ -147,7 +163,12 @@ class Watcher:
         self._file.close()
 
 
-def _is_cause(watched: Watched, verdict: Verdict) -> bool:
-    """Return whether a finding stays: what a run ended with is not mended by its end."""
+def _holds_on(watched: Watched, verdict: Verdict) -> bool:
+    """Return whether a finding stays though it is not made anew.
+
+    What a run ended with is not mended by its end; who was named as a straggler, and is at the border of it, stays one.
+    """
+    if verdict.kind == "straggler":
+        return not all(is_mended(watched, rank) for rank in verdict.ranks)
     cut_off = watched.state.standing == "ended without a goodbye" or bool(watched.state.exit_reasons)
-    return cut_off and verdict.kind in _CAUSES
+    return cut_off and verdict.kind in _CAUSES and not is_explained(watched, verdict)

@@ -44,6 +44,8 @@ from scope.analysis.recorded.verdicts import (
     compute_imposed_wait,
     describe_ends,
     find_verdicts,
+    is_explained,
+    is_mended,
 )
 
 __all__ = [
@@ -84,6 +86,8 @@ __all__ = [
     "find_unwritten_reason",
     "find_verdicts",
     "is_count_of_lost_at_least",
+    "is_explained",
+    "is_mended",
     "is_nobody_compared",
     "mesh_axes",
     "peer_sets",

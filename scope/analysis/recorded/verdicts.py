@@ -433,6 +433,48 @@ def _find_stragglers(watched: Watched) -> list[Verdict]:
     return found
 
 
+def is_mended(watched: Watched, rank: int) -> bool:
+    """Return whether a rank that was named as a straggler clearly is none any more.
+
+    It is named by what is beyond doubt, so at the border of that it is not taken back: it is mended when what it
+    usually imposes in the recent steps is below half of `STRAGGLER_RATIO`, which enough of them tell. While a run makes
+    no steps nobody is; one that has ended has no stragglers.
+
+    Args:
+        watched: What is seen of the run.
+        rank: Global rank.
+    """
+    if watched.state.standing != "running":
+        return not watched.state.is_live
+    peers = peer_sets(watched.infos)
+    recent = _keep_recent(watched.steps)
+    num_steps: int = recent.select(pl.col(RankSteps.step).n_unique()).collect().item()
+    imposed = compute_imposed_wait(recent, peers=peers, recent_steps=max(1, num_steps))
+    of_set = imposed.filter(pl.Series([peers.get(each) == peers.get(rank) for each in imposed[ImposedWait.rank]]))
+    if of_set.is_empty() or of_set.row(0, named=True)[ImposedWait.num_steps] < _MIN_STEPS:
+        return False
+    limit = STRAGGLER_RATIO / 2 * pl.col(ImposedWait.usual_duration_ns)
+    own = of_set.filter(pl.col(ImposedWait.rank) == rank, pl.col(ImposedWait.usual_imposed_ns) > limit)
+    return own.is_empty()
+
+
+def is_explained(watched: Watched, verdict: Verdict) -> bool:
+    """Return whether a crash is no riddle any more: each of its ranks has since said that it ended in order, or why.
+
+    A rank that a signal to the job ended leaves no end of its own: whoever publishes it writes that down a little
+    later. An exception, or another exit code than 0, is a crash itself.
+
+    Args:
+        watched: What is seen of the run.
+        verdict: A finding, of which only crashes are explained so.
+    """
+    if verdict.kind != "crash" or not verdict.ranks:
+        return False
+    ended = {info.rank for info in watched.infos if has_ended(info, watched.boxes.get(info.rank))}
+    raised = {info.rank for info in watched.infos if _has_raised(info, watched.boxes.get(info.rank))}
+    return ended.difference(raised).issuperset(verdict.ranks)
+
+
 def _keep_recent(steps: pl.LazyFrame) -> pl.LazyFrame:
     """Return the newest steps: 50, or those of the last 10 s where these are more."""
     newest = pl.col(RankSteps.step) > pl.col(RankSteps.step).max() - _RECENT_STEPS

@@ -13,16 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope.analysis.recorded import ImposedWait, ProcessTable, Watched, assess_run, compute_imposed_wait, find_verdicts
+from scope.analysis.recorded import (
+    ImposedWait,
+    ProcessTable,
+    Watched,
+    assess_run,
+    compute_imposed_wait,
+    find_verdicts,
+    is_explained,
+    is_mended,
+)
 from scope.frames import columns
 from scope.frames.schema import RankSteps
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
-from scope.run.schema import GroupInfo, RankInfo, StepRecord
+from scope.run.schema import GroupInfo, RankInfo, StepRecord, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from scope.run.schema import Verdict
 
 S = 1_000_000_000
 NOW_S = 1_000
@@ -343,6 +350,68 @@ def two_ranks(busy_ms: Mapping[int, Sequence[int]]) -> pl.LazyFrame:
 def test_chance_makes_no_straggler(busy_ms: Mapping[int, Sequence[int]], named: list[int]) -> None:
     """It makes its peers wait in both halves of what is recent, and is notable as `scope show` has it."""
     assert [rank for verdict in judge_steps(two_ranks(busy_ms)) for rank in verdict.ranks] == named
+
+
+def watch_two(steps: pl.LazyFrame, *, last_step_s: int = NOW_S - 1, beat_s: int = NOW_S - 1) -> Watched:
+    """Return two ranks as they are seen, of which rank 1 has made the last call."""
+    ranks = [rank_info(rank) for rank in range(2)]
+    states = {rank: box(rank, beat_s=beat_s) for rank in range(2)}
+    living = ProcessTable(fate=lambda _: True)
+    state = assess_run(
+        ranks, states, last_step_ns=last_step_s * S, usual_ns=S // 10, now_ns=NOW_S * S, processes=living
+    )
+    return Watched(state=state, infos=ranks, boxes=states, steps=steps, now_ns=NOW_S * S)
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "mended"),
+    [
+        pytest.param({0: [100] * 20, 1: [104] * 20}, False, id="3.8 % of a step: not named anew, and not mended"),
+        pytest.param({0: [100] * 20, 1: [102] * 20}, True, id="2 %"),
+        pytest.param({0: [100] * 20, 1: [110] * 11 + [100] * 9}, False, id="in one half alone"),
+        pytest.param({0: [100] * 20, 1: ([90] * 3 + [108] * 4 + [130] * 3) * 2}, False, id="within what varies"),
+        pytest.param({0: [110] * 20, 1: [100] * 20}, True, id="never last"),
+        pytest.param({0: [100] * 9, 1: [100] * 9}, False, id="too few steps tell"),
+    ],
+)
+def test_a_straggler_is_mended_when_that_is_clear(busy_ms: Mapping[int, Sequence[int]], mended: bool) -> None:
+    """Rank 1 was named: half of the 5 % that name a rank keep it named."""
+    watched = watch_two(two_ranks(busy_ms))
+    assert is_mended(watched, 1) == mended
+    if not mended:
+        assert find_verdicts(watched, fate=lambda _: True) == []
+
+
+def test_who_makes_no_steps_is_not_mended() -> None:
+    """While a run hangs, its steps of before say nothing new; once it has ended, all is over."""
+    fast = two_ranks({0: [100] * 20, 1: [100] * 20})
+    assert is_mended(watch_two(fast), 1)
+    assert not is_mended(watch_two(fast, last_step_s=NOW_S - 60), 1)
+    watched = watch_two(fast)
+    assert is_mended(replace(watched, state=replace(watched.state, standing="finished")), 1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "explained"),
+    [
+        pytest.param((None, None), False, id="no end on record"),
+        pytest.param(("terminated by signal 15", None), False, id="that of one alone"),
+        pytest.param(("terminated by signal 15", "terminated by signal 15"), True, id="the job was ended"),
+        pytest.param(("finished", "finished"), True, id="in order, published late"),
+        pytest.param(("finished", "exited with code 3"), False, id="a crash all the same"),
+        pytest.param(("terminated by signal 15", "exception"), False, id="one raised"),
+    ],
+)
+def test_a_crash_is_explained_by_ends_that_come_later(ends: tuple[str | None, str | None], explained: bool) -> None:
+    """Each of its ranks says that it ended in order, or by a signal to the job; a hang is never explained so."""
+    infos = [
+        rank_info(rank, exit_reason=end, ended_ns=None if end is None else 990 * S) for rank, end in enumerate(ends)
+    ]
+    watched = replace(watch_two(table({})), infos=infos)
+    crash = Verdict(time_ns=0, kind="crash", severity="critical", summary="x", ranks=(0, 1))
+    assert is_explained(watched, crash) == explained
+    assert not is_explained(watched, msgspec.structs.replace(crash, kind="hang"))
+    assert not is_explained(watched, msgspec.structs.replace(crash, ranks=()))
 
 
 @pytest.mark.parametrize(("silent_s", "kinds"), [(1, []), (5, []), (6, ["crash"])])

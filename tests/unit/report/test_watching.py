@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from scope.frames import open_run
+from scope.report.run_state import describe_run, render_run
 from scope.report.watching import Watcher, find_findings, look_at_run
 from scope.run import layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
@@ -129,6 +130,44 @@ def test_what_a_run_ended_with_is_not_over_with_it(world: World) -> None:
     (crash,) = watcher.look(now_ns=BEGAN + 60 * S + 61 * S).begun
     assert (crash.kind, crash.ranks) == ("crash", (0, 1))
     assert [each.resolved_ns for each in world.lines()] == [None, None]
+    watcher.close()
+
+
+def test_a_crash_is_over_when_its_ranks_say_how_they_ended(world: World) -> None:
+    """Silent for a minute, then what publishes the ranks notes the signal that ended the job: nothing crashed."""
+    watcher = Watcher(open_run(world.folder))
+    world.at(20, steps_until=20)
+    (crash,) = watcher.look(now_ns=BEGAN + 90 * S).begun
+    assert (crash.kind, crash.ranks) == ("crash", (0, 1))
+    for rank in range(2):
+        path = paths.rank_folder(world.folder, 0, rank) / paths.RANK_FILE
+        info = msgspec.json.decode(path.read_bytes(), type=RankInfo)
+        world.write(path, msgspec.structs.replace(info, ended_ns=BEGAN + 21 * S, exit_reason="terminated by signal 15"))
+    afterwards = open_run(world.folder)
+    watched = look_at_run(afterwards, now_ns=BEGAN + 94 * S)
+    assert watched.state.outcome == "killed"
+    assert find_findings(afterwards, watched) == []
+    assert describe_run(afterwards, now_ns=BEGAN + 94 * S)["verdicts"] == []
+    (over,) = watcher.look(now_ns=BEGAN + 95 * S).over
+    assert over == msgspec.structs.replace(crash, resolved_ns=BEGAN + 95 * S)
+    watcher.close()
+
+
+def test_silence_begins_and_is_over(world: World) -> None:
+    """What publishes the ranks stands still for 15 s while rank 1 seems a call behind: no hang, and over afterwards."""
+    watcher = Watcher(open_run(world.folder))
+    world.behind = 1
+    world.at(20, steps_until=20)
+    (silence,) = watcher.look(now_ns=BEGAN + 35 * S).begun
+    assert (silence.kind, silence.ranks, silence.severity) == ("silence", (), "warning")
+    state = describe_run(open_run(world.folder), now_ns=BEGAN + 35 * S)
+    assert [row["behind"] for row in state["stopped_ranks"]] == [0, 0]
+    said = render_run(state)
+    assert "no sign of life of any rank since 2027-01-15 08:00:20 UTC (15 s)" in said
+    assert "behind" not in said
+    assert "not arrived" not in said
+    (over,) = watcher.look(now_ns=world.at(36, steps_until=36)).over
+    assert over.kind == "silence"
     watcher.close()
 
 
