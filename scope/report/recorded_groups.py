@@ -1,5 +1,7 @@
 """Groups of collective calls that a trace leaves out, from the records of the run that the trace was captured in.
 
+Where a call says one rank's part alone (a gather of lists of gloo), its group tells the size of the message too.
+
 A recorded run holds every call of a rank with its group, and when it was issued, on the clock of the trace. A record is
 that of a call where it was issued inside the operator that the trace shows the call to come from, no other record and
 no other such operator is there, and operation and bytes agree. One record that disagrees with its operator shows that
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 from msgspec.structs import replace
@@ -20,6 +22,8 @@ from scope.report.inert import visible
 from scope.run import paths
 from scope.run.calls import CallRecord, read_segment
 from scope.run.reader import read_rank_info, read_traces
+from scope.trace.calls import element_bytes
+from scope.trace.callsizes import CallSizes, with_group_size
 from scope.trace.schema import CollectiveCalls, Ops
 
 if TYPE_CHECKING:
@@ -31,6 +35,12 @@ if TYPE_CHECKING:
 _START: Final = "issuer_start_ns"
 _END: Final = "issuer_end_ns"
 _NEEDED: Final = frozenset({"ops", "collective_calls"})
+_SIZES: Final = (
+    CollectiveCalls.in_elements,
+    CollectiveCalls.out_elements,
+    CollectiveCalls.in_bytes,
+    CollectiveCalls.out_bytes,
+)
 _SAME_ON_ALL: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Operations whose recorded bytes do not hang on which rank is the root."""
 
@@ -158,6 +168,8 @@ def _named(trace: RankTrace, found: Sequence[_Found]) -> RankTrace:
     """Return a trace whose calls have the groups that were found."""
     ranks = [sorted(each.group.ranks) for each in found]
     calls = trace.collective_calls
+    rows = {row[CollectiveCalls.call_id]: row for row in calls.iter_rows(named=True)}
+    sizes = [_sizes_in_group(rows[each.call_id], len(each.group.ranks)) for each in found]
     # Numbers of the run and numbers of the trace count from different calls.
     takes_sequence = bool(calls[CollectiveCalls.sequence].is_null().all())
     told = pl.DataFrame(
@@ -170,6 +182,7 @@ def _named(trace: RankTrace, found: Sequence[_Found]) -> RankTrace:
             CollectiveCalls.sequence: [each.sequence if takes_sequence else None for each in found],
             CollectiveCalls.is_group_inferred: [False] * len(found),
             CollectiveCalls.has_metadata: [True] * len(found),
+            **{name: [each[place] for each in sizes] for place, name in enumerate(_SIZES)},
         },
         schema={
             name: CollectiveCalls.schema()[name]
@@ -182,7 +195,19 @@ def _named(trace: RankTrace, found: Sequence[_Found]) -> RankTrace:
                 CollectiveCalls.sequence,
                 CollectiveCalls.is_group_inferred,
                 CollectiveCalls.has_metadata,
+                *_SIZES,
             )
         },
     )
     return replace(trace, collective_calls=CollectiveCalls.check(calls.update(told, on=CollectiveCalls.call_id)))
+
+
+def _sizes_in_group(call: dict[str, Any], num_ranks: int) -> tuple[int | None, ...]:
+    """Return `_SIZES` of a call of a group of so many ranks: the data of all of them, where it says one rank's part."""
+    said = CallSizes(call[CollectiveCalls.in_elements], call[CollectiveCalls.out_elements])
+    sizes = with_group_size(call[CollectiveCalls.operation], said, num_ranks)
+    elements = (sizes.in_elements, sizes.out_elements)
+    width = element_bytes(call[CollectiveCalls.dtype])
+    if any(each is not None and each * (width or 1) >= 2**63 for each in elements):
+        return (None,) * len(_SIZES)
+    return (*elements, *(None if each is None or width is None else each * width for each in elements))

@@ -121,4 +121,7 @@ def test_findings_are_those_of_devices(shared_traces: Path) -> None:
     assert costs[0] == costs[1]
     exposed = next(each for each in find_all(found) if each.kind == "exposed_communication")
     evidence = {each.column.key: each.value for each in exposed.evidence}
-    assert evidence["worst_exposed_ns"] <= evidence["exposed_communication_ns"]
+    worst, whole = evidence["worst_exposed_ns"], evidence["exposed_communication_ns"]
+    assert isinstance(worst, int)
+    assert isinstance(whole, int)
+    assert 0 < worst <= whole

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
+from msgspec.structs import replace
 
+from scope.analysis.collective_tables import CollectiveRows
 from scope.analysis.collectives import compute_collectives
+from scope.report import recorded_groups
 from scope.report.loading import load
+from scope.run.calls import CallRecord, read_segment
 from scope.run.layout import SEGMENT_HEADER_BYTES
 from scope.trace import ReadOptions
+from scope.trace import load as read_traces
+from scope.trace.schema import CollectiveCalls
 
 if TYPE_CHECKING:
     from scope.trace.model import Job
@@ -105,3 +113,34 @@ def test_a_trace_outside_of_a_run_keeps_what_it_says(run: Path, tmp_path: Path) 
     shutil.copy(path, lone)
     (trace,) = load(str(lone), options=_FRESH, processes=1).ranks
     assert trace.collective_calls["group_name"].null_count() == 4
+
+
+def test_sizes_of_all_ranks_follow_from_the_recorded_group(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace says one rank's part of a gather of lists; in the recorded group of four the message is four parts."""
+
+    def gathers(path: Path) -> list[CallRecord]:
+        # The broadcasts among them give nothing but at the root.
+        return [
+            dataclasses.replace(each, operation="all_gather", in_bytes=each.in_bytes or each.out_bytes, out_bytes=None)
+            for each in read_segment(path)
+        ]
+
+    monkeypatch.setattr(recorded_groups, "read_segment", gathers)
+    job = read_traces([str(path) for path in sorted(run.glob("attempt-000/ranks/*/traces/*.json.gz"))], options=_FRESH)
+    as_lists = [
+        pl.lit("all_gather", dtype=CollectiveCalls.operation.dtype).alias(CollectiveCalls.operation),
+        pl.lit(None, dtype=pl.Int64).alias(CollectiveCalls.out_elements),
+        pl.lit(None, dtype=pl.Int64).alias(CollectiveCalls.out_bytes),
+    ]
+    ranks = [replace(each, collective_calls=each.collective_calls.with_columns(as_lists)) for each in job.ranks]
+    told = recorded_groups.with_recorded_groups(replace(job, ranks=tuple(ranks)))
+    parts: list[int] = []
+    for trace, unsaid in zip(told.ranks, ranks, strict=True):
+        calls = trace.collective_calls
+        parts = unsaid.collective_calls[CollectiveCalls.in_elements].to_list()
+        assert len(parts) == 4
+        assert calls[CollectiveCalls.in_elements].to_list() == parts
+        assert calls[CollectiveCalls.out_elements].to_list() == [4 * part for part in parts]
+        assert calls[CollectiveCalls.out_bytes].to_list() == [4 * 4 * part for part in parts]
+    found = compute_collectives(told).check().collectives
+    assert found[CollectiveRows.message_bytes].to_list() == [16 * part for part in parts]
