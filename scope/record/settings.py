@@ -22,8 +22,8 @@ class Settings:
         folder: The rank's folder in the spool.
         budget: What it may write.
         capture: When profiler windows are taken.
-        count_flops: Count the FLOPs of one step (`flops_step`).
-        flops_step: Place in the attempt of the step that is counted; the first is slower than others in any case.
+        count_flops: Count the FLOPs of a step of each kind, from `flops_step` on.
+        flops_step: Place in the attempt of the step that is counted first; step 0 is slower than others in any case.
         model_flop_per_token: The user's own figure, instead of counting.
         peak_flop_per_s: The user's own peak, instead of the catalogue's.
         count_tokens: Gives the tokens of a batch, instead of what its shapes look like.

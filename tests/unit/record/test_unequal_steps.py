@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from scope.record import Recorder
+from scope.record import Recorder, session
 from scope.record.settings import CaptureSettings
 from scope.run.reader import RankReader, read_steps
 
@@ -141,3 +141,44 @@ def test_what_never_comes_again_is_not_waited_for(tmp_path: Path) -> None:
     assert [step.model_flop for step in steps] == [*[flop] * 5, None, *[flop] * 4]
     assert "unlike those counted" in flops.absent["model_flop"]
     assert [step.step for step in steps if step.disturbed == "flops_counted"] == [0]
+
+
+def test_a_model_that_was_compiled_since_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be compiled once more for that: unlike steps have no FLOPs, and those like the first keep theirs."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(10)):
+            if number == 1:
+                assert session.current is not None
+                monkeypatch.setattr(session.current.hooks, "is_compiled", lambda: True)
+            for _ in range(1 + number % 2):
+                model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    assert [step.model_flop for step in steps] == [256, None] * 5
+    assert [step.step for step in steps if step.disturbed == "flops_counted"] == [0]
+    assert flops.source == "counter"
+    assert "mfu" not in flops.absent
+
+
+def test_counting_again_changes_no_parameter(tmp_path: Path) -> None:
+    """Updates of one and two passes with dropout give the same parameters, bit by bit, with and without recording."""
+
+    def run() -> list[torch.Tensor]:
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(), nn.Linear(16, 4))
+        optimizer = torch.optim.Adam(model.parameters())
+        for number in range(12):
+            for _ in range(1 + number % 2):
+                model(torch.randn(2, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    recorded: list[torch.Tensor] = []
+    _, flops = record(tmp_path, lambda _: recorded.extend(run()))
+    assert len(flops.counted) == 2
+    assert all(torch.equal(one, other) for one, other in zip(recorded, run(), strict=True))
