@@ -27,6 +27,9 @@ _MAX_DRIFT: Final = 1e-4
 _MIN_OVERLAP: Final = 3
 """Two calls that agree prove little where the series are longer."""
 
+_MIN_NUMBERED: Final = 2
+"""So many calls are enough where they are all calls of all steps that both series hold, and the numbers agree."""
+
 _END_SCATTER_NS: Final = 20_000
 """Ranks leave a symmetric collective within a few microseconds and a fraction of its length of each other."""
 
@@ -76,9 +79,9 @@ def align(reference: CallSeries, other: CallSeries, *, expected_offset_ns: int =
         for shift in _nearest(reference, other, expected_offset_ns)
         if (candidate := _judge(reference, other, shift, expected_offset_ns)) is not None
     ]
-    if not candidates:
+    shift = _choose(candidates) if candidates else _shift_of_steps(reference, other, expected_offset_ns)
+    if shift is None and not candidates:
         return _align_by_time(reference, other, expected_offset_ns)
-    shift = _choose(candidates)
     return None if shift is None else [place + shift for place in range(len(other))]
 
 
@@ -128,7 +131,9 @@ def _prefix_lengths(text: Sequence[int | None]) -> list[int]:
     return lengths
 
 
-def _judge(reference: CallSeries, other: CallSeries, shift: int, expected_offset_ns: int) -> _Candidate | None:
+def _judge(
+    reference: CallSeries, other: CallSeries, shift: int, expected_offset_ns: int, *, min_overlap: int = _MIN_OVERLAP
+) -> _Candidate | None:
     """Return how well a shift explains the clocks, or None when no offset of the clocks allows it."""
     first, last = max(0, -shift), min(len(other), len(reference) - shift)
     mine, theirs = slice(first, last), slice(first + shift, last + shift)
@@ -140,7 +145,7 @@ def _judge(reference: CallSeries, other: CallSeries, shift: int, expected_offset
         high = min(ends[place] - other_arrivals[place] for place in bounded)
         if low > high + _SLACK_NS + _MAX_DRIFT * (ends[-1] - arrivals[0]):
             return None
-    if len(arrivals) < min(_MIN_OVERLAP, len(reference), len(other)):
+    if len(arrivals) < min(min_overlap, len(reference), len(other)):
         return None
     gaps = [end - other_end for end, other_end in zip(ends, other_ends, strict=True)]
     apart = median_low(gaps)
@@ -169,6 +174,34 @@ def _choose(candidates: Sequence[_Candidate]) -> int | None:
         return best.shift
     agreeing = [candidate.shift for candidate in candidates if candidate.steps_agree]
     return agreeing[0] if len(agreeing) == 1 else None
+
+
+def _shift_of_steps(reference: CallSeries, other: CallSeries, expected_offset_ns: int) -> int | None:
+    """Return the shift that pairs exactly the calls of the steps that both series hold, where the clocks allow it.
+
+    Windows that share two steps of one call each overlap in two calls, which is too little for the clocks alone.
+    """
+    judged = {
+        shift: candidate
+        for shift in _nearest(reference, other, expected_offset_ns)
+        if (candidate := _judge(reference, other, shift, expected_offset_ns, min_overlap=_MIN_NUMBERED)) is not None
+    }
+    agreeing = [shift for shift in judged if _pairs_shared_steps(reference, other, shift)]
+    if len(agreeing) != 1:
+        return None
+    best_ns = min(candidate.distance_ns for candidate in judged.values())
+    is_refuted = judged[agreeing[0]].distance_ns > _DECISIVE * best_ns + _SLACK_NS
+    return None if is_refuted else agreeing[0]
+
+
+def _pairs_shared_steps(reference: CallSeries, other: CallSeries, shift: int) -> bool:
+    """Return whether a shift pairs calls of equal steps alone, and all calls of every step that both series hold."""
+    first, last = max(0, -shift), min(len(other), len(reference) - shift)
+    steps = other.steps[first:last]
+    if None in steps or list(steps) != list(reference.steps[first + shift : last + shift]):
+        return False
+    shared = set(reference.steps) & set(other.steps)
+    return all(sum(step in shared for step in each.steps) == len(steps) for each in (reference, other))
 
 
 def _align_by_time(reference: CallSeries, other: CallSeries, expected_offset_ns: int) -> list[int | None] | None:

@@ -54,6 +54,29 @@ def test_step_numbers_decide_where_the_clock_cannot() -> None:
     assert align(_series([0] * 6, starts), _series([0] * 6, late)) is None
 
 
+def test_windows_that_share_two_steps_are_paired_by_their_numbers() -> None:
+    """Two calls are too few for the clocks alone; the numbers of all steps that both windows hold decide."""
+    starts = [1_000_000, 2_000_000, 3_300_000, 4_900_000, 6_800_000, 9_000_000]
+    length = 900_000
+
+    def window(first: int, steps: list[int | None], *, late: int = 0) -> CallSeries:
+        begun = [start + late for start in starts[first : first + len(steps)]]
+        return _series([0] * len(steps), begun, length=length, steps=steps)
+
+    # The first call of the other overlaps two of the reference's, since its clock is half a call early.
+    reference, other = window(0, [7, 8, 9, 10]), window(2, [9, 10, 11, 12], late=-450_000)
+    assert align(reference, other) == [2, 3, 4, 5]
+    unnumbered = window(2, [None] * 4, late=-450_000)
+    assert align(window(0, [None] * 4), unnumbered) == [None, 3, None, None]
+    # A shared step of which one window holds fewer calls than the other proves nothing.
+    assert align(window(0, [7, 8, 9, 10]), window(2, [9, 10, 10, 12], late=-450_000)) == [
+        None,
+        3,
+        None,
+        None,
+    ]
+
+
 def test_known_offset_of_the_clock_is_expected() -> None:
     """A known offset moves the clock's choice."""
     starts = [1_000_000 * place for place in range(6)]
