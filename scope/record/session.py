@@ -35,7 +35,7 @@ from scope.record.pipelines import PipelineHooks
 from scope.record.preflight import attach_preflight
 from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
-from scope.run.goodbyes import SAID
+from scope.run.goodbyes import AFTER_UPDATE, SAID
 from scope.run.layout import GROUP
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
@@ -298,12 +298,11 @@ class Session:
     def note_exception(self, error: BaseException) -> None:
         """The program ends because of an exception."""
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
-        self.writer.add_event(
-            "out_of_memory" if out_of_memory else "exception",
-            _describe(error),
-            step=self.step,
-            phase=self.clock.phase,
-        )
+        phase = self.clock.phase
+        # No work tells yet whether the program is still at the end of this step or in the next one.
+        after = {AFTER_UPDATE: True} if self.boundary.updated and phase == "other" else {}
+        kind = "out_of_memory" if out_of_memory else "exception"
+        self.writer.add_event(kind, _describe(error), step=self.step, phase=phase, **after)
 
     def add_tokens(self, tokens: int) -> None:
         """Tokens as the user counts them, instead of what batches look like."""

@@ -24,6 +24,9 @@ SAID: Final = "recording ended: "
 FINISHED: Final = "finished"
 EXITED: Final = "exited with code "
 """How `RankInfo.exit_reason` begins where a process ended with another exit code than 0; the code follows."""
+AFTER_UPDATE: Final = "after_update"
+"""Detail of an exception's event: it came after an update of its step and outside of all phases, where the next step
+may have begun for the program."""
 _TAIL_BYTES: Final = 2**16
 _decoder: Final = msgspec.json.Decoder(EventRecord)
 

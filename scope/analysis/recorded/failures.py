@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import polars as pl
 
 from scope.analysis.recorded.host_clocks import HostClock, relate_clocks
 from scope.frames.schema import Events
-from scope.run.goodbyes import EXITED, FINISHED
+from scope.run.goodbyes import AFTER_UPDATE, EXITED, FINISHED
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Failure:
         step: Step in which that was, where known.
         phase: Phase in which it was raised, where known.
         is_exit: It is an exit code, and no exception.
+        is_after_update: It came after an update of the step, maybe at the start of the next one.
         clock: That of its host, which tells whether and how `time_ns` compares with those of others.
     """
 
@@ -48,6 +50,7 @@ class Failure:
     step: int | None
     phase: str | None
     is_exit: bool = False
+    is_after_update: bool = False
     clock: HostClock = _NO_HOST
 
     @property
@@ -88,6 +91,7 @@ def find_failures(
             message=row[Events.message],
             step=row[Events.step],
             phase=row[Events.phase],
+            is_after_update=_tells_after_update(row[Events.detail]),
             clock=clocks.get(row[Events.rank], _NO_HOST),
         )
         for row in first.iter_rows(named=True)
@@ -137,7 +141,8 @@ def describe_failures(
     message = first.message
     if len(message) > _SHOWN_CHARACTERS:
         message = f"{message[: _SHOWN_CHARACTERS - 1]}…"
-    step = "" if first.step is None else f" in step {first.step}"
+    where = "after the update of" if first.is_after_update else "in"
+    step = "" if first.step is None else f" {where} step {first.step}"
     how = message if first.is_exit else f"raised {message or 'an exception'}"
     sentence = f"rank {first.rank} {how}{step}"
     sentence += _describe_early(first, infos, boxes or {})
@@ -151,6 +156,10 @@ def describe_failures(
         did = "exited" if all(each.is_exit for each in unordered) else "raised"
         sentence += f"; {_name_ranks(unordered)} {did} before or after (nothing relates the clocks of their hosts)"
     return sentence
+
+
+def _tells_after_update(detail: str) -> bool:
+    return msgspec.json.decode(detail, type=dict[str, object]).get(AFTER_UPDATE) is True
 
 
 def _describe_early(first: Failure, infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]) -> str:

@@ -24,6 +24,7 @@ from scope.frames import open_run
 from scope.record import Recorder, session
 from scope.record.settings import CaptureSettings
 from scope.report.run_state import describe_run, render_run
+from scope.run.goodbyes import AFTER_UPDATE
 from scope.run.reader import RankReader, RunReader, read_steps
 from scope.run.schema import StepRecord
 
@@ -388,6 +389,31 @@ def test_the_users_exception_passes_and_is_noted(tmp_path: Path) -> None:
     state = reader.state()
     assert state is not None
     assert state.exception
+
+
+@pytest.mark.parametrize(
+    ("place", "step", "is_after_update"), [("before", 2, True), ("forward", 3, False), ("optimizer", 3, False)]
+)
+def test_an_exception_between_two_steps_says_so(tmp_path: Path, place: str, step: int, is_after_update: bool) -> None:
+    """Before the forward of round 3 only step 2 is known, and that it had its update; within round 3 the step is 3."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def train(recorder: Recorder) -> None:
+        for number in range(5):
+            is_bad = number == 3
+            if is_bad and place == "before":
+                raise ValueError(place)
+            model(torch.ones(2, 9 if is_bad and place == "forward" else 8)).sum().backward()
+            if is_bad and place == "optimizer":
+                raise ValueError(place)
+            optimizer.step()
+
+    with pytest.raises((ValueError, RuntimeError)):
+        record(tmp_path, train, model=model)
+    rank = next((tmp_path / "attempt-000" / "ranks").iterdir())
+    (event,) = (each for each in RankReader(rank).new_events() if each.kind == "exception")
+    assert (event.step, AFTER_UPDATE in event.detail) == (step, is_after_update)
 
 
 def test_a_traceback_shows_no_frame_of_scope(tmp_path: Path) -> None:

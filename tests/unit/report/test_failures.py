@@ -18,6 +18,7 @@ from scope.cli.watch import watch
 from scope.frames.schema import Events
 from scope.report.standing import standing_words
 from scope.run import paths
+from scope.run.goodbyes import AFTER_UPDATE
 from scope.run.schema import SCHEMA_VERSION, EventRecord, RankInfo, RunInfo
 
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ def test_the_first_exception_by_instant_is_the_cause_everywhere(tmp_path: Path) 
     assert f"CRITICAL {sentence}" in checked
     assert "Nothing is wrong" not in checked
     assert "  crashed  " in CliRunner().invoke(runs, ["list", str(tmp_path)]).output
+
+
+def test_an_exception_after_an_update_is_in_no_step_for_certain(tmp_path: Path) -> None:
+    """The step had its update: whether the program was at its end or in the next one nobody knows, and that is said."""
+    folder = tmp_path / "a"
+    write_run(folder, {1: (10, "RuntimeError: loss is nan")})
+    path = paths.rank_folder(folder, 0, 1) / paths.EVENTS_FILE
+    event = msgspec.json.decode(path.read_bytes(), type=EventRecord)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(event, detail={AFTER_UPDATE: True})) + b"\n")
+    shown = CliRunner().invoke(show, [str(folder)]).output
+    assert "  rank 1 raised RuntimeError: loss is nan after the update of step 9\n" in shown
 
 
 def test_a_rank_that_was_killed_leads_and_not_its_victims(tmp_path: Path) -> None:
