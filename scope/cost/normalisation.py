@@ -135,12 +135,12 @@ def group_norm_backward(call: OperatorCall) -> OperatorCost:
 
 
 def softmax(call: OperatorCall) -> OperatorCost:
-    """`_softmax(self, dim, half_to_float)` and `_log_softmax`."""
+    """`_softmax(self, dim, half_to_float)`, `_log_softmax`; `softmax(self, dim, dtype)` and its like."""
     x = call.tensor(0)
     if x is None:
         return unknown("normalisation", _NO_TENSOR)
-    dtype = "float32" if call.flag(2) and x.dtype == "float16" else x.dtype
-    if call.name in {"aten::softmax", "aten::log_softmax"}:
+    dtype = "float32" if call.flag(2) and x.dtype in {"float16", "bfloat16"} else x.dtype
+    if call.name in {"aten::softmax", "aten::log_softmax", "aten::_safe_softmax"}:
         dtype = scalar_type(call.integer(2)) or x.dtype
     written = sized(x.num_elements, dtype)
     return cost("normalisation", flops=5 * x.num_elements, read=stored((x,)), written=written, math_dtype=x.dtype)

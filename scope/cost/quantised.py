@@ -203,6 +203,17 @@ def listed_experts(call: OperatorCall) -> OperatorCost:
     )
 
 
+def packed_int4(call: OperatorCall) -> OperatorCost:
+    """`_weight_int4pack_mm(self[M,K], mat2, group size, scales and zeros)`: 4-bit values in any layout."""
+    a, b = call.tensor(0), call.tensor(1)
+    k = a.dims[-1] if a is not None and a.dims else 0
+    width = None if b is None else element_bytes(b.dtype)
+    if a is None or b is None or not k or width is None or b.num_elements * width * 2 % k:
+        return unknown("gemm", _NO_PRODUCT)
+    extents = _Extents(experts=1, m=math.prod(a.dims[:-1]), n=b.num_elements * width * 2 // k, k=k)
+    return _cost(call, extents, _Product(), skipped=set(), out_dtype=a.dtype)
+
+
 def rows_hidden(call: OperatorCall) -> OperatorCost:
     """A product of experts whose rows are padded: the trace does not hold how many count."""
     return unknown("gemm", _ROWS_HIDDEN)
@@ -255,11 +266,15 @@ _PRODUCTS: Final = {
     "fbgemm::f4f4bf16": _Product(a_values=2, b_values=2, path="float4"),
     "fbgemm::f4f4bf16_grouped_stacked": _Product(a_values=2, b_values=2, path="float4", experts=True),
     "fbgemm::mx8mx8bf16_grouped_stacked": _Product(experts=True),
+    # torch: 8-bit weights by rows, a scale for each
+    "aten::_weight_int8pack_mm": _Product(),
     # aiter/ops/gemm_op_a4w4.py: the same, of AMD
     "aiter::gemm_a4w4": _Product(a_values=2, b_values=2, path="float4"),
 }
 MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     **dict.fromkeys(_PRODUCTS, product),
+    "aten::_weight_int4pack_mm": packed_int4,
+    "aten::_weight_int4pack_mm_for_cpu": packed_int4,
     **dict.fromkeys(
         ("_C::marlin_gemm", "_C::gptq_marlin_gemm", "_C::fp8_marlin_gemm", "_C::marlin_qqq_gemm",
          "sgl_kernel::gptq_marlin_gemm"),

@@ -103,6 +103,10 @@ CASES = [
       _list([64], [1]), _value("[2, 0]"), _value("[1, 0]"), _list([192], [1]), _value("[2, 0]"), _value("[1, 0]"),
       NONE, _value("15"), _value("[]"), _value("False")],
      2 * 16 * 48 * 64, 512 + 1536 + 64 + 192 + 2 * 4, 2 * 768),
+    # Softmax of 16 bits that makes float32: by a flag, or by the dtype that is asked for.
+    ("aten::_softmax", [_tensor(4, 8), _value("1"), _value("True")], 5 * 32, 64, 4 * 32),
+    ("aten::softmax", [_tensor(4, 8), _value("1"), _value("6")], 5 * 32, 64, 4 * 32),
+    ("aten::_safe_softmax", [_tensor(4, 8), _value("1"), _value("6")], 5 * 32, 64, 4 * 32),
     # Sums in another dtype than that of what they add up, over all and over some.
     ("aten::sum", [_tensor(64, 32), _value("6")], 2048, 4096, 4),
     ("aten::sum", [_tensor(64, 32), _value("[1]"), _value("False"), _value("6")], 2048, 4096, 4 * 64),

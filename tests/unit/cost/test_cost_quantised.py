@@ -59,7 +59,17 @@ PRODUCTS = [
     ("_C::machete_mm", [_tensor(M, K, dtype=BF16), _tensor(K // 8, N, dtype=INT), _value(1125899906843648), NONE,
                         _tensor(K // 32, N, dtype=BF16), NONE, _value(32), NONE, NONE, NONE],
      2 * M * K + K * N // 2 + 2 * 2 * N, "bfloat16"),
-    # The same along N.
+    # 8-bit weights by rows with a scale for each; 4-bit ones, eight in a word, cut into tiles of 8 x 32, and in bytes,
+    # with a scale and a zero for each of 32 along K.
+    ("aten::_weight_int8pack_mm", [_tensor(M, K, dtype=BF16), _tensor(N, K, dtype=INT8), _tensor(N, dtype=BF16)],
+     2 * M * K + N * K + 2 * N, "bfloat16"),
+    ("aten::_weight_int4pack_mm", [_tensor(M, K, dtype=BF16), _tensor(N // 8, K // 32, 32, 1, dtype=INT), _value(32),
+                                   _tensor(K // 32, N, 2, dtype=BF16)],
+     2 * M * K + N * K // 2 + 2 * 2 * 2 * N, "bfloat16"),
+    ("aten::_weight_int4pack_mm_for_cpu", [_tensor(M, K, dtype=BF16), _tensor(N, K // 2, dtype=BYTE), _value(32),
+                                           _tensor(K // 32, N, 2, dtype=BF16)],
+     2 * M * K + N * K // 2 + 2 * 2 * 2 * N, "bfloat16"),
+    # Few bits in words, along N.
     ("_C::awq_gemm", [_tensor(M, K, dtype=BF16), _tensor(K, N // 8, dtype=INT), _tensor(2, N, dtype=BF16),
                       _tensor(2, N // 8, dtype=INT), _value(8)],
      2 * M * K + K * N // 2 + 2 * 2 * N + 2 * N // 2, "bfloat16"),
