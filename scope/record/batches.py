@@ -37,11 +37,12 @@ def measure_batch(batch: Any) -> BatchSize:
     """Return what a batch holds; no value of any tensor is read, so that no device is waited for."""
     tensors = list(_tensors(batch, 0))
     first = tensors[0] if tensors else None
-    return BatchSize(
-        num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        samples=int(first.shape[0]) if first is not None and first.dim() else None,
-        tokens=_count_tokens(batch, first),
-    )
+    with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
+        return BatchSize(
+            num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            samples=int(first.shape[0]) if first is not None and first.dim() else None,
+            tokens=_count_tokens(batch, first),
+        )
 
 
 def _count_tokens(batch: Any, first: torch.Tensor | None) -> int | None:

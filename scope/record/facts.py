@@ -140,13 +140,16 @@ def describe_model(models: Sequence[Any]) -> ModelInfo | None:
     Parameters are those of whole tensors where they are sharded as DTensors; a flattened shard of FSDP1 tells no more
     than its own size, so that their number is absent there.
     """
+    import torch
+
     if not models:
         return None
     outermost = [getattr(model, "module", None) or getattr(model, "_orig_mod", None) or model for model in models]
     parameters = {id(each): each for model in models for each in model.parameters()}.values()
     sizes: Counter[str] = Counter()
-    for each in parameters:
-        sizes[str(each.dtype).removeprefix("torch.")] += each.numel()
+    with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
+        for each in parameters:
+            sizes[str(each.dtype).removeprefix("torch.")] += each.numel()
     flattened = any(type(each).__name__ == "FlatParameter" or hasattr(each, "_is_flat_param") for each in parameters)
     return ModelInfo(
         name=" + ".join(type(model).__name__ for model in outermost),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,10 +13,14 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from scope import definitions
 from scope.errors import UsageError
+from scope.record.batches import measure_batch
+from scope.record.facts import describe_model
 from scope.record.flop_counter import FlopCounter
 from scope.record.flops import count_matrix_parameters, measure_product
 
@@ -175,6 +179,35 @@ def test_measured_peak_draws_no_random_numbers() -> None:
     assert math.isfinite(peak)
     assert peak > 1e8
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_modes_of_the_program_see_nothing_of_what_is_measured() -> None:
+    """Neither the product nor the sizes of a model and of a batch; a default device and autocast change nothing."""
+    seen: list[object] = []
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    model, batch = nn.Linear(4, 3), torch.zeros(2, 5, dtype=torch.int64)
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+    with autocast, torch.device("meta"), Operators(), Functions():
+        seen.clear()
+        peak = measure_product("float32")
+        described, size = describe_model([model]), measure_batch(batch)
+        assert not seen
+        assert torch.is_grad_enabled()
+        assert torch.ones(2).is_meta
+    assert peak < 1e15  # of a product on the device without data there would be no end
+    assert described is not None
+    assert described.num_parameters == 4 * 3 + 3
+    assert (size.num_bytes, size.samples, size.tokens) == (80, 2, 10)
 
 
 def test_what_compiles_and_what_is_fake_runs_under_the_counter() -> None:
