@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from scope.cli.options import JobOptions, OutputOptions, takes_output
+from scope.errors import UsageError
 
 if TYPE_CHECKING:
     from scope.trace.model import Job
@@ -54,12 +55,11 @@ def compare(
     """
     import msgspec
 
-    from scope.cli.job import load_job
     from scope.cli.tables import check_output, print_tables, say
 
     check_output(output)
     jobs = [
-        load_job(JobOptions(paths=[path], window=window, no_cache=no_cache), window_option=_WINDOWS)
+        _load(path, window, no_cache=no_cache)
         for path, window in zip((before, after), windows or (None, None), strict=True)
     ]
     for job in jobs:
@@ -78,6 +78,16 @@ def compare(
     else:
         tables[0] = msgspec.structs.replace(tables[0], notes=(*sides, *tables[0].notes))
     print_tables(tables, output)
+
+
+def _load(path: str, window: int | None, *, no_cache: bool) -> Job:
+    """Return one side; what the reader of traces says of a window names the option of this command."""
+    from scope.cli.job import load_job
+
+    try:
+        return load_job(JobOptions(paths=[path], window=window, no_cache=no_cache), window_option=_WINDOWS)
+    except UsageError as error:
+        raise UsageError(str(error).replace(f"--window {window}:", f"--windows {window}:")) from error
 
 
 def _side(name: str, path: str, job: Job) -> str:

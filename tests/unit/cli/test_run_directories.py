@@ -131,3 +131,7 @@ def test_a_window_that_no_plain_trace_has_is_refused(scope: Callable[..., Done],
     done = scope("analyze", trace(), "--window", 98)
     assert done.code == 2
     assert "--window 98: no trace begins at this step; there are: step " in done.err
+    path = trace()
+    done = scope("compare", path, path, "--windows", 98, 1)
+    assert done.code == 2
+    assert "--windows 98: no trace begins at this step; there are: step " in done.err
