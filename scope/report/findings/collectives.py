@@ -202,12 +202,12 @@ def _together_finding(together: LateTogether, named: set[int], results: Results,
     yield Finding(
         kind="straggler",
         title=(
-            f"{late[0].upper()}{late[1:]}: mending all of them saves {format_duration(together.saving_ns)}, over all "
-            f"devices {basis.text(saved)}"
+            f"{late[0].upper()}{late[1:]}: mending all of them ends the recording "
+            f"{format_duration(together.saving_ns)} sooner and saves {basis.text(saved)}, {_summed_over(basis)}"
         ),
         where=Where(ranks=together.ranks),
         evidence=(
-            Evidence(_together_column("fixing all of them saves"), together.saving_ns),
+            Evidence(_together_column("fixing all of them ends the recording sooner by"), together.saving_ns),
             Evidence(column("saved_ns", "saves on all devices", "What all devices gain in step time."), saved),
             Evidence(column("basis_ns", "of", f"Length of {basis.noun}, summed over devices."), basis.window_ns),
         ),
@@ -246,7 +246,8 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: Lat
         Evidence(column("noise_floor_ns", "noise floor", "Lateness below it counts for nobody."), each.noise_floor_ns),
     ]
     if each.saving_ns is not None and cost.saved_ns is not None:
-        saving = column("saving_ns", "fixing it alone saves", "How much sooner the recorded part would have ended.")
+        sooner = "fixing it alone ends the recording sooner by"
+        saving = column("saving_ns", sooner, "How much sooner the recorded part would have ended.")
         saved = column("saved_ns", f"saves {over}", "What all devices gain, with no other change.")
         evidence[1:1] = [Evidence(saving, each.saving_ns), Evidence(saved, cost.saved_ns)]
     if each.excess is not None and each.reason is not None:
@@ -254,7 +255,8 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: Lat
         evidence.append(Evidence(excess, getattr(each.excess, f"{each.reason}_ns")))
     if together is not None and each.rank in together.ranks:
         others = format_ranks(tuple(rank for rank in together.ranks if rank != each.rank))
-        heading = f"fixed together with {'rank' if len(together.ranks) == 2 else 'ranks'} {others} saves"
+        whom = f"{'rank' if len(together.ranks) == 2 else 'ranks'} {others}"
+        heading = f"fixed together with {whom} it ends the recording sooner by"
         evidence.append(Evidence(_together_column(heading), together.saving_ns))
     steps = () if each.worst_step_number is None else (each.worst_step_number,)
     wait = f"Rank {each.rank} makes its peers wait {format_duration(each.imposed_wait_ns)}, by {reason}"
@@ -273,8 +275,13 @@ def _what_it_saves(each: Straggler, cost: _Cost, basis: Basis) -> str:
     waiting = f"those who wait for it lose {basis.text(cost.lost_ns)}"
     if each.saving_ns is None:
         return f": {waiting}"
+    # The end of the recording moves by what the slowest path gains; every device gains in each of its steps.
+    sooner = f"ends the recording {format_duration(each.saving_ns)} sooner"
     if cost.lost_ns == cost.saved_ns:
-        saved = format_duration(each.saving_ns)
-        return f"; fixing it alone saves {saved}: over all devices that is {basis.text(cost.lost_ns)}"
-    saved = f"saves {format_duration(each.saving_ns)}" if each.saving_ns > 0 else "saves nothing"
+        return f"; fixing it alone {sooner} and saves {basis.text(cost.lost_ns)}, {_summed_over(basis)}"
+    saved = sooner if each.saving_ns > 0 else "saves nothing"
     return f"; fixing it alone {saved}, since others are late too: {waiting}"
+
+
+def _summed_over(basis: Basis) -> str:
+    return "summed over steps and devices" if basis.is_steps else "summed over devices"

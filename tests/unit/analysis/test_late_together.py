@@ -130,4 +130,6 @@ def test_a_rank_that_is_late_beside_one_that_stands_out_is_told(tmp_path: Path) 
     results = compute_results(_load(TrainingJob(layout=layout, plants=plants, num_steps=3), tmp_path))
     titles = {each.where.ranks: each.title for each in find_all(results) if each.kind == "straggler"}
     assert set(titles) == {(6,), (1, 6)}
-    assert titles[1, 6].startswith("Besides rank 6, rank 1 is late too: mending all of them saves 15 ms")
+    assert titles[1, 6].startswith(
+        "Besides rank 6, rank 1 is late too: mending all of them ends the recording 15 ms sooner"
+    )

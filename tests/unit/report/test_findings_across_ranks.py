@@ -42,7 +42,9 @@ def test_a_planted_straggler_is_named_with_its_reason(tmp_path: Path, kind: str)
     assert finding.evidence[0].value == job.saving_ns(2)
     # The recording ends with the last of four steps, so three count; each costs 5 ms on four devices.
     assert finding.cost_ns == 3 * 5_000_000 * 4
-    assert "over all devices that is" in finding.title
+    assert "summed over steps and devices" in finding.title
+    saved = {each.column.key: each.value for each in finding.evidence}
+    assert (saved["saving_ns"], saved["saved_ns"]) == (job.saving_ns(2), 3 * 5_000_000 * 4)
 
 
 def test_waiting_for_a_straggler_is_no_matter_of_buckets(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_slow_link_and_a_late_rank_are_told_apart(tmp_path: Path) -> None:
     values = _values(late)
     assert values["imposed_wait_ns"] == 16 * NS_PER_MS
     assert values["saving_ns"] == job.saving_ns(1) < 16 * NS_PER_MS
-    assert "by host; fixing it alone saves 13.99 ms" in late.title
+    assert "by host; fixing it alone ends the recording 13.99 ms sooner" in late.title
 
 
 def test_costs_do_not_sum_beyond_what_was_lost(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_costs_do_not_sum_beyond_what_was_lost(tmp_path: Path) -> None:
     found = _findings(job, tmp_path)
     late = {each.where.ranks[0]: each for each in found if each.kind == "straggler"}
     assert {rank: _values(each)["saving_ns"] for rank, each in late.items()} == {1: 10 * NS_PER_MS, 6: 0}
-    assert "fixing it alone saves 10 ms, since others are late too" in late[1].title
+    assert "fixing it alone ends the recording 10 ms sooner, since others are late too" in late[1].title
     assert "fixing it alone saves nothing, since others are late too" in late[6].title
     # In each of four whole steps the three peers of rank 6 stand 3 ms, and nobody else waits for it.
     assert late[6].cost_ns == 4 * 3 * 3 * NS_PER_MS
