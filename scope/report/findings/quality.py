@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.report.findings.model import Evidence, Finding, Where
+from scope.report.findings.time_awaited import find_awaited_launches
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
-from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops, Steps
+from scope.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
@@ -26,6 +28,8 @@ UNLINKED_SHARE: Final = 0.10
 """Share of device events without a launch above which causes and operators are in doubt."""
 UNKNOWN_SHARE: Final = 0.9
 """Share of a stream's time above which kernels of no known class are all it is there for."""
+AWAITED_SHARE: Final = 0.10
+"""Share of step time that launched work waits for what the trace does not show, above which that is said."""
 WORTH_ASKING_SHARE: Final = 0.01
 """Share of a device's busy time that such a stream must hold to be worth a question."""
 _METADATA: Final = (
@@ -44,27 +48,88 @@ _OF_DEVICE: Final = "of_device_ns"
 
 def trace_too_poor(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield one finding that lists what the traces do not hold, which figures that costs, and how to get it."""
-    gaps = list(_gaps(results))
+    gaps = [*_gaps(results), *_unseen_work(results, basis)]
     if not gaps:
         return
     missing = ", ".join(name for name, _ in gaps)
-    unlinked = sum(rank.quality.device_events_without_launch for rank in results.job.ranks)
-    lost = sum(rank.quality.events_lost for rank in results.job.ranks)
     yield Finding(
         kind="trace_too_poor",
         title=f"The traces cannot say everything; they lack: {missing}",
         # Many are told by the title, as ranges.
         where=Where(ranks=results.job.missing_ranks if len(results.job.missing_ranks) <= _LISTED_RANKS else ()),
-        evidence=(
-            Evidence(column("events_lost", "records lost", "Records that could not be read.", unit="count"), lost),
-            Evidence(
-                column("device_events_without_launch", "events without launch", "All ranks.", unit="count"), unlinked
-            ),
-        ),
+        evidence=tuple(_counts(results)),
         cost_ns=None,
         share_ratio=None,
         action=" ".join(dict.fromkeys(advice for _, advice in gaps)),
     )
+
+
+def _counts(results: Results) -> Iterator[Evidence]:
+    """Yield how many traces there are, and what of them is lost or missing where anything is."""
+    ranks = results.job.ranks
+    yield Evidence(column("num_traces", "traces read", "Ranks of which a trace was read."), len(ranks))
+    lost = (
+        ("num_missing_ranks", "ranks without a trace", "Ranks of the job.", len(results.job.missing_ranks)),
+        (
+            "events_lost", "records lost", "Records that could not be read.",
+            sum(rank.quality.events_lost for rank in ranks),
+        ),
+        (
+            "device_events_without_launch", "events without launch", "All ranks.",
+            sum(rank.quality.device_events_without_launch for rank in ranks),
+        ),
+    )  # fmt: skip
+    for key, heading, meaning, count in lost:
+        if count:
+            yield Evidence(column(key, heading, meaning, unit="count"), count)
+
+
+def _unseen_work(results: Results, basis: Basis) -> Iterator[tuple[str, str]]:
+    """Yield that launched work waited for something that the traces do not show, where that took long."""
+    if basis.share(basis.idle_by_cause_ns["launch_latency"]) < AWAITED_SHARE:
+        return
+    awaited = find_awaited_launches(results)
+    if basis.share(awaited.time_ns) >= AWAITED_SHARE:
+        yield (
+            f"what held launched work up for {format_duration(awaited.time_ns)} while the host waited for it in "
+            f"{', '.join(awaited.calls[:_MOST_NAMED])}",
+            "Look for another process on the device, and for work that the profiler missed or that began before it.",
+        )
+
+
+def _gaps_of_steps(ranks: Sequence[RankTrace]) -> Iterator[tuple[str, str]]:
+    """Yield that steps are missing, of all ranks or of some."""
+    if any(rank.steps.is_empty() for rank in ranks):
+        yield ("steps", "Call profiler.step() after every step.")
+    unequal = _unequal_steps(ranks)
+    if unequal is not None:
+        yield (
+            f"the same steps of all ranks ({unequal})",
+            "Record the same steps on every rank (one schedule, and as many calls of profiler.step()): a collective "
+            "of a step that another rank did not record has no known wait.",
+        )
+
+
+def _unequal_steps(ranks: Sequence[RankTrace]) -> str | None:
+    """Return which ranks hold which steps, where they do not all hold the same; None where they do."""
+    holders: dict[tuple[int, ...], list[RankTrace]] = {}
+    for rank in ranks:
+        numbers = tuple(sorted(rank.steps[Steps.number].drop_nulls().unique()))
+        if numbers:
+            holders.setdefault(numbers, []).append(rank)
+    if len(holders) < 2:
+        return None
+    held = [f"{_named(each)} {format_ranks(numbers)}" for numbers, each in list(holders.items())[:_MOST_NAMED]]
+    more = " and so on" if len(holders) > _MOST_NAMED else ""
+    return f"{', '.join(held)}{more}"
+
+
+def _named(ranks: Sequence[RankTrace]) -> str:
+    """Return ranks as the beginning of what they hold: `ranks 0-3 have`; a file stands for a rank that is unknown."""
+    numbers = tuple(rank.rank for rank in ranks if rank.rank is not None)
+    if len(numbers) < len(ranks):
+        return f"{ranks[0].label} has" if len(ranks) == 1 else f"{ranks[0].label} and {len(ranks) - 1:,} more have"
+    return f"rank{'s' * (len(ranks) > 1)} {format_ranks(numbers)} {'have' if len(ranks) > 1 else 'has'}"
 
 
 def _gaps(results: Results) -> Iterator[tuple[str, str]]:
@@ -72,8 +137,7 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
     ranks = results.job.ranks
     if any(rank.quality.truncated or rank.quality.events_lost for rank in ranks):
         yield ("records (files are cut or damaged)", _LET_FINISH)
-    if any(rank.steps.is_empty() for rank in ranks):
-        yield ("steps", "Call profiler.step() after every step.")
+    yield from _gaps_of_steps(ranks)
     if any(_has_unlinked(rank) for rank in ranks):
         yield (
             "launches of many device events",
@@ -84,7 +148,7 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
         yield ("device events", "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
     if any(rank.is_host_timeline and rank.quality.truncated and not _lacks_devices(rank) for rank in ranks):
         yield ("device events (none stands in what is left of a file, so that figures are the host's)", _LET_FINISH)
-    if any(_is_mostly_replay(rank) for rank in ranks):
+    if any(is_mostly_replay(rank) for rank in ranks):
         yield (
             "a full account of replayed graphs (profilers may miss their kernels, so idle time is in doubt)",
             "Check idle time against a recording without graphs.",
@@ -164,7 +228,8 @@ def _says_sizes(rank: RankTrace) -> bool:
     return int(known.sum()) >= KNOWN_SHARE * calls.height
 
 
-def _is_mostly_replay(rank: RankTrace) -> bool:
+def is_mostly_replay(rank: RankTrace) -> bool:
+    """Return whether most of the time of a rank's devices went to replayed graphs."""
     if not rank.device_events[DeviceEvents.in_graph].any():
         return False
     length = pl.col(DeviceEvents.end_ns) - pl.col(DeviceEvents.start_ns)

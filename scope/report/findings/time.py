@@ -13,6 +13,8 @@ from scope.report.findings.basis import beside_missing_ranks, ranks_with
 from scope.report.findings.collectives import straggler_waits
 from scope.report.findings.links import slow_link_costs
 from scope.report.findings.model import Evidence, Finding, Where
+from scope.report.findings.quality import is_mostly_replay
+from scope.report.findings.time_awaited import find_awaited_launches
 from scope.report.findings.unknown_waits import exposed_with_unknown_waits
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
@@ -126,8 +128,13 @@ def _what_first(late: str, link: str, *, is_one: bool) -> str:
 
 
 def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield a finding when the device stands idle for at least 10 % of step time because the host is slow."""
+    """Yield a finding when the device stands idle for at least 10 % of step time because the host is slow.
+
+    A launch that its thread waits for in a later blocking call is not held up by the host.
+    """
     host, latency = basis.idle_by_cause_ns["host"], basis.idle_by_cause_ns["launch_latency"]
+    if basis.share(latency) >= LAUNCH_BOUND_SHARE:
+        latency -= find_awaited_launches(results).time_ns
     cost = host + latency
     if basis.share(cost) < LAUNCH_BOUND_SHARE:
         return
@@ -142,7 +149,10 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
         where=Where(ranks=ranks_with(results.analysis, "host", at_least=LAUNCH_BOUND_SHARE / 2)),
         evidence=(
             Evidence(column("host_ns", "idle for host code", "Idle while the launching thread ran host code."), host),
-            Evidence(column("launch_latency_ns", "launch latency", "Idle from launch call to start."), latency),
+            Evidence(
+                column("launch_latency_ns", "launch latency", "Idle from launch call to start, blocking calls apart."),
+                latency,
+            ),
             Evidence(
                 column("host_bound_ns", "queue empty, host busy", "Time with nothing launched."), basis.host_bound_ns
             ),
@@ -151,10 +161,17 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
         cost_ns=cost,
         share_ratio=basis.share(cost),
         action=(
-            "Launch less or launch cheaper: torch.compile (mode='reduce-overhead' for CUDA graphs), fused or foreach "
-            "optimizers, a larger micro-batch; keep Python work (logging, metrics) off the training thread."
+            f"Launch less or launch cheaper: {_compile(results)}fused or foreach optimizers, a larger micro-batch; "
+            "keep Python work (logging, metrics) off the training thread."
         ),
     )
+
+
+def _compile(results: Results) -> str:
+    """Return the advice to use graphs, for a job that does not replay them already."""
+    if any(is_mostly_replay(rank) for rank in results.job.ranks):
+        return ""
+    return "torch.compile (mode='reduce-overhead' for CUDA graphs), "
 
 
 def input_bound(results: Results, basis: Basis) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import pytest
 
 from scope.report.build import compute_results
 from scope.report.findings import FINDING_KINDS, find_all
+from scope.report.findings.time_awaited import find_awaited_launches
 from scope.trace import load
 
 if TYPE_CHECKING:
@@ -314,6 +315,7 @@ def test_what_a_poor_trace_lacks_is_listed_with_how_to_record_it(builder: Any, r
     finding = the(results_of(builder), "trace_too_poor")
     assert "steps" in finding.title
     assert "shapes" in finding.title
+    assert [each.text() for each in finding.evidence] == ["traces read 1"]
     assert "profiler.step()" in finding.action
     assert "record_shapes=True" in finding.action
 
@@ -373,6 +375,40 @@ def test_findings_are_ranked_by_cost_and_serialise(builder: Any, results_of: Mak
 
 
 def test_idle_time_under_graph_replay_is_doubted(shared_traces: Path) -> None:
-    """A decode that replays graphs says that its idle time may be kernels that the profiler missed."""
+    """A decode that replays graphs says that its idle time may be kernels that the profiler missed.
+
+    Its kernels wait 463 ms after their launch, all but 0.3 ms of it while the host is in one blocking copy: that is no
+    slow launching, and no use of graphs would make it shorter.
+    """
     results = compute_results(load([str(shared_traces / "tracelens" / "mi300_hipgraph_decode.json.gz")]))
-    assert "replayed graphs" in the(results, "trace_too_poor").title
+    finding = the(results, "trace_too_poor")
+    assert "replayed graphs" in finding.title
+    # The copy's call begins at 216,566.336 us, the kernel before it starts at 679,584.875 us.
+    assert "held launched work up for 463 ms while the host waited for it in hipMemcpyWithStream" in finding.title
+    assert find_awaited_launches(results).time_ns == 679_584_875 - 216_566_336
+    assert "launch_bound" not in kinds(results)
+
+
+def test_a_launch_that_a_later_blocking_call_waits_for_is_not_slow(builder: Any, results_of: Make) -> None:
+    """Of 600 us from launch to start the host sat 560 in a synchronisation; of a launch alone all is latency."""
+    builder.step(1, 0, 1300)
+    builder.launch("sm90_gemm_kernel", 0, 10, 100)
+    builder.launch("sm90_gemm_kernel", 200, 800, 300)
+    assert the(results_of(builder), "launch_bound").cost_ns == (90 + 600) * US
+    builder.host("cuda_runtime", "cudaStreamSynchronize", 240, 600)
+    assert find_awaited_launches(results_of(builder)).time_ns == 560 * US
+    assert the(results_of(builder), "launch_bound").cost_ns == (90 + 40) * US
+
+
+def test_ranks_of_different_steps_are_told(builder: Any, results_of: Make) -> None:
+    """Which rank recorded which steps is said where they differ, and nothing where they do not."""
+    other = type(builder)(rank=1, world_size=2)
+    builder.world_size = 2
+    for rank in (builder, other):
+        rank.step(3, 0, 1300)
+        fill(rank, [(100, 1100)])
+    assert "the same steps" not in the(results_of(builder, other), "trace_too_poor").title
+    other.step(4, 1300, 100)
+    finding = the(results_of(builder, other), "trace_too_poor")
+    assert "the same steps of all ranks (rank 0 has 3, rank 1 has 3-4)" in finding.title
+    assert "one schedule" in finding.action
