@@ -9,11 +9,12 @@ import polars as pl
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.matching import SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, totals_at
+from scope.analysis.readiness import READY
 
 if TYPE_CHECKING:
     from scope.analysis.collectives import Collectives
 
-PREVIOUS: Final = "previous_arrival_ns"
+PREVIOUS: Final = "previous_ready_ns"
 OWN: Final = "own_ns"
 
 _OWN_GROUP: Final = "own_group_id"
@@ -24,64 +25,103 @@ _BEGIN_ALIKE: Final = "recordings_begin_alike"
 _FROM: Final = "_from"
 _ROOTED: Final = "waited_for_root_ns"
 _SHARED: Final = "transfers_of_own_group_ns"
+_HELD_UP: Final = "is_held_up"
 
 
-def compute_own_times(judged: pl.DataFrame, collectives: Collectives, activity: pl.DataFrame) -> pl.DataFrame:
-    """Add to each call the arrival at the previous common collective and what the rank did since, by activity.
+def compute_own_times(
+    judged: pl.DataFrame, collectives: Collectives, activity: pl.DataFrame, ready: pl.DataFrame
+) -> pl.DataFrame:
+    """Add to each call when the rank was ready for it and for the previous common collective, and what it did between.
 
     The previous common collective is the last symmetric one before it that every rank of its group took part in,
-    whatever the group. Without one the time since the rank's own recording began counts, where all of them began at the
-    same step: at one place of the program, however late a rank was there. Else own time is null.
+    whatever the group, and of which it is known when each was ready. Without one the time since the rank's own
+    recording began counts, where all of them began at the same step: at one place of the program, however late a rank
+    was there. Else own time is null, as it is for collectives of which it is not known when all ranks were ready.
+
+    Args:
+        judged: The calls, columns of `MatchedCalls` and the group.
+        collectives: What `compute_collectives` returned.
+        activity: What `build_activity` returned.
+        ready: What `scope.analysis.readiness.compute_ready` returned.
     """
-    common = _common_calls(judged, collectives)
+    judged = _known(judged, ready)
+    common = _common_calls(judged, collectives, ready)
     begins = collectives.calls.group_by(MatchedCalls.rank).agg(
         pl.col(MatchedCalls.step_number).min().alias(_BEGIN_STEP)
     )
     keys = (MatchedCalls.rank, CollectiveRows.group_id)
-    calls = judged.sort(MatchedCalls.arrival_ns).join_asof(
-        common.filter(_SYMMETRIC)
-        .select(*keys, MatchedCalls.arrival_ns, pl.col(MatchedCalls.arrival_ns).alias(PREVIOUS))
-        .sort(MatchedCalls.arrival_ns),
-        on=MatchedCalls.arrival_ns,
-        by=keys,
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
+    calls = judged.join(_previous(common, activity), on=(MatchedCalls.collective_id, *keys), how="left")
     # All ranks must count from the same collective, or all from where their recordings begin.
     has_previous = (pl.col(PREVIOUS).null_count() == 0).over(MatchedCalls.collective_id)
     begin_alike = (pl.col(_BEGIN_STEP).n_unique() == 1).over(MatchedCalls.collective_id)
     first = pl.col(MatchedCalls.arrival_ns).min().over(MatchedCalls.collective_id)
     calls = (
         calls.join(begins, on=MatchedCalls.rank, how="left")
-        .with_columns(pl.when(has_previous).then(PREVIOUS).alias(PREVIOUS), begin_alike.alias(_BEGIN_ALIKE))
+        .with_columns(
+            pl.when(has_previous).then(PREVIOUS).alias(PREVIOUS),
+            (pl.col(_ROOTED) - pl.when(has_previous).then(f"{_ROOTED}{_FROM}").otherwise(0)).alias(_ROOTED),
+            begin_alike.alias(_BEGIN_ALIKE),
+        )
         .with_columns(pl.coalesce(PREVIOUS, MatchedCalls.window_start_ns, first).alias(_SINCE))
     )
     calls = totals_at(activity, calls, instant=_SINCE).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
-    calls = totals_at(activity, calls, instant=MatchedCalls.arrival_ns)
+    calls = totals_at(activity, calls, instant=READY)
     since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
-    waits = common.filter(~pl.col(_SYMMETRIC), pl.col(MatchedCalls.wait_ns) > 0).with_columns(
-        (pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)).alias(MatchedCalls.end_ns)
-    )
-    since = _with_time_within(since, waits, activity, spent=ACTIVITIES[1], name=_ROOTED)
-    since = _with_time_within(since, common, activity, spent=ACTIVITIES[2], name=_SHARED)
+    since = _with_shared_transfers(since, _held_up(common), activity)
     apart = pl.col(ACTIVITIES[1]) + pl.col(ACTIVITIES[2]) - pl.col(_ROOTED) - pl.col(_SHARED)
     is_known = pl.col(PREVIOUS).is_not_null() | pl.col(_BEGIN_ALIKE)
-    own = pl.col(MatchedCalls.arrival_ns) - pl.col(_SINCE) - apart
+    own = pl.col(READY) - pl.col(_SINCE) - apart
     return since.with_columns(pl.when(is_known).then(own).alias(OWN))
 
 
-def _with_time_within(
-    calls: pl.DataFrame, stretches: pl.DataFrame, activity: pl.DataFrame, *, spent: str, name: str
-) -> pl.DataFrame:
-    """Add the time of an activity within stretches of a rank and group that end since the previous common collective.
+def _known(calls: pl.DataFrame, ready: pl.DataFrame) -> pl.DataFrame:
+    """Add when the rank was ready to the calls of collectives of which that is known of all ranks; drop the others."""
+    told = calls.join(ready, on=(MatchedCalls.rank, MatchedCalls.call_id), how="left")
+    return told.filter((pl.col(READY).null_count() == 0).over(MatchedCalls.collective_id))
+
+
+def _previous(common: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
+    """Return, by call of a common collective, what came before it: the last symmetric one, and waits for roots since.
+
+    Returns:
+        When the rank was ready for the last symmetric one, exposed waits for roots up to that one, and up to this call.
+    """
+    keys = (MatchedCalls.rank, CollectiveRows.group_id)
+    end = pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)
+    is_wait = ~pl.col(_SYMMETRIC) & (pl.col(MatchedCalls.wait_ns) > 0)
+    until = pl.when(is_wait.fill_null(value=False)).then(end).otherwise(MatchedCalls.arrival_ns)
+    ordered = common.sort(READY, MatchedCalls.arrival_ns, MatchedCalls.collective_id).with_columns(
+        until.alias(MatchedCalls.end_ns)
+    )
+    # What two waits share counts once.
+    last_end = pl.col(MatchedCalls.end_ns).cum_max().shift().over(keys)
+    ordered = ordered.with_columns(pl.max_horizontal(MatchedCalls.arrival_ns, last_end).alias(MatchedCalls.arrival_ns))
+    begun, ended = (
+        totals_at(activity, ordered, instant=instant)[ACTIVITIES[1]]
+        for instant in (MatchedCalls.arrival_ns, MatchedCalls.end_ns)
+    )
+    ordered = ordered.with_columns((ended - begun).clip(lower_bound=0).alias(_ROOTED)).with_columns(
+        (pl.col(_ROOTED).cum_sum().over(keys) - pl.col(_ROOTED)).alias(_ROOTED)
+    )
+    symmetric = pl.when(_SYMMETRIC)
+    return ordered.select(
+        MatchedCalls.collective_id,
+        *keys,
+        symmetric.then(READY).shift().forward_fill().over(keys).alias(PREVIOUS),
+        symmetric.then(_ROOTED).shift().forward_fill().over(keys).fill_null(0).alias(f"{_ROOTED}{_FROM}"),
+        _ROOTED,
+    )
+
+
+def _with_shared_transfers(calls: pl.DataFrame, stretches: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
+    """Add the exposed transfer in collectives of a rank and group that ended since the previous common collective.
 
     Args:
         calls: The judged calls.
         stretches: Columns rank, group, arrival and end; where two overlap, what both share counts once.
         activity: What `build_activity` returned.
-        spent: The activity.
-        name: Name of the new column.
     """
+    name, spent = _SHARED, ACTIVITIES[2]
     keys = (MatchedCalls.rank, CollectiveRows.group_id)
     end = pl.col(MatchedCalls.end_ns)
     apart = stretches.sort(MatchedCalls.end_ns).with_columns(
@@ -91,7 +131,7 @@ def _with_time_within(
         totals_at(activity, apart, instant=instant)[spent] for instant in (MatchedCalls.arrival_ns, MatchedCalls.end_ns)
     )
     sums = apart.select(*keys, end, (ended - begun).alias(name)).with_columns(pl.col(name).cum_sum().over(keys))
-    for instant, total in ((_SINCE, f"{name}{_FROM}"), (MatchedCalls.arrival_ns, name)):
+    for instant, total in ((_SINCE, f"{name}{_FROM}"), (READY, name)):
         known = calls.filter(pl.col(instant).is_not_null()).sort(instant)
         found = known.drop(MatchedCalls.end_ns).join_asof(
             sums.rename({name: total}),
@@ -108,8 +148,20 @@ def _with_time_within(
     return calls.with_columns(pl.col(name) - pl.col(f"{name}{_FROM}"))
 
 
-def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
-    """Return, by rank and judged group, arrival, wait and end in collectives of that group or one that contains it."""
+def _held_up(common: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of collectives that ended before any rank was ready for the next: they last alike for all.
+
+    A rank that gets ready for the next one under the end of a collective is not held up by it, as others may be.
+    """
+    keys = (MatchedCalls.rank, CollectiveRows.group_id)
+    ordered = common.sort(READY, MatchedCalls.arrival_ns, MatchedCalls.collective_id)
+    is_held_up = (pl.col(READY).shift(-1).over(keys) >= pl.col(MatchedCalls.end_ns)).fill_null(value=True)
+    marked = ordered.with_columns(is_held_up.alias(_HELD_UP))
+    return marked.filter(pl.col(_HELD_UP).all().over(MatchedCalls.collective_id, CollectiveRows.group_id))
+
+
+def _common_calls(judged: pl.DataFrame, collectives: Collectives, ready: pl.DataFrame) -> pl.DataFrame:
+    """Return, by rank and judged group, the instants of calls in collectives of that group or one that contains it."""
     groups = collectives.groups.filter(~pl.col(GroupRows.is_pair) & pl.col(GroupRows.ranks).is_not_null())
     members = {
         group: frozenset(ranks) for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
@@ -134,7 +186,8 @@ def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFram
     )
     is_symmetric = pl.col(CollectiveRows.operation).is_in(SYMMETRIC)
     return (
-        collectives.calls.join(
+        _known(collectives.calls.filter(pl.col(MatchedCalls.collective_id).is_not_null()), ready)
+        .join(
             collectives.collectives.select(
                 CollectiveRows.collective_id, CollectiveRows.group_id, is_symmetric.alias(_SYMMETRIC)
             ),
@@ -143,7 +196,9 @@ def _common_calls(judged: pl.DataFrame, collectives: Collectives) -> pl.DataFram
         .join(pairs, on=(MatchedCalls.rank, CollectiveRows.group_id))
         .select(
             MatchedCalls.rank,
+            MatchedCalls.collective_id,
             pl.col(_OWN_GROUP).alias(CollectiveRows.group_id),
+            READY,
             MatchedCalls.arrival_ns,
             MatchedCalls.wait_ns,
             MatchedCalls.end_ns,

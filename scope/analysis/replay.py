@@ -1,9 +1,10 @@
 """What a job would have done had a rank worked faster or a link moved data faster: its collectives played again.
 
-The model: a rank does its own work, arrives at collectives, and stands still wherever one in flight keeps it from
+The model: a rank does its own work, gets ready for collectives, and stands still wherever one in flight keeps it from
 computing, until that one ends. A collective ends as long after the arrivals that it waits for as it did (a call of
 which that is not known, as long after its own arrival), and a group's calls run in their order: one that began right
-behind the last was queued there and follows it again. Own work is whatever lies between, and takes as long as it did.
+behind the last was queued there and follows it again, or begins when its rank is ready, where that is later
+(`scope.analysis.readiness`). Own work is whatever lies between, and takes as long as it did.
 Nothing is assumed about hosts that would run further ahead. Played unchanged, every instant is the recorded one.
 """
 
@@ -13,21 +14,19 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.matching import SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START
+from scope.analysis.readiness import QUEUED_NS, READY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scope.analysis.collectives import Collectives
-
-QUEUED_NS: Final = 5_000
-"""A call that starts within this of the end of its group's last one on its rank waited behind it in the stream."""
 
 _RUN_START: Final = "run_start_ns"
 _RUN_END: Final = "run_end_ns"
@@ -35,21 +34,32 @@ _ALL_WAIT: Final = frozenset({*SYMMETRIC, "send", "recv"})
 _WAIT_FOR_ROOT: Final = frozenset({"broadcast", "scatter"})
 _ROOT_WAITS: Final = frozenset({"reduce", "gather"})
 
+_KINDS: Final[tuple[Literal["end"], Literal["ready"], Literal["begin"]]] = ("end", "ready", "begin")
+# At one instant ends come first, since the next call was queued behind them, and begins last.
+_END, _READY, _BEGIN = range(3)
+_Instant = tuple[int, int, int, int]
+"""When, index in `_KINDS`, call, and since when the rank stood still."""
+
 Place = tuple[int, int]
 """Rank, and number of one of its events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A rank arrives at a call, or goes on behind the end of one."""
+    """A rank is ready for a call, or goes on behind the end of one, or a call begins that it was ready for before."""
 
     call: int
-    is_end: bool
+    kind: Literal["end", "ready", "begin"]
     at_ns: int
     own_ns: int
-    """Own work since the event before."""
+    """Own work since the event before; none before a begin."""
     blocked_ns: int
     """How long the rank stood still before the end."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the rank goes on behind the end of the call."""
+        return self.kind == "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,10 @@ class Call:
     """The call of its group on its rank that had ended before it began."""
     queued_ns: int | None
     """How long after that end it began, where it was queued behind it."""
+    ready_ns: int
+    """When the rank was ready for it: its begin, or before."""
+    begins_later: bool
+    """Whether it begins after its rank was ready for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +104,7 @@ class Replay:
     events: Mapping[int, Sequence[Event]]
     """By rank, in the order of time."""
     order: Sequence[Place]
-    """All events in the order of time; of those at one instant the ends first."""
+    """All events in the order of time; of those at one instant the ends first and the begins last."""
     members: Mapping[int, Sequence[int]]
     """By collective, its calls."""
     start_ns: Mapping[int, int]
@@ -108,38 +122,51 @@ class Replay:
         """
         removed, tails = removed_ns or {}, tails_ns or {}
         now = dict(self.start_ns)
+        ready: dict[int, int] = {}
         arrived: dict[int, int] = {}
         last: dict[int, int] = {}
 
         def end_of(number: int) -> int:
             # Whatever it waits for arrived before it ended, so that is played already.
             call = self.calls[number]
-            ready = arrived[number]
+            begun = arrived[number]
             if call.root is not None:
-                ready = max(ready, arrived[call.root])
+                begun = max(begun, arrived[call.root])
             elif call.waits_for_all and call.collective_id is not None:
-                ready = last[call.collective_id]
-            return ready + tails.get(number, call.tail_ns)
+                begun = last[call.collective_id]
+            return begun + tails.get(number, call.tail_ns)
+
+        def arrive(number: int, arrival: int) -> None:
+            call = self.calls[number]
+            if call.previous is not None:
+                end = end_of(call.previous)
+                if call.queued_ns is None:
+                    arrival = max(arrival, end)
+                else:
+                    queued = end + call.queued_ns
+                    arrival = max(arrival, queued) if call.begins_later else queued
+            arrived[number] = arrival
+            if call.collective_id is not None:
+                last[call.collective_id] = max(arrival, last.get(call.collective_id, arrival))
 
         gained: dict[int, dict[int | None, int]] = {rank: {} for rank in self.events}
         for rank, place in self.order:
             event = self.events[rank][place]
             call = self.calls[event.call]
+            if event.kind == "begin":
+                arrive(event.call, ready[event.call])
+                continue
             now[rank] += event.own_ns - removed.get((rank, place), 0)
             if event.is_end:
                 now[rank] = max(now[rank], end_of(event.call))
+            elif call.begins_later:
+                ready[event.call] = now[rank]
             else:
-                arrival = now[rank]
-                if call.previous is not None:
-                    end = end_of(call.previous)
-                    arrival = max(arrival, end) if call.queued_ns is None else end + call.queued_ns
-                arrived[event.call] = arrival
-                if call.collective_id is not None:
-                    last[call.collective_id] = max(arrival, last.get(call.collective_id, arrival))
+                arrive(event.call, now[rank])
             gained[rank][call.step_number] = event.at_ns - now[rank]
-        return self._shifts(gained, now)
+        return self._shifts(gained)
 
-    def _shifts(self, gained: Mapping[int, Mapping[int | None, int]], now: Mapping[int, int]) -> Shifts:
+    def _shifts(self, gained: Mapping[int, Mapping[int | None, int]]) -> Shifts:
         by_step: dict[tuple[int, int | None], int] = {}
         ends: list[int] = []
         for rank, steps in gained.items():
@@ -147,7 +174,7 @@ class Replay:
             for step, shift in steps.items():
                 by_step[rank, step] = shift - before
                 before = shift
-            ends.append(self.end_ns[rank] - (self.events[rank][-1].at_ns - now[rank]))
+            ends.append(self.end_ns[rank] - before)
         return Shifts(by_step_ns=by_step, job_ns=max(self.end_ns[rank] for rank in gained) - max(ends))
 
     def excess_ns(self, rank: int, arrivals: Mapping[int, int], since_ns: Mapping[int, int | None]) -> dict[Place, int]:
@@ -179,13 +206,18 @@ class Replay:
         return found
 
     def _own(self, rank: int, call: int, since_ns: int | None) -> dict[tuple[int, int], tuple[int, int]]:
-        """Return the event and the own work by calls and ends since an instant, up to the arrival at a call."""
+        """Return the event and the own work by calls and ends since an instant, until the rank is ready for a call."""
         events = self.events[rank]
         first = 0 if since_ns is None else bisect_right(events, since_ns, key=lambda event: event.at_ns)
         found: dict[tuple[int, int], tuple[int, int]] = {}
         num_calls = num_ends = 0
+        until = self.calls[call].ready_ns
         for place in range(first, len(events)):
             event = events[place]
+            if event.at_ns > until:
+                break
+            if event.kind == "begin":
+                continue
             found[num_calls, num_ends] = (place, event.own_ns)
             if event.call == call and not event.is_end:
                 break
@@ -196,16 +228,17 @@ class Replay:
 class LazyReplay:
     """A replay that is built when it is first asked for: most jobs have nobody and nothing to play it without."""
 
-    def __init__(self, collectives: Collectives, activity: pl.DataFrame) -> None:
+    def __init__(self, collectives: Collectives, activity: pl.DataFrame, ready: pl.DataFrame) -> None:
         """Keep what the replay is built from; the arguments are those of `build_replay`."""
         self._collectives = collectives
         self._activity = activity
+        self._ready = ready
         self._without: dict[tuple[tuple[int, float], ...], Shifts] = {}
 
     @cached_property
     def replay(self) -> Replay:
         """The replay."""
-        return build_replay(self._collectives, self._activity)
+        return build_replay(self._collectives, self._activity, self._ready)
 
     def without_slow_link(self, ratios: Mapping[int, float]) -> Shifts:
         """Return what changes when collectives take a share of their transfer; the answer is kept.
@@ -225,26 +258,28 @@ class LazyReplay:
         return self._without[key]
 
 
-def build_replay(collectives: Collectives, activity: pl.DataFrame) -> Replay:
+def build_replay(collectives: Collectives, activity: pl.DataFrame, ready: pl.DataFrame) -> Replay:
     """Return the calls of a job with what its ranks did between them.
 
     Args:
         collectives: What `compute_collectives` returned.
         activity: What `scope.analysis.rank_activity.build_activity` returned for the same job.
+        ready: What `scope.analysis.readiness.compute_ready` returned for it.
     """
-    frame = _ordered(collectives, activity)
+    frame = _ordered(collectives, activity, ready)
     windows = activity.group_by(MatchedCalls.rank).agg(
         pl.col(PIECE_START).min(), (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).max().alias(_RUN_END)
     )
     start = dict(windows.select(MatchedCalls.rank, PIECE_START).iter_rows())
-    columns = (MatchedCalls.rank, MatchedCalls.arrival_ns, MatchedCalls.end_ns, _RUN_START)
-    # At one instant ends come first: the next call was queued behind them.
-    instants: dict[int, list[tuple[int, bool, int, int]]] = {}
-    for call, (rank, arrival, end, run_start) in enumerate(frame.select(*columns).iter_rows()):
+    columns = (MatchedCalls.rank, READY, MatchedCalls.arrival_ns, MatchedCalls.end_ns, _RUN_START)
+    instants: dict[int, list[_Instant]] = {}
+    for call, (rank, is_ready, arrival, end, run_start) in enumerate(frame.select(*columns).iter_rows()):
         found = instants.setdefault(rank, [])
-        found.append((arrival, True, call, arrival))
+        found.append((is_ready, _READY, call, is_ready))
+        if is_ready < arrival:
+            found.append((arrival, _BEGIN, call, arrival))
         if run_start is not None and end > arrival:
-            found.append((end, False, call, run_start))
+            found.append((end, _END, call, run_start))
     members: dict[int, list[int]] = {}
     for call, collective in enumerate(frame[MatchedCalls.collective_id].to_list()):
         if collective is not None:
@@ -261,8 +296,11 @@ def build_replay(collectives: Collectives, activity: pl.DataFrame) -> Replay:
     )
 
 
-def _ordered(collectives: Collectives, activity: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls in the order of time, each with the begin of the exposed stretch in which it ends, if any."""
+def _ordered(collectives: Collectives, activity: pl.DataFrame, ready: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls in the order of time, each with the begin of the exposed stretch in which it ends, if any.
+
+    Where it is not known when the rank was ready for a call, it was at the begin of the call.
+    """
     is_exposed = (pl.col(ACTIVITIES[1]) > 0) | (pl.col(ACTIVITIES[2]) > 0)
     until = (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).alias(_RUN_END)
     pieces = activity.filter(is_exposed, pl.col(PIECE_LENGTH) > 0).select(MatchedCalls.rank, PIECE_START, until)
@@ -288,6 +326,8 @@ def _ordered(collectives: Collectives, activity: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         joined.with_columns(pl.when(inside).then(_RUN_START).alias(_RUN_START))
+        .join(ready, on=(MatchedCalls.rank, MatchedCalls.call_id), how="left")
+        .with_columns(pl.coalesce(READY, MatchedCalls.arrival_ns).alias(READY))
         .join(rows, on=CollectiveRows.collective_id, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns, MatchedCalls.rank, MatchedCalls.call_id)
     )
@@ -306,19 +346,20 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
         MatchedCalls.collective_id,
         GroupRows.group_id,
         CollectiveRows.operation,
+        READY,
     )
-    for call, (rank, step, collective, group, operation) in enumerate(frame.select(*columns).iter_rows()):
+    for call, (rank, step, collective, group, operation, is_ready) in enumerate(frame.select(*columns).iter_rows()):
         mine, root = bool(is_root[call]), None if collective is None else roots[collective]
         waits_for_all = operation in _ALL_WAIT or (operation in _ROOT_WAITS and mine)
         root = root if operation in _WAIT_FOR_ROOT and not mine else None
-        ready = arrivals[call]
+        begun = arrivals[call]
         if waits_for_all and collective is not None:
-            ready = last_arrivals[collective]
+            begun = last_arrivals[collective]
         elif root is not None:
-            ready = max(ready, arrivals[root])
-        if ready >= ends[call]:
+            begun = max(begun, arrivals[root])
+        if begun >= ends[call]:
             # It did not end behind those: a small message that was sent ahead, or a clock that is a little off.
-            waits_for_all, root, ready = False, None, arrivals[call]
+            waits_for_all, root, begun = False, None, arrivals[call]
         previous = None if group is None else last.get((rank, group))
         if previous is not None and ends[previous] > arrivals[call]:
             previous = None
@@ -330,10 +371,12 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
                 collective_id=collective,
                 waits_for_all=waits_for_all,
                 root=root,
-                tail_ns=ends[call] - ready,
+                tail_ns=ends[call] - begun,
                 end_ns=ends[call],
                 previous=previous,
                 queued_ns=gap if gap is not None and gap <= QUEUED_NS else None,
+                ready_ns=is_ready,
+                begins_later=is_ready < arrivals[call],
             )
         )
         if group is not None:
@@ -341,17 +384,19 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
     return found
 
 
-def _instant(event: Event) -> tuple[int, bool]:
-    return event.at_ns, not event.is_end
+def _instant(event: Event) -> tuple[int, int]:
+    return event.at_ns, _KINDS.index(event.kind)
 
 
-def _events(instants: Sequence[tuple[int, bool, int, int]], start_ns: int) -> list[Event]:
+def _events(instants: Sequence[_Instant], start_ns: int) -> list[Event]:
     """Return the events of one rank; what comes before an end, back to the begin of its stretch, is standing still."""
     found: list[Event] = []
     last = start_ns
-    for at, is_arrival, call, run_start in instants:
-        is_end = not is_arrival
-        blocked = at - max(run_start, last) if is_end else 0
-        found.append(Event(call=call, is_end=is_end, at_ns=at, own_ns=at - last - blocked, blocked_ns=blocked))
+    for at, kind, call, run_start in instants:
+        if kind == _BEGIN:
+            found.append(Event(call=call, kind="begin", at_ns=at, own_ns=0, blocked_ns=0))
+            continue
+        blocked = at - max(run_start, last) if kind == _END else 0
+        found.append(Event(call=call, kind=_KINDS[kind], at_ns=at, own_ns=at - last - blocked, blocked_ns=blocked))
         last = at
     return found

@@ -1,13 +1,14 @@
 """Ranks that make others wait, why, and what fixing each alone would save.
 
-A rank's own time between two collectives of its group is the time from arrival to arrival less what it waited, exposed,
-for other ranks, and less exposed communication of its other groups. Where it waited for the root of a rooted collective
-of its own group it was brought no further than the root, so that is not taken off; nor are transfers of its own group,
-which last as long for all.
+A rank's own time between two collectives of its group runs from when it was ready for the one to when it was ready for
+the other (`scope.analysis.readiness`), less what it waited, exposed, for other ranks, and less exposed communication.
+Where it waited for the root of a rooted collective of its own group it was brought no further than the root, so that is
+not taken off; nor are transfers of its own group that held all ranks up, which last as long for all.
 The last rank to arrive is charged with what its own time exceeds every other rank's by, at most with what it made them
 wait. So a rank that is late only because somebody kept it waiting (a pipeline, a slow tensor-parallel peer) or because
-a link of its other groups is slow is not charged, and lateness that was charged once is not charged again. Groups of
-peers alone are judged: no two ranks of one pipeline, whose stages work in turn.
+a link of its other groups is slow is not charged, and lateness that was charged once is not charged again, also where
+peers computed on under their waits. Groups of peers alone are judged: no two ranks of one pipeline, whose stages work
+in turn. Who waits for whom is the operation's rule: nobody for a late receiver of a broadcast.
 
 What a rank imposes on its group and what fixing it saves are two things: ranks of the group may be waited for by others
 who are late too. `scope.analysis.replay` tells the second.
@@ -23,9 +24,10 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.late_together import FLOOR, LateTogether, compute_late_together, work_counts_since
-from scope.analysis.matching import SYMMETRIC
 from scope.analysis.own_time import OWN, compute_own_times
+from scope.analysis.own_time_noise import SCATTER, group_scatter
 from scope.analysis.rank_activity import build_activity
+from scope.analysis.readiness import compute_ready
 from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import (
@@ -50,7 +52,7 @@ NOISE_FLOOR_NS: Final = 10_000
 """Lateness below this is the jitter of launches."""
 
 _NOISE_SCALE: Final = 3
-"""Lateness counts above this many times the median distance of the ranks' own times from their median."""
+"""Lateness counts above this many times the scatter of own times."""
 
 _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
@@ -135,8 +137,8 @@ class Stragglers(Result, frozen=True, kw_only=True):
     num_collectives_judged: int
     """Complete, uncut collectives among peers, in which a straggler could show."""
     num_collectives_skipped: int
-    """The rest: incomplete, cut, pairs, rooted, among stages of one pipeline, or the first of recordings that begin at
-    different steps."""
+    """The rest: incomplete, cut, pairs, of an unknown root, among stages of one pipeline, begun while compute launched
+    before them still ran, or the first of recordings that begin at different steps."""
     verdict: str
     """One sentence for people, also when nobody is named."""
 
@@ -151,14 +153,15 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     judged = _judged(collectives)
     are_together = _are_together(collectives)
     activity = build_activity(job, collectives) if are_together else pl.DataFrame()
+    ready = compute_ready(job, collectives) if are_together else pl.DataFrame()
     own = (
         judged
         if judged.is_empty()
-        else compute_own_times(judged, collectives, activity).filter(pl.col(OWN).is_not_null())
+        else compute_own_times(judged, collectives, activity, ready).filter(pl.col(OWN).is_not_null())
     )
     num_judged = own[MatchedCalls.collective_id].n_unique()
     skipped = collectives.collectives.height - num_judged
-    lazy = LazyReplay(collectives, activity) if are_together else None
+    lazy = LazyReplay(collectives, activity, ready) if are_together else None
     weighed = _weighed(own, collectives) if num_judged else None
     charges = None if weighed is None else _charges(weighed)
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
@@ -206,7 +209,7 @@ def _are_together(collectives: Collectives) -> bool:
 
 
 def _judged(collectives: Collectives) -> pl.DataFrame:
-    """Return the calls of complete, uncut symmetric collectives among peers."""
+    """Return the calls of complete, uncut collectives among peers of which it is known who waits for whom."""
     groups = collectives.groups
     pipelines = _pipelines(groups)
     peers = [
@@ -217,7 +220,7 @@ def _judged(collectives: Collectives) -> pl.DataFrame:
     rows = collectives.collectives.filter(
         CollectiveRows.is_complete,
         ~pl.col(CollectiveRows.is_cut),
-        pl.col(CollectiveRows.operation).is_in(SYMMETRIC),
+        pl.col(CollectiveRows.imposed_wait_ns).is_not_null(),
         pl.col(CollectiveRows.num_ranks_seen) > 1,
         pl.col(CollectiveRows.clock_error_ns).is_not_null(),
         pl.col(CollectiveRows.group_id).is_in(peers),
@@ -249,8 +252,12 @@ def _are_peers(ranks: Iterable[int], pipelines: Mapping[int, int]) -> bool:
 
 
 def _charges(weighed: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives whose last rank is to blame."""
-    return weighed.filter(pl.col(_CHARGE) > pl.col(CollectiveRows.clock_error_ns) + pl.col(FLOOR))
+    """Return the collectives whose last rank is to blame.
+
+    Own times are differences on the clock of one rank each; arrivals of different ranks are as far off as the clocks.
+    """
+    is_late = pl.col(CollectiveRows.imposed_wait_ns) > pl.col(CollectiveRows.clock_error_ns) + pl.col(FLOOR)
+    return weighed.filter(is_late, pl.col(_CHARGE) > pl.col(FLOOR))
 
 
 def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
@@ -271,12 +278,9 @@ def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         pl.col(CollectiveRows.clock_error_ns).first(),
         pl.col(CollectiveRows.imposed_wait_ns).first(),
         (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
-        # Of two ranks neither shows what is usual.
-        pl.when(pl.len() > 2).then((time - time.median()).abs().median()).otherwise(0.0).alias(FLOOR),
     )
-    scatter = pl.col(FLOOR).median().over(CollectiveRows.group_id)
-    floor = (scatter * _NOISE_SCALE).ceil().cast(pl.Int64) + NOISE_FLOOR_NS
-    return found.with_columns(
+    floor = (pl.col(SCATTER) * _NOISE_SCALE).ceil().cast(pl.Int64) + NOISE_FLOOR_NS
+    return found.join(group_scatter(own), on=CollectiveRows.group_id).with_columns(
         pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE), floor.alias(FLOOR)
     )
 

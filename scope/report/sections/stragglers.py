@@ -57,7 +57,8 @@ def stragglers_table(stragglers: Stragglers) -> ReportTable:
         total = stragglers.num_collectives_judged + stragglers.num_collectives_skipped
         notes.append(
             f"Judged on {stragglers.num_collectives_judged:,} of {total:,} collectives: the rest are incomplete, cut, "
-            "pairs, rooted, among stages of one pipeline, or the first of recordings that begin at different steps."
+            "pairs, of an unknown root, among stages of one pipeline, begun while compute launched before them still "
+            "ran, or the first of recordings that begin at different steps."
         )
     return whole_table("stragglers", "Stragglers", STRAGGLER_COLUMNS, rows, notes=notes)
 

@@ -11,6 +11,7 @@ import pytest
 from scope.analysis.collective_tables import CollectiveRows, GroupRows
 from scope.analysis.collectives import Collectives, compute_collectives
 from scope.analysis.rank_activity import build_activity
+from scope.analysis.readiness import compute_ready
 from scope.analysis.replay import LazyReplay, build_replay
 from scope.analysis.stragglers import compute_stragglers
 from scope.testing import scenarios
@@ -41,7 +42,7 @@ def _load(job: TrainingJob, folder: Path) -> Job:
 
 def _replay(loaded: Job) -> tuple[Collectives, LazyReplay]:
     collectives = compute_collectives(loaded)
-    return collectives, LazyReplay(collectives, build_activity(loaded, collectives))
+    return collectives, LazyReplay(collectives, build_activity(loaded, collectives), compute_ready(loaded, collectives))
 
 
 UNCHANGED: dict[str, Callable[[], Scenario]] = {
@@ -71,12 +72,12 @@ def test_played_unchanged_everything_happens_when_it_did(name: str, tmp_path: Pa
     UNCHANGED[name]().write(tmp_path)
     loaded = load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1)
     collectives = compute_collectives(loaded)
-    replay = build_replay(collectives, build_activity(loaded, collectives))
+    replay = build_replay(collectives, build_activity(loaded, collectives), compute_ready(loaded, collectives))
     shifts = replay.play()
     assert shifts.job_ns == 0
     assert set(shifts.by_step_ns.values()) == {0}
     # Not because it holds nothing: every call of every rank is in it.
-    assert sum(not event.is_end for events in replay.events.values() for event in events) == collectives.num_calls
+    assert sum(event.kind == "ready" for events in replay.events.values() for event in events) == collectives.num_calls
 
 
 @dataclass(frozen=True, kw_only=True)

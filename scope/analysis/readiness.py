@@ -1,0 +1,120 @@
+"""When a rank was ready for each of its calls: when its own work that the call depends on was done.
+
+A call begins when it is launched, when the compute launched before it is done, and when its stream is free. So a call
+that was queued behind another of its group says by its begin how long that one took, not when the rank was ready:
+peers that ran ahead of a late rank under their waits look as late as that one. A rank is ready
+
+- for a call that was not queued: at its begin;
+- for a queued one: at the end of the compute launched before it, or of its launch where that was later.
+
+A call that began while compute launched before it still ran on the stream with most compute depends on no compute (a
+gather that runs ahead on a stream of its own): its begin says nothing about the rank's work, so the instant is unknown.
+Without launches (host timelines, graphs, traces without the runtime) a rank is ready at the begin of its call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches
+
+if TYPE_CHECKING:
+    from scope.analysis.collectives import Collectives
+    from scope.trace.model import Job, RankTrace
+
+QUEUED_NS: Final = 5_000
+"""A call that starts within this of the end of its group's last one on its rank waited behind it in the stream."""
+
+READY: Final = "ready_ns"
+
+_ROUNDING_NS: Final = 1_000
+"""Ends of kernels and begins of calls in traces of whole microseconds disagree by less."""
+
+_KEYS: Final = (MatchedCalls.rank, MatchedCalls.call_id)
+_LAUNCHED: Final = "launched_ns"
+_LAUNCH_END: Final = "launch_end_ns"
+_DONE: Final = "compute_done_ns"
+_LAG: Final = "since_launch_ns"
+_LEFT: Final = "since_compute_ns"
+_SCHEMA: Final = {MatchedCalls.rank: pl.Int32, MatchedCalls.call_id: pl.UInt32, _LAG: pl.Int64, _LEFT: pl.Int64}
+
+
+def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
+    """Return, by rank and call, the instant on the reference clock at which the rank was ready; null where unknown.
+
+    Args:
+        job: The ranks of the job.
+        collectives: What `compute_collectives` returned for it.
+
+    Returns:
+        Columns `rank`, `call_id` of `MatchedCalls` and `READY`, one row for each of its rows.
+    """
+    parts = [_lags(trace) for trace in job.ranks if trace.rank is not None and not trace.is_host_timeline]
+    lags = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
+    groups = collectives.collectives.select(CollectiveRows.collective_id, CollectiveRows.group_id)
+    arrival = pl.col(MatchedCalls.arrival_ns)
+    behind = arrival - pl.col(MatchedCalls.end_ns).shift().over(MatchedCalls.rank, CollectiveRows.group_id)
+    ready = arrival - pl.min_horizontal(_LAG, _LEFT).clip(lower_bound=0)
+    runs_ahead = (pl.col(_LEFT) < -_ROUNDING_NS).fill_null(value=False)
+    return (
+        collectives.calls.join(groups, on=CollectiveRows.collective_id, how="left")
+        .join(lags, on=_KEYS, how="left")
+        .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns)
+        .with_columns((pl.col(CollectiveRows.group_id).is_not_null() & behind.is_between(0, QUEUED_NS)).alias("queued"))
+        .select(
+            *_KEYS,
+            pl.when(runs_ahead)
+            .then(None)
+            .when(pl.col("queued") & pl.col(_LAG).is_not_null())
+            .then(ready)
+            .otherwise(arrival)
+            .alias(READY),
+        )
+    )
+
+
+def _lags(trace: RankTrace) -> pl.DataFrame:
+    """Return, by call that was launched, how long it began after its launch and after the compute before it was done.
+
+    Both are differences on the rank's own clock; that after the compute is below 0 where the compute still ran.
+    """
+    launches = trace.launches.select(
+        Launches.launch_id, pl.col(Launches.start_ns).alias(_LAUNCHED), pl.col(Launches.end_ns).alias(_LAUNCH_END)
+    )
+    events = trace.device_events.filter(~pl.col(DeviceEvents.in_graph)).join(launches, on=DeviceEvents.launch_id)
+    compute = events.filter(pl.col(DeviceEvents.category) == "compute")
+    busy = compute.group_by(DeviceEvents.device, DeviceEvents.stream).agg(
+        (pl.col(DeviceEvents.clipped_end_ns) - pl.col(DeviceEvents.start_ns)).sum().alias("busy")
+    )
+    main = busy.sort("busy", DeviceEvents.stream, descending=[True, False]).unique(DeviceEvents.device, keep="first")
+    done = (
+        compute.join(main, on=(DeviceEvents.device, DeviceEvents.stream), how="semi")
+        .sort(_LAUNCHED)
+        .select(
+            DeviceEvents.device,
+            _LAUNCHED,
+            pl.col(DeviceEvents.clipped_end_ns).cum_max().over(DeviceEvents.device).alias(_DONE),
+        )
+    )
+    first = (
+        events.filter(pl.col(DeviceEvents.call_id).is_not_null())
+        .group_by(DeviceEvents.call_id)
+        .agg(pl.col(DeviceEvents.device).first(), pl.col(_LAUNCHED).min(), pl.col(_LAUNCH_END).min())
+    )
+    calls = trace.collective_calls.select(CollectiveCalls.call_id, CollectiveCalls.start_ns).join(
+        first, on=CollectiveCalls.call_id
+    )
+    start = pl.col(CollectiveCalls.start_ns)
+    return (
+        calls.sort(_LAUNCHED)
+        .join_asof(done, on=_LAUNCHED, by=DeviceEvents.device, allow_exact_matches=False, check_sortedness=False)
+        .select(
+            pl.lit(trace.rank, dtype=pl.Int32).alias(MatchedCalls.rank),
+            MatchedCalls.call_id,
+            (start - pl.col(_LAUNCH_END)).alias(_LAG),
+            (start - pl.col(_DONE)).alias(_LEFT),
+        )
+    )
