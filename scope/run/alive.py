@@ -69,6 +69,19 @@ def is_gone(info: RankInfo, *, run: Path | None = None, proc: Path = Path("/proc
     return _left_no_end(info, run if is_near else None)
 
 
+def left_an_end(info: RankInfo) -> bool:
+    """Return whether the folder that a rank itself wrote to, where this host sees it, tells of its end.
+
+    What is published may lag behind it: a process that is gone ended in order then, or said why it did not.
+
+    Args:
+        info: `rank.json` of the rank, as it was published.
+    """
+    folder = _own_folder(info)
+    found = None if folder is None else _read_own(folder, info)
+    return found is not None and has_ended(*found)
+
+
 def sees_all_processes(*, proc: Path = Path("/proc")) -> bool:
     """Return whether this process may look at those of every user and container of its host."""
     try:
@@ -116,18 +129,30 @@ def _lives_in_a_container(info: RankInfo, proc: Path) -> bool:
 
 def _left_no_end(info: RankInfo, run: Path | None) -> bool:
     """Return whether the folder that a rank wrote to, or its copy once that is deleted, tells of no end of it."""
-    folder = None if info.spool is None else Path(info.spool)
-    if folder is None or not folder.is_absolute() or paths.is_network_path(folder):
+    folder = _own_folder(info)
+    if folder is None:
         return False
     if run is not None and _is_deleted(folder):
         folder = paths.rank_folder(run, info.attempt, info.rank)
+    found = _read_own(folder, info)
+    return found is not None and not has_ended(*found)
+
+
+def _own_folder(info: RankInfo) -> Path | None:
+    """Return the folder that a rank writes to, where reading it waits for no network."""
+    folder = None if info.spool is None else Path(info.spool)
+    return None if folder is None or not folder.is_absolute() or paths.is_network_path(folder) else folder
+
+
+def _read_own(folder: Path, info: RankInfo) -> tuple[RankInfo, BlackBoxState | None] | None:
+    """Return what a folder tells of the same process of a rank; None where it is another's, deleted, or torn."""
     reader = RankReader(folder)
     try:
         latest, box = reader.info(), reader.state(with_ring=False)
     except RunError:
-        return False  # it was deleted, or is torn
+        return None
     is_same = (latest.pid, latest.process_start_ticks) == (info.pid, info.process_start_ticks)
-    return is_same and not has_ended(latest, box)
+    return (latest, box) if is_same else None
 
 
 def _is_deleted(folder: Path) -> bool:

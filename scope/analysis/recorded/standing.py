@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
-from scope.run.alive import find_fate, find_signs, has_ended, is_gone
+from scope.run.alive import find_fate, find_signs, has_ended, is_gone, left_an_end
 from scope.run.goodbyes import EXITED, FINISHED
 from scope.units import NS_PER_S
 
@@ -41,10 +41,12 @@ class ProcessTable(NamedTuple):
     Attributes:
         fate: Returns whether a rank's process lives, None where nobody can tell.
         is_gone: Returns whether it is gone for certain, without an end on record.
+        has_left_end: Returns whether it left an end where it wrote itself, which is yet to be published.
     """
 
     fate: Callable[[RankInfo], bool | None] = find_fate
     is_gone: Callable[[RankInfo], bool] = is_gone
+    has_left_end: Callable[[RankInfo], bool] = left_an_end
 
     @classmethod
     def of_run(cls, run: Path) -> ProcessTable:
@@ -141,9 +143,10 @@ def assess_run(
 
     A run ended without a goodbye when its ranks that have not ended gave no sign of life for 60 s (ten usual steps,
     where they have no black box to give one) and none of their processes is known to live; when all their processes are
-    known to be gone, 5 s suffice; when they are for certain, nothing is waited for. No step: none had ended for ten
-    usual steps and 10 s when a rank last gave a sign of life (by now, where none has a black box): while none comes,
-    it is not known whether steps end. A run that was ended while that held hung, which its ends alone do not tell.
+    known to be gone, 5 s suffice, unless one left an end that is yet to be published; when they are for certain,
+    nothing is waited for. No step: none had ended for ten usual steps and 10 s when a rank last gave a sign of life (by
+    now, where none has a black box): while none comes, it is not known whether steps end. A run that was ended while
+    that held hung, which its ends alone do not tell.
 
     Args:
         infos: `rank.json` of the ranks of the last attempt.
@@ -186,7 +189,8 @@ def assess_run(
     with_heart = [rank for rank in ranks if rank in states]
     limit_ns = _SILENT_NS if with_heart else max(_SILENT_NS, usual)
     fates = {processes.fate(info) for info in still_open} if now_ns - last_sign_ns > _GONE_NS else {True}
-    if fates == {False} and len(with_heart) == len(ranks):
+    is_known = fates == {False} and len(with_heart) == len(ranks)
+    if is_known and not any(processes.has_left_end(info) for info in still_open):
         limit_ns = _GONE_NS
     gone_ranks = tuple(info.rank for info in still_open if processes.is_gone(info))
     if gone_ranks == ranks or (True not in fates and now_ns - last_sign_ns > limit_ns):

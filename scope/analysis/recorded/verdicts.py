@@ -201,6 +201,9 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
     if not watched.state.is_live:
         return _find_failed_commands(watched)
     gone = tuple(info.rank for info in watched.infos if _is_gone(watched, info, fate))
+    if watched.now_ns - (watched.state.last_sign_ns or 0) > _GONE_NS:
+        # Nothing has come from the others either: what was published is old, and may lack an end that was in order.
+        gone = tuple(rank for rank in gone if rank in watched.state.gone_ranks)
     raised = tuple(info.rank for info in watched.infos if _has_raised(info, watched.boxes.get(info.rank)))
     found: list[Verdict] = []
     if gone:

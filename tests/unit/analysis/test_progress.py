@@ -161,6 +161,7 @@ def assess(*, step_s: int, beat_s: int, now_s: int = 1_000, **options: object) -
         processes=ProcessTable(
             fate=lambda each: cast("bool | None", found[each.rank]),
             is_gone=lambda each: each.rank in cast("tuple[int, ...]", options.get("gone", ())),
+            has_left_end=lambda each: each.rank in cast("tuple[int, ...]", options.get("left", ())),
         ),
     )
 
@@ -180,6 +181,18 @@ def test_a_run_hangs_while_its_heart_beats_and_is_over_when_it_stops(step_s: int
     found = assess(step_s=step_s, beat_s=beat_s)
     assert found.standing == standing
     assert [each.rank for each in found.missed] == ([1] if standing == "no step" else [])
+
+
+@pytest.mark.parametrize(
+    ("left", "beat_s", "standing"),
+    [((), 994, "ended without a goodbye"), ((1,), 994, "running"), ((1,), 941, "running"), ((1,), 939, None)],
+)
+def test_an_end_that_is_yet_to_be_published_is_waited_for(
+    left: tuple[int, ...], beat_s: int, standing: str | None
+) -> None:
+    """All processes are gone, and rank 1 left an end where it wrote: 5 s of silence tell nothing, a minute does."""
+    found = assess(step_s=beat_s, beat_s=beat_s, fate=False, left=left)
+    assert found.standing == (standing or "ended without a goodbye")
 
 
 def test_a_stopped_process_is_not_gone() -> None:

@@ -222,6 +222,12 @@ def test_a_rank_whose_process_is_gone_has_died(silent_s: int, kinds: list[str]) 
     assert all(each.ranks == (1,) and each.severity == "critical" for each in found)
 
 
+def test_nobody_has_died_by_what_is_old() -> None:
+    """Rank 1 is gone, but nothing has come from the others for 12 s either: it may have ended in order since."""
+    stale = [box(rank, beat_s=NOW_S - 12) for rank in range(3)]
+    assert [each.kind for each in judge(stale, last_step_s=NOW_S - 12, gone=(1,))] == ["silence"]
+
+
 def test_a_rank_that_raised_while_others_run() -> None:
     """Its black box was closed with the exception's mark, or its rank.json says so; an orderly end is no fault."""
     raised = box(1, closed=True, exception=True)

@@ -13,7 +13,7 @@ import pytest
 
 from scope.record import facts
 from scope.run import layout, paths
-from scope.run.alive import find_fate, has_living_rank, is_gone, read_start_ticks
+from scope.run.alive import find_fate, has_living_rank, is_gone, left_an_end, read_start_ticks
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.reader import read_rank_info
 from scope.run.schema import SCHEMA_VERSION, RankInfo
@@ -149,11 +149,16 @@ def test_a_rank_that_told_its_end_where_it_wrote_is_not_gone_without_a_goodbye(t
     """What is published may lag behind the spool; once that is deleted, the end is published."""
     info, proc, boot = make_world(tmp_path)
     own = paths.rank_folder(tmp_path / "spool", 0, 0)
+    assert not left_an_end(info)
     ended = msgspec.structs.replace(info, ended_ns=5, exit_reason="finished")
     (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(ended))
     assert not is_gone(info, proc=proc, boot_id=boot)
+    assert left_an_end(info)
+    assert not left_an_end(msgspec.structs.replace(info, pid=41))
+    assert not left_an_end(msgspec.structs.replace(info, spool=None))
     (own / paths.RANK_FILE).unlink()
     assert not is_gone(info, proc=proc, boot_id=boot)
+    assert not left_an_end(info)
     assert not is_gone(msgspec.structs.replace(info, spool=None), proc=proc, boot_id=boot)
 
 
