@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SIGNALLED: Final = 128
 """Added to the number of a signal, it is the exit code that shells give a command that ended by it."""
 _NO_STEP: Final = (
-    "no step was seen: a step ends with one of an optimizer of torch.optim, or with recorder.end_step(); children that "
+    "a step ends with one of an optimizer of torch.optim, or with recorder.end_step(); children that "
     "os.fork() makes of a process which has imported torch are not recorded"
 )
 
@@ -92,7 +92,7 @@ def run(
         recorded = "1 rank was" if result.num_ranks == 1 else f"{result.num_ranks} ranks were"
         _say(f"{recorded} recorded: scope show {result.run_dir}")
     if result.num_ranks and not result.has_steps:
-        _say(_NO_STEP)
+        _say(f"no step was seen: {result.no_steps_reason or _NO_STEP}")
     _end_like(result.returncode)
 
 

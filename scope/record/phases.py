@@ -41,6 +41,7 @@ class PhaseClock:
         step: Number of the step in progress, -1 before the first.
         num_steps: Steps that were cut.
         num_changes: Phase changes so far.
+        saw_other_thread: Whether an optimizer has stepped in a thread that is not measured.
         on_change: Told the phase that ends and the instant at each change (memory peaks by phase); no more once it has
             raised.
         failed: Told what `on_change` raised.
@@ -53,6 +54,7 @@ class PhaseClock:
         self.step = -1
         self.num_steps = 0
         self.num_changes = 0
+        self.saw_other_thread = False
         self._costs: deque[int] = deque(maxlen=15)
         self._typical_ns = 0
         self._timed_at = 0
@@ -102,6 +104,7 @@ class PhaseClock:
                 not inside a phase of the user's own with its name: the hook has its passes to count.
         """
         if _thread_of_caller() != self.thread:
+            self.saw_other_thread = self.saw_other_thread or name == "optimizer"
             return False
         now = self._now()
         stack = self._stack

@@ -195,6 +195,15 @@ class Session:
         self.writer.add_event("warning", reason, step=self.step)
         self.writer.update_info(absent={**self.writer.info.absent, "steps": reason})
 
+    def _tell_other_thread(self) -> None:
+        """Say that a thread has trained which nothing is measured of."""
+        reason = (
+            "training ran in another thread than the one that imported torch, which alone is recorded: train in that "
+            "one, or import torch first in the thread that trains"
+        )
+        self.writer.add_event("warning", reason)
+        self.writer.update_info(absent={**self.writer.info.absent, "steps": reason})
+
     def _tell_gone(self, num_gone: int) -> None:
         """Say, the first time, that a step has ended without optimizers which had made those before."""
         self._told_gone = True
@@ -214,6 +223,8 @@ class Session:
             self._finish_step(self.clock.step + 1, end_ns=end_ns)
         elif self.clock.step < 0:
             self._tell_start()
+            if self.clock.saw_other_thread:
+                self._tell_other_thread()
         elif self.boundary.num_microbatches:
             self._tell_no_boundary()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
+from scope.run.reader import read_rank_info
 from scope.run.spawned import has_no_step
 from scope.run.windows import read_capture
 from scope.run.witness import GroupWitness
@@ -84,6 +85,7 @@ class LaunchResult:
         problems: What could not be published, and why.
         unrecorded: Why nothing could be recorded at all, or `None`.
         has_steps: Some rank of them has made a step.
+        no_steps_reason: Why there are none, where a rank could tell.
         is_left: The command has left processes in the background, which no rank is of yet; they are recorded on.
     """
 
@@ -94,6 +96,7 @@ class LaunchResult:
     problems: tuple[str, ...] = ()
     unrecorded: str | None = None
     has_steps: bool = True
+    no_steps_reason: str | None = None
     is_left: bool = False
 
 
@@ -182,6 +185,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
             raise
         num_ranks = max((len(paths.list_ranks(spool, attempt)) for attempt in paths.list_attempts(spool)), default=0)
         has_steps = _has_steps(spool)
+        no_steps_reason = None if has_steps else _read_why_no_steps(spool)
         published = publisher.finish(ending)
     if published and reserved is not None:
         identity.release_attempt(run_dir, reserved)  # what was recorded stands there now
@@ -192,6 +196,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
         unpublished=None if published else spool,
         problems=tuple(publisher.problems),
         has_steps=has_steps,
+        no_steps_reason=no_steps_reason,
         is_left=publisher.is_left,
     )
 
@@ -206,6 +211,17 @@ def _has_steps(spool: Path) -> bool:
             except RunError:
                 return True
     return False
+
+
+def _read_why_no_steps(spool: Path) -> str | None:
+    """Return what the first rank in a spool that could tell says of why it made no step."""
+    for attempt in paths.list_attempts(spool):
+        for rank in paths.list_ranks(spool, attempt):
+            with contextlib.suppress(RunError):
+                why = read_rank_info(paths.rank_folder(spool, attempt, rank)).absent.get("steps")
+                if why is not None:
+                    return why
+    return None
 
 
 def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path) -> Path:

@@ -70,6 +70,24 @@ def test_what_a_command_leaves_in_the_background_is_recorded(recording: Recordin
     recording.wait_until(lambda: not list(recording.spools.iterdir()))
 
 
+def test_a_program_that_trains_in_another_thread_is_told_of_it(recording: Recording) -> None:
+    """No step is seen of a thread that did not import torch, and that is said instead of other reasons."""
+    program = (
+        "import threading, torch\n"
+        "def train():\n"
+        "    optimizer = torch.optim.SGD([weight := torch.ones(2, requires_grad=True)], lr=0.1)\n"
+        "    weight.sum().backward()\n"
+        "    optimizer.step()\n"
+        "thread = threading.Thread(target=train)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    said = recording.finish(sys.executable, "-c", program)
+    assert "scope: no step was seen: training ran in another thread than the one that imported torch" in said
+    assert "os.fork()" not in said
+    assert "another thread" in read_rank_info(recording.rank()).absent["steps"]
+
+
 def test_a_program_that_trains_in_a_forked_child_is_told_of_it(recording: Recording) -> None:
     """No step is seen of what `os.fork()` makes after torch was imported, and that is said."""
     program = (
