@@ -53,8 +53,8 @@ _STYLE: Final = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem 1.25rem 4rem; max-width: 1180px; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; margin: 0.5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
-p { margin: 0.3rem 0; } .dim { color: var(--dim); font-size: 0.9rem; }
+h1 { font-size: 1.4rem; margin: 0.5rem 0; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
+p { margin: 0.3rem 0; overflow-wrap: anywhere; } .dim { color: var(--dim); font-size: 0.9rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 0.75rem; margin: 1rem 0; }
 .tile { background: var(--box); border: 1px solid var(--line); border-radius: 8px; padding: 0.6rem 0.8rem; }
 .tile b { display: block; font-size: 1.35rem; }

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.system("chromium")
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page of a simulated job of four ranks, one kernel of which has a hostile name."""
-    folder = tmp_path_factory.mktemp("job")
+    # A path that no line of a phone holds, and nowhere breaks.
+    folder = tmp_path_factory.mktemp("job_" + "x" * 90)
     job = straggling_job(Layout(dp=4), rank=2, kind="host")
     files = Scenario(layout=job.layout, simulation=job.run()).write(folder)
     for file in files:
