@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from scope.trace.classes import operator_class
 from scope.trace.nesting import innermost
 from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops, Steps
 
@@ -25,6 +26,9 @@ HOST: Final = -1
 _AUTOGRAD: Final = "autograd::"
 _BLOCKING: Final = r"^c10d::|^record_param_comms$"
 _FUNCTIONAL: Final = r"^_?c10d_functional::"
+_GRAPH_NODE: Final = r"^autograd::|Backward\d*$"
+"""Nodes of the backward graph, whose self time is the engine's and not the work that their name tells."""
+_OF_DEVICES: Final = ("communication", "memory")
 _NOT_COMPUTE: Final = r"^c10d::|^_?c10d_functional::|^record_param_comms$|::wait(_tensor)?_?$|^(gloo|nccl):"
 
 
@@ -85,12 +89,27 @@ def _compute(ops: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return pieces.join(facts.select(Ops.op_id, Ops.name, Ops.step_id), on=Ops.op_id).select(
         pl.col(Ops.thread).alias(DeviceEvents.stream),
         pl.lit("compute", dtype=DeviceEvents.category.dtype).alias(DeviceEvents.category),
-        pl.lit("other", dtype=DeviceEvents.kernel_class.dtype).alias(DeviceEvents.kernel_class),
+        _classes(facts[Ops.name]).alias(DeviceEvents.kernel_class),
         pl.col(Ops.name).alias(DeviceEvents.name),
         pl.col(Ops.start_ns).alias(DeviceEvents.start_ns),
         pl.col(Ops.end_ns).alias(DeviceEvents.end_ns),
         pl.col(Ops.op_id).alias(DeviceEvents.op_id),
         pl.col(Ops.step_id).alias(DeviceEvents.step_id),
+    )
+
+
+def _classes(names: pl.Series) -> pl.Expr:
+    """Return the class of each operator that computes, by its own name; `other` where that does not tell."""
+    distinct = names.cast(pl.String).unique()
+    nodes = distinct.str.contains(_GRAPH_NODE)
+    found = [None if is_node else operator_class(name) for name, is_node in zip(distinct, nodes, strict=True)]
+    known = {name: each for name, each in zip(distinct, found, strict=True) if each and each not in _OF_DEVICES}
+    # A copy on the host is compute, as all its operators are.
+    return (
+        pl.col(Ops.name)
+        .cast(pl.String)
+        .replace_strict(list(known), list(known.values()), default="other", return_dtype=pl.String)
+        .cast(DeviceEvents.kernel_class.dtype)
     )
 
 

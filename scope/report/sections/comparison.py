@@ -30,7 +30,16 @@ _SHOWN: Final = (
     Changes.before_count,
     Changes.after_count,
 )
-_HEADINGS: Final = ("name", "change", "difference", "before", "after", "after/before", "count before", "count after")
+_HEADINGS: Final = (
+    "name",
+    "change",
+    "difference",
+    "before",
+    "after",
+    "after/before",
+    "count/step before",
+    "count/step after",
+)
 _LONGEST_NAME: Final = 60
 _NUMBERS: Final = frozenset({Changes.ratio, Changes.before_count, Changes.after_count})
 CHANGE_COLUMNS: Final[tuple[ReportColumn, ...]] = tuple(

@@ -42,7 +42,9 @@ _NO_KEY: Final[dict[KernelKey, str]] = {
 
 def kernel_columns(by: KernelKey = "name") -> tuple[ReportColumn, ...]:
     """Return the columns of a table of kernels."""
-    headings = (_HEADINGS[by], "total", "share", "count", "median", "longest", "class", "category", "shortest")
+    # What has one name has one class; of an operator or a module it is that of most of its time.
+    kind = ("class", "category") if by in ("name", "kernel_class") else ("most in class", "most in category")
+    headings = (_HEADINGS[by], "total", "share", "count", "median", "longest", *kind, "shortest")
     return tuple(frame_column(source, heading) for source, heading in zip(_SHOWN, headings, strict=True))
 
 

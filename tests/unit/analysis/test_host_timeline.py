@@ -46,6 +46,29 @@ def self_times(trace: RankTrace) -> dict[str, int]:
     return dict(found)
 
 
+def test_operators_of_a_host_have_the_class_of_their_family(make_trace: MakeTrace) -> None:
+    """What computes on the host is classed by its name, as kernels are; nodes of the graph and plumbing are other."""
+    expected = {
+        "aten::addmm": "gemm",
+        "aten::scaled_dot_product_attention": "attention",
+        "aten::mkldnn_convolution": "convolution",
+        "aten::native_layer_norm": "normalisation",
+        "aten::sum": "reduction",
+        "aten::div": "elementwise",
+        "aten::as_strided": "other",
+        "AddmmBackward0": "other",
+        "autograd::engine::evaluate_function: AddmmBackward0": "other",
+    }
+    trace = make_trace(
+        is_host_timeline=True,
+        steps=[{"start_ns": 0, "end_ns": 200, "number": 1}],
+        ops=[op(name, 10 * place, 10 * place + 5) for place, name in enumerate(expected)],
+    )
+    rows = host_events(trace).select(pl.col("name").cast(pl.String), pl.col("kernel_class").cast(pl.String)).rows()
+    assert dict(rows) == expected
+    assert set(host_events(trace)["category"]) == {"compute"}
+
+
 def test_a_matrix_product_with_operators_inside_is_compute(make_trace: MakeTrace) -> None:
     """As torch 2.13 writes it, `aten::mm` holds two `aten::resolve_conj`: it counts for all of its time but theirs."""
     trace = make_trace(
