@@ -48,4 +48,7 @@ def straggler_verdict(
         return (
             f"{num_of_unknown_group:,} collective calls ran in groups that the traces do not tell: nobody can be named"
         )
-    return "no collective that all ranks of a group of peers took part in"
+    return (
+        "no collective of all ranks of a group of peers shows when they were ready for it: there is none, or each is "
+        "cut, of an unknown root, or began while compute launched before it still ran"
+    )

@@ -24,10 +24,10 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.late_together import FLOOR, LateTogether, compute_late_together, work_counts_since
-from scope.analysis.own_time import OWN, compute_own_times
+from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
 from scope.analysis.own_time_noise import SCATTER, group_scatter
 from scope.analysis.rank_activity import build_activity
-from scope.analysis.readiness import compute_ready
+from scope.analysis.readiness import READY, compute_ready
 from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import (
@@ -354,9 +354,14 @@ def _straggler(
 
 
 def _excess(rank: int, own: pl.DataFrame) -> Excess:
-    """Return how much longer than its peers' median the rank spent on each activity, summed over the collectives."""
+    """Return how much longer than its peers' median the rank spent on each activity, summed over the collectives.
+
+    Of several since the same one, as rooted ones may be, the last holds what the rank did before the others too.
+    """
     totals = dict.fromkeys(REASONS, 0)
-    for part in own.partition_by(MatchedCalls.collective_id):
+    mine = own.filter(pl.col(MatchedCalls.rank) == rank).sort(READY).unique(PREVIOUS, keep="last")
+    last = own.filter(pl.col(MatchedCalls.collective_id).is_in(mine[MatchedCalls.collective_id].implode()))
+    for part in last.partition_by(MatchedCalls.collective_id):
         is_mine = part[MatchedCalls.rank] == rank
         for reason in REASONS:
             spent = part[f"{reason}_ns"]

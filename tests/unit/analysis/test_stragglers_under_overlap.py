@@ -246,6 +246,8 @@ def test_a_late_root_makes_the_receivers_wait(operation: str, tmp_path: Path) ->
     straggler = _only(_found(Scenario(layout=FOUR, simulation=made.run(made.extra)), tmp_path))
     assert (straggler.rank, straggler.reason, straggler.num_collectives) == (1, "compute", made.num_steps)
     assert straggler.imposed_wait_ns == straggler.saving_ns == made.saving_ns(1) == 9 * MS * made.num_steps
+    assert straggler.excess is not None
+    assert straggler.excess.compute_ns == 9 * MS * made.num_steps
 
 
 @pytest.mark.parametrize("operation", ["reduce", "gather"])
