@@ -289,7 +289,7 @@ class TrainingHooks:
             before = session.boundary.num_optimizer_steps
             result = original(scaler, optimizer, *args, **kwargs)
             if session.boundary.num_optimizer_steps == before and scaler.is_enabled():
-                self._call("scaler", lambda: session.on_optimizer(id(optimizer), skipped=True))
+                self._call("scaler", lambda: session.on_optimizer(optimizer, skipped=True))
             return result
 
         return step
@@ -338,7 +338,7 @@ class TrainingHooks:
         # A wrapper such as ZeroRedundancyOptimizer steps an inner optimizer: one update, not two.
         self._optimizer_depth = max(0, self._optimizer_depth - 1)
         if self._optimizer_depth == 0:
-            self._call("optimizer", self._session.end_optimizer, id(optimizer))
+            self._call("optimizer", self._session.end_optimizer, optimizer)
 
 
 def _is_compiling() -> bool:

@@ -193,7 +193,7 @@ class Recorder:
         for model in self._models:
             self._session.hooks.add_root(model)
         for optimizer in self._optimizers:
-            self._session.boundary.expect(id(optimizer))
+            self._session.expect_optimizer(optimizer)
         if isinstance(self._tokens, int):
             self._session.tokens_per_step = self._tokens
 

@@ -28,6 +28,7 @@ from scope.record.collectives.guard import HookGuard
 from scope.record.collectives.recorder import CollectiveRecorder
 from scope.record.flops import FlopMeter, work_of
 from scope.record.hooks import TrainingHooks
+from scope.record.identities import Identities
 from scope.record.patches import PatchTable
 from scope.record.pauses import Pauses
 from scope.record.phases import PhaseClock
@@ -84,6 +85,7 @@ class Session:
         age = facts.process_age_ns() or 0
         self.clock = PhaseClock(self.writer.black_box, self.writer.calls, start_ns=time.monotonic_ns() - age)
         self.boundary = StepBoundary()
+        self._optimizers = Identities(self.boundary.forget)
         self.patches = PatchTable()
         self.hooks = TrainingHooks(self)
         self.checkpoints = CheckpointHooks(self)
@@ -209,7 +211,8 @@ class Session:
         self._told_gone = True
         whose = "an optimizer that steps had" if num_gone == 1 else f"{num_gone} optimizers that steps had"
         message = (
-            f"step {self.clock.step - 1} ended without {whose} before, since others have gone on without; steps do not "
+            f"step {self.clock.step - 1} ended without {whose} before, since others have gone on without; it may hold "
+            "several updates, and is marked where it does; steps do not "
             "wait for what is taken for gone (replaced, or done): if it merely steps seldom, say where steps end with "
             "recorder.end_step() of a scope.Recorder()"
         )
@@ -398,13 +401,17 @@ class Session:
         if self.boundary.num_microbatches == _MANY_BACKWARDS:
             self._tell_no_boundary()
 
-    def on_optimizer(self, optimizer: int, *, skipped: bool = False) -> None:
+    def expect_optimizer(self, optimizer: Any) -> None:
+        """Name an optimizer of the loop before it has stepped."""
+        self.boundary.expect(self._optimizers.number_of(optimizer))
+
+    def on_optimizer(self, optimizer: Any, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or was skipped by a GradScaler."""
         clock = self.clock
         if clock.is_training():
             if clock.step < 0:
                 self.next_step()
-            self.boundary.on_optimizer(optimizer, skipped=skipped)
+            self.boundary.on_optimizer(self._optimizers.number_of(optimizer), skipped=skipped)
 
     def begin_own_phase(self, name: str) -> str | None:
         """A phase of the user's own begins; return the name by which `end_phase` has to end it, if it has to."""
@@ -422,7 +429,7 @@ class Session:
         """End a phase that a hook or the user began."""
         self.clock.pop(name)
 
-    def end_optimizer(self, optimizer: int) -> None:
+    def end_optimizer(self, optimizer: Any) -> None:
         """An optimizer's step has ended."""
         self.clock.pop("optimizer")
         self.on_optimizer(optimizer)
@@ -533,6 +540,8 @@ class Session:
         offset = writer.wall_offset_ns
         cost = self.estimate_cost()
         disturbed = "models_searched" if searched else None
+        if boundary.is_merged:
+            disturbed = "updates_merged"
         if step == self.flops.counted_step:
             disturbed = "flops_counted"
         if end_ns is not None:

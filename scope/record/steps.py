@@ -5,9 +5,10 @@ the loop has one, else at the next forward, backward or call of a pipeline's sch
 has stepped, or at a phase of the user's own that leads every step. Where no work follows, it ends with the last that
 was seen of training (`Session`).
 
-An optimizer that a loop no longer has is not waited for. That it is gone shows in rounds that the others make without
-it: one round more is enough where one of them is new after steps that were alike; without such a change the missing
-one may merely be slow, as a generator that steps once for many steps of its critic.
+An optimizer that a loop no longer has is not waited for. One that was collected is gone for certain. Of others it shows
+in rounds that the rest make without them: one round more is enough where one of them is new after steps that were
+alike; without such a change the missing one may merely be slow, as a generator that steps once for many steps of its
+critic, and the steps before tell how slow.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ a critic, whose steps are about five."""
 _ROUNDS_UNCHANGED = 1_000
 """The same where no optimizer has come: more than any known loop does between two steps of its slowest optimizer."""
 
+_STEPS_OF_A_PACE = 3
+"""Steps in a row of the same optimizers after which the rounds of these tell what the slowest of them needs."""
+
+_ROUNDS_BEYOND_PACE = 5
+"""Rounds more than four times as many as any of these took, after which what is missing is gone."""
+
 
 class StepBoundary:
     """Says when a step ends; no clock and no torch, so that every order of events can be tried.
@@ -31,10 +38,13 @@ class StepBoundary:
         num_skipped: Those that a GradScaler skipped.
         num_microbatches: Backward passes in the step in progress.
         ever_updated: Whether an optimizer has stepped since the start.
+        is_merged: The step in progress ends late, with updates of several, since an optimizer that is gone was waited
+            for; known where the next one begins.
     """
 
     def __init__(self) -> None:
         self.ever_updated = False
+        self.is_merged = False
         self.num_optimizer_steps = 0
         self.num_skipped = 0
         self.num_microbatches = 0
@@ -47,6 +57,8 @@ class StepBoundary:
         self._previous: set[int] = set()  # what has made the step before, without those that are merely named
         self._settled: set[int] = set()  # those of them that had made the one before that too
         self._num_alike = 0  # steps in a row that `_previous` has made
+        self._most_rounds = 0  # of any of these
+        self._collected: set[int] = set()
         self._round: set[int] = set()  # stepped since one of them last stepped again
         self._last_round: set[int] = set()
         self._num_rounds = 0
@@ -56,6 +68,10 @@ class StepBoundary:
     def expect(self, optimizer: int) -> None:
         """Name an optimizer of the loop before it has stepped."""
         self._known.add(optimizer)
+
+    def forget(self, optimizer: int) -> None:
+        """Wait no more for an optimizer that does not exist any more; safe at any instant and on any thread."""
+        self._collected.add(optimizer)
 
     @property
     def updated(self) -> bool:
@@ -72,7 +88,10 @@ class StepBoundary:
         """A forward or backward of training begins; return whether that begins a new step."""
         if not self.updated or self._loop_has_input:
             return False
-        return self._stepped >= self._known or self._others_are_gone()
+        if self._stepped >= self._known or (self._collected and self._have_all_left_stepped()):
+            return True
+        self.is_merged = self._others_are_gone()
+        return self.is_merged
 
     def on_own_phase(self, name: str) -> bool:
         """A phase of the user's own begins; return whether that begins a new step.
@@ -125,21 +144,36 @@ class StepBoundary:
                 missing = self._known - made_by
                 num_gone = len(missing)
                 self._gone |= missing
-            self._num_alike = self._num_alike + 1 if made_by == self._previous else 1
+            is_alike = made_by == self._previous
+            self._num_alike = self._num_alike + 1 if is_alike else 1
+            self._most_rounds = max(self._num_rounds, self._most_rounds if is_alike else 0)
             self._settled = made_by & self._previous if self._previous else made_by
             self._previous = made_by
             self._known = set(made_by)
+            self._gone -= self._collected
+            self._collected &= made_by
         self._stepped, self._round, self._last_round = set(), set(), set()
         self._num_rounds = 0
-        self._began_work = False
+        self._began_work = self.is_merged = False
         self.num_optimizer_steps = self.num_skipped = self.num_microbatches = 0
         return num_gone
+
+    def _have_all_left_stepped(self) -> bool:
+        """Whether those that still exist have stepped, and as many new ones, where there are any, as were collected."""
+        collected = self._known & self._collected
+        left = self._known - collected
+        if not self._stepped >= left:
+            return False
+        newcomers = self._stepped - self._known
+        return bool(left and not newcomers) or len(newcomers) >= len(collected - self._stepped)
 
     def _others_are_gone(self) -> bool:
         """Whether those that have not stepped are known to be gone, and the others are at the end of a round."""
         if not self._num_rounds:
             return False
         patience = _ROUNDS_UNCHANGED
+        if self._num_alike >= _STEPS_OF_A_PACE:
+            patience = min(patience, 4 * self._most_rounds + _ROUNDS_BEYOND_PACE)
         if self._num_alike and not self._stepped <= self._settled:
             is_habit = self._num_alike > 1 and not self._has_returned
             patience = _ROUNDS_OF_A_HABIT if is_habit else _ROUNDS_OF_A_START

@@ -166,10 +166,75 @@ def test_a_slow_optimizer_is_waited_for() -> None:
 
 
 def test_an_optimizer_that_stops_for_ever_does_not_swallow_the_rest() -> None:
-    """Where one of two optimizers never steps again, one step holds 1,000 updates and later ones have one each."""
-    steps = play("AB" * 5 + "A" * 1_500)
+    """Where one of two optimizers never steps again after steps with both, one step holds six updates, others one."""
+    assert play("AB" * 5 + "A" * 30) == ["A", *["BA"] * 5, "A" * 6, *"A" * 23]
+    assert play("AB" * 5 + "A" * 30, "AB") == [*["AB"] * 5, "A" * 6, *"A" * 24]
+
+
+def test_an_optimizer_that_never_stepped_is_waited_for_longer() -> None:
+    """One that was named and has never stepped may be any as slow: a step holds 1,000 updates before it is gone."""
+    steps = play("A" * 1_500, "AB")
     assert max(len(step) for step in steps) == 1_001
     assert steps[-400:] == ["A"] * 400
+
+
+@pytest.mark.parametrize("rounds", [2, 5, 20])
+def test_how_long_is_waited_is_what_steps_took(rounds: int) -> None:
+    """A generator that steps at each of so many updates of its critic, and at times at four times as many, is none."""
+    usual, slow = "C" * rounds + "G", "C" * 4 * rounds + "G"
+    assert play((usual * 4 + slow) * 3, "CG") == [*([usual] * 4 + [slow]) * 3]
+
+
+def test_optimizers_that_are_collected_are_not_waited_for(tmp_path: Path) -> None:
+    """A loop that makes a new optimizer for every update, or every third, has a step for each; so has one of pairs."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+
+    def train(every: int, num_models: int) -> Callable[[Recorder], None]:
+        def loop(_: Recorder) -> None:
+            pair: list[Optimizer] = []
+            for number in range(12):
+                if number % every == 0:
+                    pair = [torch.optim.Adam(model.parameters()) for model in models[:num_models]]
+                for place in range(len(pair)):
+                    update(models[place], pair[place])
+
+        return loop
+
+    assert count_updates(tmp_path / "each", train(1, 1)) == [1] * 12
+    assert count_updates(tmp_path / "third", train(3, 1)) == [1] * 12
+    assert count_updates(tmp_path / "pairs", train(3, 2))[1:-1] == [2] * 11
+
+
+def test_the_rest_goes_on_where_one_is_collected(tmp_path: Path) -> None:
+    """Of two optimizers one is dropped: from then on each update of the other has its step, the first one too."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+
+    def train(_: Recorder) -> None:
+        pair = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+        for number in range(10):
+            if number == 4:
+                pair.pop()
+                gc.collect()
+            for place in range(len(pair)):
+                update(models[place], pair[place])
+
+    assert count_updates(tmp_path, train) == [1] + [2] * 4 + [1] * 5
+
+
+def test_a_step_that_holds_several_is_marked(tmp_path: Path) -> None:
+    """The one step with six updates, of an optimizer that waited for another, is marked; no other is."""
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    pair = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+
+    def train(_: Recorder) -> None:
+        for number in range(25):
+            for model, optimizer in zip(models, pair[: 1 if number >= 10 else 2], strict=False):
+                update(model, optimizer)
+
+    updates = count_updates(tmp_path, train, optimizer=pair)
+    assert updates == [2] * 10 + [6] + [1] * 9
+    (folder,) = tmp_path.glob("attempt-*/ranks/*")
+    assert [step.step for step in read_steps(folder) if step.disturbed == "updates_merged"] == [10]
 
 
 @pytest.mark.parametrize(
