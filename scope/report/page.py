@@ -141,11 +141,11 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
     yield "<h2>Findings</h2>"
     if not findings:
         yield "<p>Nothing stands out.</p>"
-    for finding in findings:
+    for number, finding in enumerate(findings, start=1):
         evidence = ", ".join(each.text() for each in finding.evidence)
         where = finding.where.text()
         yield '<div class="finding">'
-        yield f"<p><b>{html_text(finding.title)}</b></p>"
+        yield f"<p><b>{number}. {html_text(finding.title)}</b></p>"
         yield f'<p class="dim">{html_text(evidence)}{html_text(f" ({where})" if where else "")}</p>'
         yield f"<p>{html_text(finding.action)}</p></div>"
 

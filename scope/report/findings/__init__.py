@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from scope.report.findings import collectives, kernels, links, quality, time
 from scope.report.findings.basis import Basis, make_basis
 from scope.report.findings.model import FINDING_KINDS, Evidence, Finding, FindingKind, Where
+from scope.report.sections.quality import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from scope.report.results import Results
 
@@ -36,7 +39,24 @@ def find_all(results: Results) -> tuple[Finding, ...]:
     """Return all findings, the costliest first; those whose cost is not known come last, in the order of the rules."""
     basis = make_basis(results.analysis)
     found = [finding for rule in _RULES for finding in rule(results, basis)]
-    return tuple(sorted(found, key=lambda each: -1.0 if each.share_ratio is None else each.share_ratio, reverse=True))
+    ranked = sorted(found, key=lambda each: -1.0 if each.share_ratio is None else each.share_ratio, reverse=True)
+    return tuple(_with_numbers(finding, ranked) for finding in ranked)
+
+
+def _with_numbers(finding: Finding, ranked: Sequence[Finding]) -> Finding:
+    """Return a finding whose action says which findings are those of the ranks that are to be mended first."""
+    first = set(finding.mend_first)
+    alone = {
+        each.where.ranks[0]: number
+        for number, each in enumerate(ranked, start=1)
+        if each.kind == "straggler" and len(each.where.ranks) == 1 and first.issuperset(each.where.ranks)
+    }
+    if not alone:
+        return finding
+    s, are = ("s", "are") if len(alone) > 1 else ("", "is")
+    numbers = format_ranks(tuple(sorted(alone.values())))
+    told = f"Rank{s} {format_ranks(tuple(sorted(alone)))} {are} told in finding{s} {numbers}."
+    return replace(finding, action=f"{finding.action} {told}")
 
 
 __all__ = [

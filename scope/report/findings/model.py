@@ -89,6 +89,7 @@ class Finding(Record, frozen=True, kw_only=True):
         cost_ns: Time that it costs, summed over devices; an upper bound of what fixing it saves. None: not known.
         share_ratio: `cost_ns` as a share of the time of the steps (of the window where there are no steps).
         action: What to do.
+        mend_first: Late ranks with findings of their own, which are to be mended before.
     """
 
     kind: FindingKind
@@ -98,6 +99,7 @@ class Finding(Record, frozen=True, kw_only=True):
     cost_ns: int | None
     share_ratio: float | None
     action: str
+    mend_first: tuple[int, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Return the finding for JSON."""

@@ -113,6 +113,7 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
         cost_ns=cost,
         share_ratio=basis.share(cost),
         action=beside_missing_ranks(results.analysis, " ".join(advice)),
+        mend_first=tuple(waits) if waited_ns else (),
     )
 
 

@@ -67,8 +67,11 @@ def test_exposed_communication_leaves_out_the_wait_for_a_straggler(tmp_path: Pat
     assert (finding.cost_ns or 0) + 3 * 3 * 5_000_000 == values["exposed_communication_ns"]
     assert "besides the waiting for rank 2" in finding.title
     assert "Fix rank 2 first: the waiting for it is not counted here" in finding.action
+    place = [each.kind for each in find_all(results)].index("straggler")
+    assert finding.action.endswith(f"Rank 2 is told in finding {place + 1}.")
     alone = _of(_results(replace(job, plants=()), tmp_path / "alone"), "exposed_communication")[0]
     assert "straggler_wait_ns" not in {each.column.key for each in alone.evidence}
+    assert "told in finding" not in alone.action
     assert alone.cost_ns == pytest.approx(finding.cost_ns, rel=0.01)
 
 
