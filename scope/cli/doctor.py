@@ -169,7 +169,8 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     problems += [(problem, run.name) for problem in reader.take_problems()]
     unreadable = [
         Diagnosis(
-            check="record", severity="warning", what=what, where=where, action="its figures are missing everywhere",
+            check="record", severity="warning", what=what, where=where,
+            action="what could not be read, or was left out, is missing from all figures; the rest is in them",
         )
         for what, where in problems
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from scope import definitions
 from scope.hardware.match import DeviceFacts, match_gpu
 from scope.record.counted_steps import Kind, Work, kind_of, scale_work
 from scope.record.flop_counter import FlopCounter, can_count
-from scope.run.schema import CountedStep, FlopsInfo
+from scope.run.schema import MOST_UTILIZATION, CountedStep, FlopsInfo
 
 if TYPE_CHECKING:
     from scope.record.session import Session
@@ -63,7 +63,8 @@ def _flop_of(info: FlopsInfo, step: StepRecord) -> Work | tuple[float | None, No
 def _share(flop: float | None, peak: float | None, length_ns: int) -> float | None:
     if flop is None or peak is None:
         return None
-    return definitions.model_flops_utilization(flop, step_ns=length_ns, peak_flop_per_s=peak)
+    ratio = definitions.model_flops_utilization(flop, step_ns=length_ns, peak_flop_per_s=peak)
+    return ratio if ratio is None or ratio <= MOST_UTILIZATION else None  # FLOPs or peak are not those of this device
 
 
 class FlopMeter:

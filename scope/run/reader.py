@@ -27,7 +27,9 @@ from scope.run.goodbyes import with_told_end
 from scope.run.lines import LinePlace, LineTail
 from scope.run.names import find_unknown_name, with_known_names
 from scope.run.parents import has_spawned
+from scope.run.repeats import StepsSeen
 from scope.run.schema import (
+    MOST_UTILIZATION,
     SCHEMA_MAJOR,
     SCHEMA_MINOR,
     SCHEMA_VERSION,
@@ -46,6 +48,8 @@ CAPTURE_SUFFIX: Final = ".capture.json"
 """Ends the name of a window's description, which lies beside its trace."""
 _VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _LARGEST_SUM: Final = 2**62
+_MOST_WAITING: Final = 16
+"""Threads of a rank that may wait for communication at once, whose waits add up to more than the step's length."""
 _YOUNG_NS: Final = 60 * NS_PER_S
 """Age up to which a file that is empty or missing is one that is about to be written."""
 
@@ -154,6 +158,16 @@ def _find_fault(line: StepLine) -> str | None:
         return "its phases are longer than can be"
     if isinstance(line, StepRecord) and line.device_ns and sum(line.device_ns.values()) > _LARGEST_SUM:
         return "its device time is longer than can be"
+    return _find_fault_of_step(line) if isinstance(line, StepRecord) else None
+
+
+def _find_fault_of_step(step: StepRecord) -> str | None:
+    """Return which figure is larger than that of any step can be; on devices waits may be of work of steps before."""
+    if max(step.mfu_ratio or 0, step.hfu_ratio or 0) > MOST_UTILIZATION:
+        return f"its MFU or HFU is above {MOST_UTILIZATION:.0f} times the peak, which can't be"
+    wait_ns = step.communication_wait_ns or 0
+    if step.device_ns is None and wait_ns > _MOST_WAITING * (step.end_ns - step.start_ns):
+        return f"it waits for communication more than {_MOST_WAITING} times as long as it is"
     return None
 
 
@@ -185,6 +199,9 @@ class RankReader:
     def __post_init__(self) -> None:
         self._steps = LineTail(self.folder / paths.STEPS_FILE, _steps_decoder, find_fault=_find_fault)
         self._events = LineTail(self.folder / paths.EVENTS_FILE, _events_decoder)
+        self._steps_seen = StepsSeen()
+        self._steps_restarts = 0
+        self._has_repeats = False
         self._segments_read: set[str] = set()
         self._has_unknown_names = False
         self._name_problems: list[str] = []
@@ -252,15 +269,17 @@ class RankReader:
         return self._steps.take_num_unnamed() + self._events.take_num_unnamed()
 
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
-        """Return the steps and summaries written since the last call, oldest first.
+        """Return the steps and summaries written since the last call, oldest first, each step once.
 
-        An operation or variant that this version does not know becomes "unknown" or "plain"; the first is named by
-        `take_problems`.
+        A line that tells of a step once more is left out; `take_problems` names the first such line. An operation or
+        variant that this version does not know becomes "unknown" or "plain"; the first is named likewise.
 
         Raises:
             RunError: As `LineTail.read`.
         """
-        lines = self._steps.read(max_bytes=max_bytes)
+        lines: list[StepLine] = []
+        while not lines and (read := self._steps.read(max_bytes=max_bytes)):
+            lines = self._leave_out_repeated(read)
         for place, line in enumerate(lines):
             unknown = find_unknown_name(line)
             if unknown is None:
@@ -274,6 +293,21 @@ class RankReader:
                 )
         return lines
 
+    def _leave_out_repeated(self, lines: list[StepLine]) -> list[StepLine]:
+        if self._steps.restarts != self._steps_restarts:
+            self._steps_restarts = self._steps.restarts
+            self._steps_seen, self._has_repeats = StepsSeen(), False
+        kept, repeated = self._steps_seen.take(lines)
+        if repeated and not self._has_repeats:
+            self._has_repeats = True
+            line = repeated[0]
+            step = line.step if isinstance(line, StepRecord) else line.first_step
+            self._name_problems.append(
+                f"{self._steps.path}: tells of steps more than once ({len(repeated)} of {len(lines)} lines, the first "
+                f"of step {step}): each step is counted once, and the other lines of it are left out"
+            )
+        return kept
+
     @property
     def steps_place(self) -> LinePlace:
         """Where the reading of `steps.jsonl` has stopped."""
@@ -285,7 +319,14 @@ class RankReader:
         Raises:
             RunError: As `LineTail.resume`.
         """
-        return self._steps.resume(place)
+        if not self._steps.resume(place):
+            return False
+        try:
+            last = _steps_decoder.decode(place.seen_last.rstrip(b"\n").rpartition(b"\n")[2])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return True  # it is longer than what is remembered of it, or torn
+        self._steps_seen.resume(last)
+        return True
 
     def new_events(self) -> list[EventRecord]:
         """Return the events written since the last call.

@@ -127,6 +127,8 @@ Flop = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 """FLOPs, or FLOPs per second or token."""
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 """A share; above 1 where what it is counted against was said too small."""
+MOST_UTILIZATION: Final = 16.0
+"""MFU and HFU beyond this are no figures: a peak that was measured on a busy machine is too small by a few times."""
 Evidence = Annotated[int, msgspec.Meta(ge=-(2**63), le=_LARGEST)]
 """A whole number of `Detail`."""
 
@@ -484,8 +486,8 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         num_skipped_optimizer_steps: Those that a GradScaler skipped.
         model_flop: FLOPs of this rank's share of the model, recompute excluded.
         hardware_flop: The same with recompute.
-        mfu_ratio: model_flop / (length x peak of this rank's device).
-        hfu_ratio: hardware_flop / (length x peak of this rank's device).
+        mfu_ratio: model_flop / (length x peak of this rank's device), at most `MOST_UTILIZATION`.
+        hfu_ratio: hardware_flop / (length x peak of this rank's device), likewise.
         recorder_ns: What recording itself took on the training thread: of calls and phases estimated from every 256th,
             of rare work (looking for models, measuring the peak) measured.
         num_dropped: Records that were dropped in this step (full disk, full queue, budget).

@@ -13,6 +13,7 @@ from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, sum
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
 from scope.frames.schema import Events, Ranks, RankSteps
+from scope.run.schema import MOST_UTILIZATION
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -306,7 +307,10 @@ def _utilization(recent: pl.DataFrame, flop: Column, peak: float | None, reason:
     if peak is None:
         return None, reason
     total_ns = _integer(known[StepSummary.duration_ns].sum())
-    return model_flops_utilization(float(known[flop].sum()), step_ns=total_ns, peak_flop_per_s=peak), reason
+    ratio = model_flops_utilization(float(known[flop].sum()), step_ns=total_ns, peak_flop_per_s=peak)
+    if ratio is not None and ratio > MOST_UTILIZATION:
+        return None, f"the FLOPs on record are more than {MOST_UTILIZATION:.0f} times what the peaks on record allow"
+    return ratio, reason
 
 
 def _overlays(steps: pl.LazyFrame) -> dict[str, int | None]:

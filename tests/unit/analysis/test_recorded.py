@@ -277,6 +277,15 @@ def test_mfu_counts_the_slowest_rank_against_all_peaks() -> None:
     assert speed.steps_per_s == pytest.approx(0.5)
 
 
+def test_mfu_that_no_device_has_is_none() -> None:
+    """33e12 FLOPs in a second of a peak of 2e12 are 16.5 times it: no MFU, with the reason; HFU of 8 is given."""
+    ranks = frame(Ranks, [rank_row(0, peak_flop_per_s=2e12)])
+    steps = [step_row(0, 0, {"forward": 1_000 * MS}, model_flop=33e12, hardware_flop=16e12)]
+    speed = summarize_run(ranks, frame(RankSteps, steps).lazy()).check().speed
+    assert (speed.mfu_ratio, speed.hfu_ratio) == (None, pytest.approx(8))
+    assert speed.absent["mfu_ratio"] == "the FLOPs on record are more than 16 times what the peaks on record allow"
+
+
 def test_mfu_is_of_the_steps_whose_flops_are_known() -> None:
     """A step of 10 s without FLOPs counts for steps/s alone; the other: 1.2e12 in 2 s against 1e12 FLOP/s is 0.6."""
     ranks = frame(Ranks, [rank_row(0, peak_flop_per_s=1e12)])

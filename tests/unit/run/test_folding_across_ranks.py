@@ -91,7 +91,13 @@ def test_steps_that_are_counted_anew_are_not_joined_with_earlier_ones(tmp_path: 
     """A program that begins at step 0 again in the same attempt has two summaries of the block."""
     path = tmp_path / paths.STEPS_FILE
     numbers = random.Random(1)
-    append(path, *(make_step(step, numbers) for step in (*range(60), *range(60))))
+    again = [make_step(step, numbers) for step in range(60)]
+    moved = {"start_ns": 10**12, "end_ns": 10**12}
+    again = [
+        msgspec.structs.replace(step, **{name: getattr(step, name) + more for name, more in moved.items()})
+        for step in again
+    ]
+    append(path, *(make_step(step, numbers) for step in range(60)), *again)
     assert fold_file(path, max_bytes=1)
     assert [span_of(line) for line in RankReader(tmp_path).new_steps()] == [(0, 59), (0, 59)]
 

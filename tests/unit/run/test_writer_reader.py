@@ -98,12 +98,12 @@ def test_a_live_file_is_read_incrementally_and_its_half_line_left(tmp_path: Path
 def test_a_torn_line_costs_itself_alone_and_is_named(tmp_path: Path) -> None:
     """The steps around a damaged line are read, in small pieces too, and a sentence names file and line, once."""
     path = tmp_path / paths.STEPS_FILE
-    good = msgspec.json.encode(make_step(0)) + b"\n"
-    path.write_bytes(good + b'{"kind":"step","st\n' + good)
+    good = [msgspec.json.encode(make_step(number)) + b"\n" for number in range(2)]
+    path.write_bytes(good[0] + b'{"kind":"step","st\n' + good[1])
     for max_bytes in (None, 1):
         reader = RankReader(tmp_path)
         read = [line for _ in range(3) for line in reader.new_steps(max_bytes=max_bytes)]
-        assert read == [make_step(0)] * 2
+        assert read == [make_step(0), make_step(1)]
         (problem,) = reader.take_problems()
         assert "steps.jsonl: is torn or foreign: line 2:" in problem
         assert reader.take_problems() == []
@@ -365,7 +365,7 @@ def test_a_step_that_never_ends_holds_few_calls(tmp_path: Path) -> None:
     assert len(held.seen) == 7
     (segment,) = (tmp_path / paths.CALLS_FOLDER).iterdir()
     assert segment.stat().st_size == layout.SEGMENT_HEADER_BYTES + 5_000 * layout.CALL_BYTES
-    writer.add_step(StepDraft(record=make_step(0), calls=writer.calls.next_step(1)))
+    writer.add_step(StepDraft(record=make_step(0, length=10**10), calls=writer.calls.next_step(1)))
     writer.close("finished")
     reader = RankReader(tmp_path)
     assert [call.sequence for call in reader.new_calls()] == list(range(1, 5_008))
