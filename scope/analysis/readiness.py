@@ -9,7 +9,8 @@ peers that ran ahead of a late rank under their waits look as late as that one. 
 
 A call that began while compute launched before it still ran on the stream with most compute depends on no compute (a
 gather that runs ahead on a stream of its own): its begin says nothing about the rank's work, so the instant is unknown.
-Without launches (host timelines, graphs, traces without the runtime) a rank is ready at the begin of its call.
+Without launches (graphs, traces without the runtime) a rank is ready at the begin of its call, or at an unknown instant
+where that was queued under compute. On a host timeline it is ready at the begin.
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ _LAUNCH_END: Final = "launch_end_ns"
 _DONE: Final = "compute_done_ns"
 _LAG: Final = "since_launch_ns"
 _LEFT: Final = "since_compute_ns"
-_SCHEMA: Final = {MatchedCalls.rank: pl.Int32, MatchedCalls.call_id: pl.UInt32, _LAG: pl.Int64, _LEFT: pl.Int64}
+_COMPUTES: Final = "computes_at_begin"
+_SCHEMA: Final = {
+    MatchedCalls.rank: pl.Int32,
+    MatchedCalls.call_id: pl.UInt32,
+    _LAG: pl.Int64,
+    _LEFT: pl.Int64,
+    _COMPUTES: pl.Boolean,
+}
 
 
 def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
@@ -70,6 +78,8 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
             .then(None)
             .when(pl.col("queued") & pl.col(_LAG).is_not_null())
             .then(ready)
+            .when(pl.col("queued") & pl.col(_COMPUTES).fill_null(value=False))
+            .then(None)
             .otherwise(arrival)
             .alias(READY),
         )
@@ -77,21 +87,27 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
 
 
 def _lags(trace: RankTrace) -> pl.DataFrame:
-    """Return, by call that was launched, how long it began after its launch and after the compute before it was done.
+    """Return, by call, how long it began after its launch and after the compute before it was done.
 
-    Both are differences on the rank's own clock; that after the compute is below 0 where the compute still ran.
+    Both are differences on the rank's own clock, null where the launch is unknown; that after the compute is below 0
+    where the compute still ran. Beside them stands whether any compute ran when the call began.
     """
     launches = trace.launches.select(
         Launches.launch_id, pl.col(Launches.start_ns).alias(_LAUNCHED), pl.col(Launches.end_ns).alias(_LAUNCH_END)
     )
     events = trace.device_events.filter(~pl.col(DeviceEvents.in_graph)).join(launches, on=DeviceEvents.launch_id)
-    compute = events.filter(pl.col(DeviceEvents.category) == "compute")
-    busy = compute.group_by(DeviceEvents.device, DeviceEvents.stream).agg(
-        (pl.col(DeviceEvents.clipped_end_ns) - pl.col(DeviceEvents.start_ns)).sum().alias("busy")
+    is_compute = pl.col(DeviceEvents.category) == "compute"
+    busy = (
+        trace.device_events.filter(is_compute)
+        .group_by(DeviceEvents.device, DeviceEvents.stream)
+        .agg((pl.col(DeviceEvents.clipped_end_ns) - pl.col(DeviceEvents.start_ns)).sum().alias("busy"))
     )
     main = busy.sort("busy", DeviceEvents.stream, descending=[True, False]).unique(DeviceEvents.device, keep="first")
+    lane = (DeviceEvents.device, DeviceEvents.stream)
+    kernels = trace.device_events.filter(is_compute).join(main, on=lane, how="semi").sort(DeviceEvents.start_ns)
     done = (
-        compute.join(main, on=(DeviceEvents.device, DeviceEvents.stream), how="semi")
+        events.filter(is_compute)
+        .join(main, on=lane, how="semi")
         .sort(_LAUNCHED)
         .select(
             DeviceEvents.device,
@@ -104,17 +120,28 @@ def _lags(trace: RankTrace) -> pl.DataFrame:
         .group_by(DeviceEvents.call_id)
         .agg(pl.col(DeviceEvents.device).first(), pl.col(_LAUNCHED).min(), pl.col(_LAUNCH_END).min())
     )
-    calls = trace.collective_calls.select(CollectiveCalls.call_id, CollectiveCalls.start_ns).join(
-        first, on=CollectiveCalls.call_id
-    )
     start = pl.col(CollectiveCalls.start_ns)
-    return (
-        calls.sort(_LAUNCHED)
-        .join_asof(done, on=_LAUNCHED, by=DeviceEvents.device, allow_exact_matches=False, check_sortedness=False)
-        .select(
-            pl.lit(trace.rank, dtype=pl.Int32).alias(MatchedCalls.rank),
-            MatchedCalls.call_id,
-            (start - pl.col(_LAUNCH_END)).alias(_LAG),
-            (start - pl.col(_DONE)).alias(_LEFT),
+    calls = (
+        trace.collective_calls.select(CollectiveCalls.call_id, CollectiveCalls.device, CollectiveCalls.start_ns)
+        .sort(CollectiveCalls.start_ns)
+        .join_asof(
+            kernels.select(*lane[:1], DeviceEvents.start_ns, pl.col(DeviceEvents.clipped_end_ns).alias(_COMPUTES)),
+            on=CollectiveCalls.start_ns,
+            by=CollectiveCalls.device,
+            allow_exact_matches=False,
+            check_sortedness=False,
         )
+        .select(CollectiveCalls.call_id, CollectiveCalls.start_ns, (pl.col(_COMPUTES) > start).alias(_COMPUTES))
+    )
+    launched = (
+        first.sort(_LAUNCHED)
+        .join_asof(done, on=_LAUNCHED, by=DeviceEvents.device, allow_exact_matches=False, check_sortedness=False)
+        .select(CollectiveCalls.call_id, _LAUNCH_END, _DONE)
+    )
+    return calls.join(launched, on=CollectiveCalls.call_id, how="left").select(
+        pl.lit(trace.rank, dtype=pl.Int32).alias(MatchedCalls.rank),
+        MatchedCalls.call_id,
+        (start - pl.col(_LAUNCH_END)).alias(_LAG),
+        (start - pl.col(_DONE)).alias(_LEFT),
+        _COMPUTES,
     )

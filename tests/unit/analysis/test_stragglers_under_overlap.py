@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import pytest
+from msgspec.structs import replace
 
 from scope.analysis.collectives import compute_collectives
 from scope.analysis.stragglers import Straggler, Stragglers, compute_stragglers
@@ -15,6 +17,7 @@ from scope.testing.program import BeginStep, Call, EndStep, Host, Instruction
 from scope.testing.scenarios import START_NS, Scenario
 from scope.testing.simulate import Simulation, simulate
 from scope.trace import ReadOptions, load
+from scope.trace.schema import DeviceEvents
 from scope.units import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
@@ -269,3 +272,20 @@ def test_who_is_waited_for_by_nobody_is_not_named(operation: str, late: int, tmp
     found = _found(Scenario(layout=FOUR, simulation=made.run(made.extra)), tmp_path)
     assert found.stragglers == ()
     assert found.num_collectives_judged == 1
+
+
+def test_without_launches_no_lateness_is_charged_twice(tmp_path: Path) -> None:
+    """Of traces without launches nothing is charged at calls that were queued under compute: nobody can tell."""
+    made = MADE["sharded, forward"]
+    Scenario(layout=made.layout, simulation=made.run(made.extra)).write(tmp_path)
+    job = load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1)
+    none = pl.lit(None, dtype=DeviceEvents.launch_id.dtype).alias(DeviceEvents.launch_id)
+    ranks = tuple(
+        replace(each, launches=each.launches.clear(), device_events=each.device_events.with_columns(none))
+        for each in job.ranks
+    )
+    unlaunched = replace(job, ranks=ranks)
+    found = compute_stragglers(unlaunched, compute_collectives(unlaunched)).check()
+    assert found.num_collectives_skipped > 0
+    assert [each.rank for each in found.stragglers] == [made.named]
+    assert found.stragglers[0].imposed_wait_ns <= made.saving_ns(3)
