@@ -30,6 +30,8 @@ QUEUED_NS: Final = 5_000
 """A call that starts within this of the end of its group's last one on its rank waited behind it in the stream."""
 
 READY: Final = "ready_ns"
+UNTOLD: Final = "is_untold"
+"""A call was queued under compute, and no launch tells which compute it waited for."""
 
 _ROUNDING_NS: Final = 1_000
 """Ends of kernels and begins of calls in traces of whole microseconds disagree by less."""
@@ -58,7 +60,7 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
         collectives: What `compute_collectives` returned for it.
 
     Returns:
-        Columns `rank`, `call_id` of `MatchedCalls` and `READY`, one row for each of its rows.
+        Columns `rank`, `call_id` of `MatchedCalls`, `READY` and `UNTOLD`, one row for each of its rows.
     """
     parts = [_lags(trace) for trace in job.ranks if trace.rank is not None and not trace.is_host_timeline]
     lags = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
@@ -72,14 +74,16 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
         .join(lags, on=_KEYS, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns)
         .with_columns((pl.col(CollectiveRows.group_id).is_not_null() & behind.is_between(0, QUEUED_NS)).alias("queued"))
+        .with_columns(
+            (pl.col("queued") & pl.col(_LAG).is_null() & pl.col(_COMPUTES).fill_null(value=False)).alias(UNTOLD)
+        )
         .select(
             *_KEYS,
-            pl.when(runs_ahead)
+            UNTOLD,
+            pl.when(runs_ahead | pl.col(UNTOLD))
             .then(None)
             .when(pl.col("queued") & pl.col(_LAG).is_not_null())
             .then(ready)
-            .when(pl.col("queued") & pl.col(_COMPUTES).fill_null(value=False))
-            .then(None)
             .otherwise(arrival)
             .alias(READY),
         )

@@ -27,7 +27,7 @@ from scope.analysis.late_together import FLOOR, LateTogether, compute_late_toget
 from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
 from scope.analysis.own_time_noise import SCATTER, group_scatter
 from scope.analysis.rank_activity import build_activity
-from scope.analysis.readiness import READY, compute_ready
+from scope.analysis.readiness import READY, UNTOLD, compute_ready
 from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import (
@@ -60,6 +60,7 @@ _EXPLAINS: Final = 0.5
 _CHARGE: Final = "charge_ns"
 _NOT_TOGETHER: Final = "mending no several ranks together saves more than mending one of them alone"
 _TOO_MANY: Final = f"worked out for the {MOST_REPLAYED} ranks that impose most"
+_UNTOLD: Final = "collectives overlap compute, and no launches in the traces tell which compute they waited for"
 _CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
 
 
@@ -164,11 +165,13 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     lazy = LazyReplay(collectives, activity, ready) if are_together else None
     weighed = _weighed(own, collectives) if num_judged else None
     charges = None if weighed is None else _charges(weighed)
+    is_untold = are_together and bool(ready[UNTOLD].any())
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
     ranked = _ranked(per_step)
-    shifts = {} if charges is None or lazy is None or not ranked else _without(ranked, lazy.replay, charges, own)
+    can_play = lazy is not None and bool(ranked) and not is_untold
+    shifts = {} if charges is None or lazy is None or not can_play else _without(ranked, lazy.replay, charges, own)
     together = None
-    if weighed is not None and charges is not None and lazy is not None:
+    if weighed is not None and charges is not None and lazy is not None and not is_untold:
         late_for = {rank: charged_collectives(charges, rank) for rank in ranked}
         together = compute_late_together(own, weighed, late_for, lazy)
     if together is not None and together.saving_ns <= NOISE_FLOOR_NS + max(
@@ -190,7 +193,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         num_collectives_skipped=skipped,
         together=together,
         verdict=straggler_verdict(found, together, num_judged, job, num_of_unknown_group=unknown),
-        absent=absent if together is not None else absent | {"together": _NOT_TOGETHER},
+        absent=absent if together is not None else absent | {"together": _UNTOLD if is_untold else _NOT_TOGETHER},
     )
 
 
@@ -335,7 +338,7 @@ def _straggler(
         absent["worst_step_number"] = "the trace has no steps around it"
     shift = shifts.get(rank)
     if shift is None:
-        absent["saving_ns"] = _TOO_MANY
+        absent["saving_ns"] = _TOO_MANY if shifts else _UNTOLD
     return Straggler(
         rank=rank,
         imposed_wait_ns=imposed,
