@@ -28,9 +28,16 @@ _PLACE: Final = (
     column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
     column("device", "device", "Device index in the trace, or `host`."),
 )
-_FIGURES: Final = (
+_PEAKS: Final = (
     column("peak_allocated_bytes", "peak allocated", "Largest number of bytes in use by tensors."),
     column("peak_reserved_bytes", "peak reserved", "Largest number of bytes that the allocator held."),
+)
+_OFFSET: Final = column(
+    "peak_offset_ns",
+    "peak after",
+    "First instant of the peak, since the window of the rank's devices began; negative before that.",
+)
+_FIGURES: Final = (
     column("start_allocated_bytes", "at start", "In use before the first recorded event."),
     column("end_allocated_bytes", "at end", "In use after the last recorded event."),
     column("growth_bytes", "growth", "Bytes allocated minus bytes released while recording."),
@@ -38,15 +45,8 @@ _FIGURES: Final = (
     column("unseen_bytes", "unseen", "In use at the peak, but allocated before the recording began."),
     column("num_events", "events", "Allocations and releases that were recorded."),
 )
-_INSTANT: Final = (
-    column(
-        "peak_offset_ns",
-        "peak after",
-        "First instant of the peak, since the window of the rank's devices began; negative before that.",
-    ),
-    column("peak_ns", "peak at (epoch ns)", "First instant of the peak, ns since the epoch.", unit="id"),
-)
-PEAK_COLUMNS: Final[tuple[ReportColumn, ...]] = (*_PLACE, *_FIGURES, *_INSTANT)
+_INSTANT: Final = column("peak_ns", "peak at (epoch ns)", "First instant of the peak, ns since the epoch.", unit="id")
+PEAK_COLUMNS: Final[tuple[ReportColumn, ...]] = (*_PLACE, *_PEAKS, _OFFSET, *_FIGURES, _INSTANT)
 HOLDER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *_PLACE,
     frame_column(MemoryHolders.operator, "operator"),
@@ -72,7 +72,14 @@ _NOT_RECORDED: Final = "No memory events in the trace: record it with profile_me
 def memory_table(analysis: Analysis) -> ReportTable:
     """Return the peak of each rank's devices."""
     rows = [
-        (rank.label, _device(peak), *(figure(peak, each.key) for each in _FIGURES), *_instant(rank, peak))
+        (
+            rank.label,
+            _device(peak),
+            *(figure(peak, each.key) for each in _PEAKS),
+            _offset(rank, peak),
+            *(figure(peak, each.key) for each in _FIGURES),
+            peak.peak_ns,
+        )
         for rank in analysis.ranks
         for peak in rank.memory
     ]
@@ -118,10 +125,10 @@ def _step_rows(trace: RankTrace) -> Iterator[tuple[tuple[int, int | None], tuple
             yield (device_type, device), row
 
 
-def _instant(rank: RankAnalysis, peak: MemoryPeak) -> tuple[Cell, ...]:
-    """Return when the peak was, in the rank's window and since the epoch."""
+def _offset(rank: RankAnalysis, peak: MemoryPeak) -> Cell:
+    """Return when the peak was in the rank's window."""
     begin_ns = min((device.windows.whole.start_ns for device in rank.devices), default=None)
-    return (Absent(_NO_WINDOW) if begin_ns is None else peak.peak_ns - begin_ns, peak.peak_ns)
+    return Absent(_NO_WINDOW) if begin_ns is None else peak.peak_ns - begin_ns
 
 
 def _device(peak: MemoryPeak) -> str:
