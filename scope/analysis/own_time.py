@@ -174,7 +174,8 @@ def _common_calls(judged: pl.DataFrame, collectives: Collectives, ready: pl.Data
     covers: dict[tuple[int, int], bool] = {}
     rows: list[tuple[int, int, int]] = []
     for rank, group in wanted:
-        for wider in of_rank[rank]:
+        # A rank that was given by hand, or is wrong in its file, may be in no group.
+        for wider in of_rank.get(rank, ()):
             if (wider, group) not in covers:
                 covers[wider, group] = members[wider] >= members[group]
             if covers[wider, group]:
