@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PARTS: Final = ("compute", "exposed_communication", "exposed_memory", "idle")
 _MOST_LANES: Final = 64
 _MOST_BUBBLES: Final = 2_000
+_HOST: Final = 0
 
 
 def make_figures(results: Results) -> dict[str, Figure]:
@@ -184,7 +185,10 @@ def timeline_spans(results: Results) -> pl.DataFrame:
 
 
 def memory_samples(results: Results) -> pl.DataFrame:
-    """Return allocated and reserved memory of every device whose events were recorded."""
+    """Return allocated and reserved memory of every device whose events were recorded.
+
+    Of the host it is what is allocated since the recording began, and nothing that is reserved: torch counts no more.
+    """
     frames = [
         _memory(trace, name, column)
         for trace in results.job.ranks
@@ -209,9 +213,13 @@ def _lanes(trace: RankTrace) -> pl.DataFrame:
 
 
 def _memory(trace: RankTrace, name: str, column: str) -> pl.DataFrame:
-    device = pl.col(Memory.device).fill_null(-1)
-    return trace.memory.filter(pl.col(column).is_not_null()).select(
-        pl.format("{} device {} " + name, pl.lit(trace.label), device).alias(figures.Samples.name),
+    is_host = pl.col(Memory.device_type) == _HOST
+    label = pl.lit(trace.label)
+    device = pl.format("{} device {} " + name, label, pl.col(Memory.device).fill_null(-1))
+    host = pl.format("{} host, allocated since the recording began", label)
+    is_known = pl.col(column).is_not_null() & ~(is_host & (name == "reserved"))
+    return trace.memory.filter(is_known).select(
+        pl.when(is_host).then(host).otherwise(device).alias(figures.Samples.name),
         pl.col(Memory.time_ns).alias(figures.Samples.time_ns),
         pl.col(column).cast(pl.Float64).alias(figures.Samples.value),
     )
