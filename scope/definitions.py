@@ -1,4 +1,4 @@
-"""The scalar formulas of every figure, each once; standard library only.
+"""The scalar formulas of every figure, and the name of a group's axis, each once; standard library only.
 
 A quotient whose denominator is 0 does not exist: the functions return None there, never 0 and never NaN, and the caller
 states the reason. Impossible arguments (a group of 0 ranks, a negative length) raise `UsageError`. Collective factors
@@ -16,6 +16,10 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MESH: Final = "mesh_"
+"""How torch's description of the group of a mesh axis begins; the name of the axis follows."""
+_UNNAMED_AXIS: Final = "mesh_dim_"
+"""How it begins where the axis has no name, and its place in the mesh follows."""
 _SHARED: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 _WHOLE: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 _OUTPUT_IS_FULL: Final = frozenset({"all_gather", "gather"})
@@ -317,6 +321,23 @@ def full_mesh_links(num_endpoints: int) -> int:
     """Return the number of links that join every pair of n endpoints, n(n-1)/2."""
     _refuse_negative(num_endpoints=num_endpoints)
     return num_endpoints * (num_endpoints - 1) // 2
+
+
+def find_mesh_axis(description: str | None) -> str | None:
+    """Return the name of the mesh axis that a process group spans; None where its description tells none.
+
+    Args:
+        description: Torch's description of the group; None where it is not known.
+
+    Examples:
+        >>> find_mesh_axis("mesh_tp"), find_mesh_axis("mesh_dp_shard_cp")
+        ('tp', 'dp_shard_cp')
+        >>> [find_mesh_axis(each) for each in (None, "default_pg", "mesh_", "mesh_dim_0")]
+        [None, None, None, None]
+    """
+    if description is None or not description.startswith(_MESH) or description.startswith(_UNNAMED_AXIS):
+        return None
+    return description.removeprefix(_MESH) or None
 
 
 def _share(part: int, whole: int) -> float | None:

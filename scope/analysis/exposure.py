@@ -13,7 +13,7 @@ from scope.analysis.group_names import UNDESCRIBED
 from scope.analysis.host import host_events
 from scope.analysis.options import Options
 from scope.analysis.step_time import starts_within
-from scope.run.mesh import find_mesh_axis
+from scope.definitions import find_mesh_axis
 from scope.trace.columns import Column, Table
 from scope.trace.schema import OPERATIONS, CollectiveCalls, DeviceEvents
 

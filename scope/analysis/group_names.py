@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scope.run.mesh import find_mesh_axis
+from scope.definitions import find_mesh_axis
 
 _DEFAULT: Final = "default_pg"
 """Torch's description of the group of all ranks, the first of every process, whose name is a bare number."""

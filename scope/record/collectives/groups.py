@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
-from scope.run.mesh import find_mesh_axis
+from scope.definitions import find_mesh_axis
 from scope.run.schema import GroupInfo
 
 if TYPE_CHECKING:
