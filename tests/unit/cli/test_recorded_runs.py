@@ -350,14 +350,14 @@ def test_ranks_without_a_launcher_that_a_signal_ended(
         for number in (signal.SIGTERM, signal.SIGKILL)
     }
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while scope("runs", "list", tmp_path / "runs").out.count("  running  ") < len(ranks):
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
         for number, rank in ranks.items():
             rank.send_signal(number)
-            rank.wait(30)
+            rank.wait(120)
     if sees_all_processes():
         # No limit of time where the table of processes tells.
         for number in ranks:
