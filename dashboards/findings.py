@@ -38,15 +38,16 @@ _WORST_RANKS: Final = 3
 def draw_findings(findings: Sequence[Finding]) -> None:
     """Draw the findings of traces, the costliest first and open."""
     say.subheader("Findings")
-    for number, finding in enumerate(findings):
-        _draw_finding(finding, is_open=number == 0)
+    for number, finding in enumerate(findings, start=1):
+        _draw_finding(finding, number=number)
     if not findings:
         say.success("Nothing stands out.", icon=":material/check_circle:")
 
 
-def _draw_finding(finding: Finding, *, is_open: bool) -> None:
+def _draw_finding(finding: Finding, *, number: int) -> None:
     share = "" if finding.share_ratio is None else f"{format_ratio(finding.share_ratio)} · "
-    with say.expander(f"{share}{finding.title}", expanded=is_open):
+    # Findings refer to each other by number.
+    with say.expander(f"{number}. {share}{finding.title}", expanded=number == 1):
         where = finding.where.text()
         if where:
             say.markdown(say.words("**Where:** {}", where))
