@@ -15,6 +15,7 @@ setup: $(STAMP) ## create .venv with Scope and all that its tests need (Python o
 
 $(STAMP): pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; name another with make PYTHON=python3.12"; exit 1; }
+	@echo "Installing Scope and all that its tests need into $(VENV): some minutes the first time, silent until done"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(STAMP)
