@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FRESH_NS: Final = 2_000_000
-_SAME_NS: Final = 500_000
 _MAX_READINGS: Final = 64
 """Readings of one phase in one step that are kept before the largest alone is."""
 _END: Final = b" 0\n"
@@ -49,9 +48,9 @@ class MemoryMeter(Protocol):
 class ResidentMemory:
     """The resident set of the process, read at changes of phase: the peak is the largest of these readings.
 
-    A reading costs more than all else of a change. One that is younger than 2 ms stands for a phase that has had a
-    reading of its own in this step, so that many short spans share a few readings; one that is younger than 0.5 ms, in
-    which a few megabytes may come, stands for every phase. What was read is made a number when the step is written.
+    A reading costs more than all else of a change. One that is younger than 2 ms, in which some ten megabytes may come,
+    stands for the phase that ends, so that what is short shares the reading of what was before it. What was read is
+    made a number when the step is written.
     """
 
     def __init__(self) -> None:
@@ -69,9 +68,8 @@ class ResidentMemory:
             name: The phase.
             now: Monotonic nanoseconds.
         """
-        age = now - self._read_ns
         readings = self._phases.get(name)
-        if age < _FRESH_NS and (readings is not None or age < _SAME_NS):
+        if now - self._read_ns < _FRESH_NS:
             if readings is None:
                 self._phases[name] = [self._last]
             return
