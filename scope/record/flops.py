@@ -86,6 +86,7 @@ class FlopMeter:
         self._awaits_step = session.settings.count_flops and session.settings.model_flop_per_token is None
         self._first = session.settings.flops_step
         self._known: set[Kind] = set()
+        self._alike: tuple[int, int, bool, bool] | None = None
         self._unlike: dict[Kind, int] = {}
         self._awaited: list[CountedStep] = []
         self._num_left = _MAX_COUNTED_AGAIN
@@ -145,7 +146,11 @@ class FlopMeter:
                 self._learn_more(tokens)
             self._session.own_ns += time.monotonic_ns() - start  # the step is still running, so this is part of it
         if self.info.source == "counter":
-            self._look_for_unlike(self._describe_step(tokens, Work(0, 0)))
+            # What makes the kind of a step; nearly all are of the kind of the one before, with nothing to look for.
+            boundary = self._session.boundary
+            alike = boundary.num_optimizer_steps, boundary.num_microbatches, bool(tokens), bool(self._session.samples)
+            if alike != self._alike and self._look_for_unlike(self._describe_step(tokens, Work(0, 0))):
+                self._alike = alike
 
     def _learn(self, tokens: int | None) -> None:
         """Make out of the first counted step what MFU is counted with."""
@@ -171,11 +176,17 @@ class FlopMeter:
             self._awaited = [each for each in self._awaited if scale_work(self.info.counted, each) is None]
             self._session.writer.update_info(flops=self.info)
 
-    def _look_for_unlike(self, step: CountedStep) -> None:
-        """Wait for one more step like this one, if nothing tells of its FLOPs and it has its like."""
+    def _look_for_unlike(self, step: CountedStep) -> bool:
+        """Wait for one more step like this one, if nothing tells of its FLOPs and it has its like.
+
+        Returns:
+            Whether a step of its kind was counted, so that nothing has to be looked for in others of this kind.
+        """
         kind = kind_of(step)
-        if kind in self._known or scale_work(self.info.counted, step) is not None:
-            return
+        if kind in self._known:
+            return True
+        if scale_work(self.info.counted, step) is not None:
+            return False
         if "model_flop" not in self.info.absent:
             why = (
                 "the FLOPs of steps that are unlike those counted, in optimizer steps, backward passes or in what is "
@@ -188,6 +199,7 @@ class FlopMeter:
             self._awaited.append(step)
         if before is not None or len(self._unlike) < _MAX_KINDS:
             self._unlike[kind] = step.step
+        return False
 
     def _describe_step(self, tokens: int | None, work: Work) -> CountedStep:
         session = self._session

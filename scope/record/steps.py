@@ -86,7 +86,7 @@ class StepBoundary:
 
     def on_compute(self) -> bool:
         """A forward or backward of training begins; return whether that begins a new step."""
-        if not self.updated or self._loop_has_input:
+        if not self.num_optimizer_steps or self._loop_has_input:
             return False
         if self._stepped >= self._known or (self._collected and self._have_all_left_stepped()):
             return True
