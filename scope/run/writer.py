@@ -104,6 +104,7 @@ class RankWriter:
     def __init__(self, folder: Path, info: RankInfo, *, budget: WriterBudget | None = None) -> None:
         self.folder = folder
         self.enabled = True
+        self._displaced = os.fspath(paths.displaced_folder(folder, info.pid))
         self.pollers: list[Callable[[], None]] = []
         self.num_dropped = 0
         self.is_displaced = False
@@ -257,7 +258,7 @@ class RankWriter:
 
     def _pulse(self, *, final: bool) -> None:
         with self._lock:
-            if self.enabled and os.path.lexists(paths.displaced_folder(self.folder, self._info.pid)):
+            if self.enabled and os.path.lexists(self._displaced):
                 self.enabled, self.is_displaced = False, True
             if not self.enabled:
                 return

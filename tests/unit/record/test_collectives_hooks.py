@@ -297,6 +297,27 @@ def test_coverage_is_unknown_without_a_flight_recorder(log: CallLog, recorder: C
         assert item.reason is not None
 
 
+def test_an_empty_flight_recorder_is_read_seldom(recorder: CollectiveRecorder) -> None:
+    """While it tells of no group it is read at every eighth poll, and at each once it does."""
+    status, num_reads = "", 0
+
+    def dump(**_: bool) -> bytes:
+        nonlocal num_reads
+        num_reads += 1
+        return f'{{"pg_status": {{{status}}}, "entries": []}}'.encode()
+
+    poll = FlightRecorderPoll(recorder.groups, dump)
+    num_reads = 0
+    for _ in range(17):
+        poll.poll()
+    assert num_reads == 3
+    status = '"0": {"last_enqueued_collective": "1"}'
+    poll._names["0"] = "default_pg"
+    for _ in range(10):
+        poll.poll()
+    assert num_reads == 3 + 3
+
+
 def test_coverage_counts_from_the_attachment(log: CallLog, recorder: CollectiveRecorder) -> None:
     """What the Flight Recorder had counted before is not held against the hooks: of four more, one was seen."""
     counted = 10
