@@ -234,7 +234,7 @@ _KERNELS: Final = _rules(
         "convolution",
         r"(?i)conv(?!ert)|winograd|wgrad|dgrad|fprop|implicit_gemm|im2d?2?col|vol2col|nchwToNhwc|nhwcToNchw|miopenSp3|igemm|SubTensor"
         r"|MIOpenGemm|[sh]\d*cudnn|fft2d_[cr]2[cr]",
-        "conv winograd wgrad dgrad fprop implicit_gemm im2col im2d vol2col nchwtonhwc nhwctonchw miopensp3 igemm"
+        "conv winograd wgrad dgrad fprop implicit_gemm im2 vol2col nchwtonhwc nhwctonchw miopensp3 igemm"
         " subtensor miopengemm cudnn fft2d_",
     ),
     (
