@@ -263,7 +263,7 @@ class Collector:
         names = self.collected.names
         table = _RAW_TABLES[kind]
         if kind in (OP, LAUNCH):
-            self.collected.processes[kind].update({event.pid for event in members})
+            self.collected.processes[kind].update(_distinct([event.pid for event in members]))
         if table is RawDevice:
             self.collected.num_device_events += len(members)
         if table not in self._tables and not (kind == OP and self._bare_ops):
@@ -360,6 +360,12 @@ class Collector:
 
 def _ran_on_device(args: AnnotationArgs) -> bool:
     return isinstance(args.device, int) and isinstance(args.stream, int) and args.stream >= 0
+
+
+def _distinct(values: list[Any]) -> set[Any]:
+    """Return the distinct values of a list that is not empty; mostly it holds one, and counting beats hashing."""
+    first = values[0]
+    return {first} if values.count(first) == len(values) else set(values)
 
 
 def _chosen(values: Values, wanted: pl.Series) -> Values:

@@ -60,16 +60,15 @@ class Pending:
         is_worth_series = rows >= _WORTH_SERIES_ROWS
         for column, added in values.items():
             pieces = self._pieces.setdefault(column, [])
-            if isinstance(added, list):
-                if is_worth_series:
-                    # At once, while its objects are in a core's own cache.
-                    pieces.append(_series(column, added))
-                else:
-                    _add_few(column, pieces, added)
-            elif isinstance(added, Repeated) and pieces and _same_value(pieces[-1], added):
-                pieces[-1] = Repeated(added.value, pieces[-1].rows + added.rows)
+            if isinstance(added, list) and not is_worth_series:
+                _add_few(column, pieces, added)
+                continue
+            # At once, while its objects are in a core's own cache.
+            piece = _compact(column, added) if isinstance(added, list) else added
+            if isinstance(piece, Repeated) and pieces and _same_value(pieces[-1], piece):
+                pieces[-1] = Repeated(piece.value, pieces[-1].rows + piece.rows)
             else:
-                pieces.append(added)
+                pieces.append(piece)
 
     def num_nulls(self, column: Column) -> int:
         """Return how many values of a column are absent."""
@@ -86,6 +85,14 @@ class Pending:
             found = [_as_series(column, piece) for piece in _joined(pieces)]
             columns.append((pl.concat(found, rechunk=True) if len(found) > 1 else found[0]).alias(column))
         return pl.DataFrame(columns[::-1])
+
+
+def _compact(column: Column, values: list[Any]) -> pl.Series | Repeated:
+    """Return the values in less space; to see that they are all one number takes less than to make a series of them."""
+    first = values[0]
+    if first.__class__ is int and first == values[-1] and first in _INT64 and values.count(first) == len(values):
+        return Repeated(first, len(values))
+    return _series(column, values)
 
 
 def _add_few(column: Column, pieces: list[Values], added: list[Any]) -> None:

@@ -37,10 +37,10 @@ _BETWEEN: Final = b"\0"
 def device_columns(members: list[Any], args: list[DeviceArgs], category: str, texts: Coder) -> dict[Column, Values]:
     """Return the columns of kernels, copies and sets, their kind apart."""
     devices = [arg.device for arg in args]
-    if None in devices:
+    if _lacks_some(devices):
         devices = [event.pid if known is None else known for known, event in zip(devices, members, strict=True)]
     streams = [arg.stream for arg in args]
-    if None in streams:
+    if _lacks_some(streams):
         streams = [event.tid if known is None else known for known, event in zip(streams, members, strict=True)]
     return {
         RawDevice.device: devices,
@@ -164,9 +164,14 @@ def _codes(raws: list[msgspec.Raw], texts: Coder) -> Values:
 
 def _external_ids(args: Sequence[Any]) -> list[int | None]:
     ids = [arg.external_id for arg in args]
-    if None in ids:
+    if _lacks_some(ids):
         ids = [arg.old_external_id if known is None else known for known, arg in zip(ids, args, strict=True)]
     return ids
+
+
+def _lacks_some(values: list[Any]) -> bool:
+    """Say whether some values are None; to ask numbers whether they are true takes half of comparing them."""
+    return not all(values) and None in values
 
 
 def _addresses(values: list[int | None]) -> pl.Series:
