@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import msgspec
 import polars as pl
@@ -74,31 +73,47 @@ def read_rank(folder: Path) -> RankTrace:
     return _trace(beside, tables)
 
 
-def pack_rank(trace: RankTrace) -> dict[str, bytes]:
-    """Return one rank as pieces for another process of this machine; quicker than a folder, and larger."""
-    pieces = {_BESIDE: _encoded_beside(trace)}
+def pack_rank(trace: RankTrace, file: BinaryIO) -> dict[str, int]:
+    """Write one rank into a file that another process of this machine reads; quicker than a folder, and larger.
+
+    Args:
+        trace: The rank.
+        file: Not buffered, since both processes move to and fro in it; written from its beginning on.
+
+    Returns:
+        Names of the pieces in the order in which they stand in the file, and the bytes of each.
+    """
+    file.seek(0)
+    sizes = {_BESIDE: file.write(_encoded_beside(trace))}
+    end = file.tell()
     for name in TABLE_NAMES:
         if name not in trace.not_loaded:
             frame: pl.DataFrame = getattr(trace, name)
             if frame.height:
-                stream = BytesIO()
-                frame.write_ipc_stream(stream)
-                pieces[name] = stream.getvalue()
-    return pieces
+                frame.write_ipc_stream(file)
+                end, start = file.tell(), end
+                sizes[name] = end - start
+    return sizes
 
 
-def unpack_rank(pieces: Mapping[str, bytes]) -> RankTrace:
+def unpack_rank(file: BinaryIO, sizes: Mapping[str, int]) -> RankTrace:
     """Return what `pack_rank` packed."""
-    beside = msgspec.json.decode(pieces[_BESIDE], type=Beside)
+    frames: dict[str, pl.DataFrame] = {}
+    file.seek(0)
+    beside = msgspec.json.decode(file.read(sizes[_BESIDE]), type=Beside)
+    offset = 0
+    for name, size in sizes.items():
+        if name != _BESIDE:
+            file.seek(offset)
+            frames[name] = pl.read_ipc_stream(file)
+        offset += size
     loaded = frozenset(table for name, table in TABLE_NAMES.items() if name not in beside.not_loaded)
     tables: dict[str, pl.DataFrame] = {}
     for name, table in TABLE_NAMES.items():
         if table in loaded:
             columns = known_columns(table, loaded)
-            piece = pieces.get(name)
-            tables[name] = (
-                table.empty().select(columns) if piece is None else _conformed(pl.read_ipc_stream(piece), columns)
-            )
+            frame = frames.get(name)
+            tables[name] = table.empty().select(columns) if frame is None else _conformed(frame, columns)
     return _trace(beside, tables)
 
 

@@ -18,7 +18,7 @@ from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ from scope.trace.sources import Limits
 from scope.trace.store import pack_rank, unpack_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from scope.trace.loading import ReadOptions
     from scope.trace.model import RankTrace
@@ -71,15 +71,14 @@ class _Worker:
         environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
         # Nothing is imported from the folder that the user stands in, which may hold anything; where this package runs
         # from a source tree, it is found there.
-        program = (
-            f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve({self._places!r})"
-        )
+        places = [place.fileno() for place in self._places]
+        program = f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve({places})"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            pass_fds=self._places,
+            pass_fds=places,
         )
 
     def ask(self, task: _Task) -> None:
@@ -112,12 +111,7 @@ class _Worker:
             raise TraceError(message)
         if answer.error is not None:
             raise _ERRORS.get(answer.error, TraceError)(answer.message)
-        pieces: dict[str, bytes] = {}
-        offset = 0
-        for name, size in answer.sizes.items():
-            pieces[name] = _read_at(place, size, offset)
-            offset += size
-        return unpack_rank(pieces)
+        return unpack_rank(place, answer.sizes)
 
     def end(self) -> None:
         """End the process, also in the middle of a file."""
@@ -131,37 +125,20 @@ class _Worker:
                     pipe.close()
         self._process.wait()
         for place in self._places:
-            os.close(place)
+            place.close()
 
 
-def _shared_memory() -> int:
-    """Return the descriptor of a file without a name, in memory where the system has such files."""
+def _shared_memory() -> BinaryIO:
+    """Return a file without a name, in memory where the system has such files."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("scope-read")
+        return _opened(os.memfd_create("scope-read"))
     with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+        return _opened(os.dup(file.fileno()))
 
 
-def _read_at(place: int, size: int, offset: int) -> bytes:
-    """Return bytes of a file; the system hands over no more than 2 GiB at once."""
-    parts: list[bytes] = []
-    while size > 0 and (part := os.pread(place, size, offset)):
-        parts.append(part)
-        size -= len(part)
-        offset += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _write(place: int, pieces: Iterable[bytes]) -> None:
-    """Replace what a file holds."""
-    os.ftruncate(place, 0)
-    offset = 0
-    for piece in pieces:
-        rest = memoryview(piece)
-        while rest:
-            written = os.pwrite(place, rest, offset)
-            rest = rest[written:]
-            offset += written
+def _opened(place: int) -> BinaryIO:
+    """Return the file of a descriptor; a buffer would hide what the other process writes."""
+    return open(place, "r+b", buffering=0)
 
 
 def read_side_by_side(
@@ -254,23 +231,26 @@ def serve(places: Sequence[int]) -> None:
     Args:
         places: Descriptors of the files that the tables are laid in, in turn.
     """
-    from scope.trace.loading import ReadOptions, read_file
-
     decoder = msgspec.json.Decoder(_Task)
+    files = [_opened(place) for place in places]
     for number, line in enumerate(sys.stdin.buffer):
-        task = decoder.decode(line)
-        options = ReadOptions(
-            python_calls=task.python_calls,
-            tables=None if task.tables is None else tuple(TABLE_NAMES[name] for name in task.tables),
-            patterns=tuple(Pattern(re.compile(expression), kind) for expression, kind in task.patterns),
-            limits=Limits(max_bytes=task.max_bytes, max_ratio=task.max_ratio),
-        )
-        pieces: dict[str, bytes] = {}
-        try:
-            pieces = pack_rank(read_file(Path(task.path), options))
-            answer = _Answer(sizes={name: len(piece) for name, piece in pieces.items()})
-        except ScopeError as error:
-            answer = _Answer(error=type(error).__name__, message=str(error))
-        _write(places[number % len(places)], pieces.values())
+        answer = _answer_to(decoder.decode(line), files[number % len(files)])
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
+
+
+def _answer_to(task: _Task, place: BinaryIO) -> _Answer:
+    """Read a file and lay its tables down; they are forgotten here before the next file is read."""
+    from scope.trace.loading import ReadOptions, read_file
+
+    options = ReadOptions(
+        python_calls=task.python_calls,
+        tables=None if task.tables is None else tuple(TABLE_NAMES[name] for name in task.tables),
+        patterns=tuple(Pattern(re.compile(expression), kind) for expression, kind in task.patterns),
+        limits=Limits(max_bytes=task.max_bytes, max_ratio=task.max_ratio),
+    )
+    try:
+        trace = read_file(Path(task.path), options)
+    except ScopeError as error:
+        return _Answer(error=type(error).__name__, message=str(error))
+    return _Answer(sizes=pack_rank(trace, place))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scope.errors import ScopeError, TraceError
-from scope.trace import ReadOptions, workers
+from scope.trace import ReadOptions, load_rank, workers
 from scope.trace.schema import DeviceEvents
+from scope.trace.store import pack_rank, unpack_rank
 from scope.trace.workers import read_side_by_side
 
 if TYPE_CHECKING:
@@ -92,16 +93,14 @@ def test_a_process_that_ends_says_which_file_it_read(tmp_path: Path, monkeypatch
         assert "the process that read it ended" in str(error)
 
 
-@pytest.mark.parametrize("lengths", [[], [0], [3, 0, 5], [1 << 20, 1]])
-def test_memory_that_is_shared_holds_what_was_written_last(lengths: list[int]) -> None:
-    """Pieces come back as they were written, also where they replace longer ones."""
-    place = workers._shared_memory()
-    workers._write(place, [b"x" * (2 << 20)])
-    pieces = [bytes([65 + at]) * length for at, length in enumerate(lengths)]
-    workers._write(place, pieces)
-    offset = 0
-    for piece in pieces:
-        assert workers._read_at(place, len(piece), offset) == piece
-        offset += len(piece)
-    assert workers._read_at(place, 1, offset) == b""
-    os.close(place)
+def test_memory_that_is_shared_holds_what_was_written_last(tmp_path: Path) -> None:
+    """Ranks come back as they were written, also where they replace larger ones, and by a file of its own."""
+    with workers._shared_memory() as place:
+        for number, num_kernels in enumerate((5000, 3, 700)):
+            trace = load_rank(write(tmp_path, number, num_kernels))
+            sizes = pack_rank(trace, place)
+            with workers._opened(os.dup(place.fileno())) as other:
+                found = unpack_rank(other, sizes)
+            assert told(found) == (f"k{number}", num_kernels)
+            assert found.device_events.equals(trace.device_events)
+            assert found.quality == trace.quality
