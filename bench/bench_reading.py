@@ -42,6 +42,7 @@ TINY_TRACE = "hta/a100_alexnet.json.gz"
 NUM_SMALL = 1024
 NUM_RANKS = 64
 NUM_FEW = 8
+MANY_REPEATS = 3
 SIZES_MB = (50, 200, 1000)
 MOST_REPEATED_MB = 200
 """Peaks differ by a few MB from run to run, so one run tells enough of what is larger."""
@@ -89,6 +90,16 @@ times = []
 for _ in range(6):
     start = time.process_time(); load_rank(sys.argv[1]); times.append(time.process_time() - start)
 print(json.dumps({"cpu": statistics.median(times[1:])}))
+"""
+
+MANY = """
+import json, pathlib, sys, time
+from scope.trace import ReadOptions, load
+folder, number, processes = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+ranks = {str(folder / f"rank{rank}.json.gz"): rank for rank in range(number)}
+start = time.perf_counter()
+job = load(list(ranks), ranks=ranks, options=ReadOptions(use_cache=False), processes=processes)
+print(json.dumps({"wall": time.perf_counter() - start, "ranks": len(job.ranks)}))
 """
 
 
@@ -249,36 +260,31 @@ def cache(folder: Path) -> list[Row]:
 
 
 def many(folder: Path) -> list[Row]:
-    """Compare many ranks with one rank's work divided by the cores."""
-    from scope.trace import ReadOptions, load
+    """Compare many ranks side by side with one rank's work, as often, divided by the cores.
 
-    ranks = {f"{rank}.json.gz": rank for rank in range(NUM_RANKS)}
+    One rank's work is the mean of the same ranks read one after the other by a process that keeps them all: each is
+    another file, whose tables need memory of their own. Each measurement is of a fresh process after its imports, what
+    it takes to start others counts, and both ways take turns.
+    """
     content = gzip.compress(uncompressed(SHARED / TRACES[0]), 1)
-    for name in ranks:
-        (folder / name).write_bytes(content)
-    few = {str(folder / name): rank for name, rank in list(ranks.items())[:NUM_FEW]}
-    options = ReadOptions(use_cache=False)
+    for rank in range(NUM_RANKS):
+        (folder / f"rank{rank}.json.gz").write_bytes(content)
     cores = len(os.sched_getaffinity(0))
-
-    def seconds(chosen: dict[str, int], processes: int, repeats: int) -> float:
-        return median_seconds(lambda: load(list(chosen), ranks=chosen, options=options, processes=processes), repeats)
-
-    one = seconds(dict(list(few.items())[:1]), 1, REPEATS)
-    in_turn, side_by_side = seconds(few, 1, 3), seconds(few, cores, 3)
-    everyone = seconds({str(folder / name): rank for name, rank in ranks.items()}, cores, 1)
-    divided = f"divided by {cores} cores"
-    return [
-        Row(
-            f"{NUM_RANKS} ranks by {NUM_RANKS} times one, {divided}",
-            everyone * cores / one / NUM_RANKS,
-            "ratio",
-            "<= 1",
-        ),
-        Row(
-            f"{NUM_FEW} ranks by {NUM_FEW} times one, {divided}", side_by_side * cores / one / NUM_FEW, "ratio", "<= 1"
-        ),
-        Row(f"{NUM_FEW} ranks side by side by one after the other", side_by_side / in_turn, "ratio", "<= 1"),
-    ]
+    rows: list[Row] = []
+    for number in (NUM_RANKS, NUM_FEW):
+        commands = [[sys.executable, "-c", MANY, str(folder), str(number), str(processes)] for processes in (1, cores)]
+        rounds = [[printed(command)["wall"] for command in commands] for _ in range(MANY_REPEATS)]
+        in_turn, side_by_side = (statistics.median(times) for times in zip(*rounds, strict=True))
+        rows += [
+            Row(f"{number} ranks in turn by one process that keeps them: mean of one", in_turn / number, "s"),
+            Row(
+                f"{number} ranks side by side by {number} times this mean, divided by {cores} cores",
+                side_by_side * cores / in_turn,
+                "ratio",
+                "<= 1",
+            ),
+        ]
+    return rows
 
 
 def many_small(folder: Path) -> list[Row]:
