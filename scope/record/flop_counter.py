@@ -25,6 +25,8 @@ _ATTENTION: Final = frozenset(
 _ATTENTION_BACKWARD: Final = frozenset(f"{name}_backward" for name in _ATTENTION)
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _GROUPED: Final = "aten._grouped_mm"
+_COMPOSITE: Final = frozenset(("aten.linear", "aten.matmul"))
+"""What autograd else takes apart; under inference mode, and of jagged tensors, it comes whole."""
 _KNOWN_NAMESPACES: Final = frozenset(("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"))
 
 
@@ -74,12 +76,13 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and count it."""
-        if any(kind.__name__ == "DTensor" for kind in types):
-            # Its own dispatch comes back here with this rank's local tensors.
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            # Wrapped tensors: DTensor, the result of a collective that may still be running, jagged and quantized ones.
+            # Their own dispatch, which waits just where it would without us, comes back here with what they hold.
             return NotImplemented
         out = func(*args, **(kwargs or {}))
         if not all(kind in _PLAIN for kind in types):
-            return out  # fake tensors that only propagate shapes, and subclasses that compute nothing here
+            return out  # fake tensors, which only propagate shapes, and subclasses that are no wrappers
         try:
             self._count(func, args, kwargs or {}, out)
         except Exception:  # noqa: BLE001 - the guard: an operator whose shapes are unheard of is one without a formula
@@ -96,6 +99,8 @@ class FlopCounter(TorchDispatchMode):
             model, hardware = 2 * forward, 5 * forward // 2
         elif name == _GROUPED:
             model = hardware = _grouped(tuple(args[0].shape), tuple(args[1].shape))
+        elif name in _COMPOSITE:
+            model = hardware = 2 * out.numel() * args[0].shape[-1]
         elif packet in flop_registry:
             model = hardware = int(flop_registry[packet](*args, **kwargs, out_val=out))
         else:

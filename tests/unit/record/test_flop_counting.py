@@ -231,3 +231,36 @@ def test_what_compiles_and_what_is_fake_runs_under_the_counter() -> None:
     with FlopCounter() as counter, FakeTensorMode():
         torch.mm(torch.empty(4, 4), torch.empty(4, 4))
     assert counter.model_flop == 0
+
+
+def test_products_of_a_running_collective_count() -> None:
+    """Two blocks of rank 0 of 2: 11 products of 2 x 16 x 256 x 256, all but the first block's input gradient.
+
+    The second block's first product consumes what the collective of the first one has made, or is making.
+    """
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(256, 512, bias=False), nn.ReLU(), nn.Linear(512, 256, bias=False))
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        model = nn.Sequential(block(), block())
+        for each in model:
+            parallelize_module(each, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        model_flop, hardware_flop = count(model, lambda model: (model(torch.ones(16, 256)) * 1.0).pow(2).mean())
+    finally:
+        torch.distributed.destroy_process_group()
+    assert model_flop == hardware_flop == 11 * 2 * 16 * 256 * 256
+
+
+def test_products_of_wrapped_tensors_count() -> None:
+    """Jagged sequences of 3 and 5 tokens are one product of 8, with a gradient of the weight; none is doubled."""
+    layer = nn.Linear(4, 6, bias=False)
+    values = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged)
+    model_flop, _ = count(layer, lambda layer: layer(values).values().sum())
+    assert model_flop == 2 * (2 * 8 * 4 * 6)
