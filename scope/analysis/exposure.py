@@ -38,7 +38,9 @@ class ExposedCollectives(Table):
     message_bytes = Column("message_bytes", pl.Int64, "full message, as bandwidth counts it", nullable=True)
     num_calls = Column("num_calls", pl.UInt32, "calls, or kernels without one")
     total_ns = Column("total_ns", pl.Int64, "sum of lengths, waiting for other ranks included")
-    exposed_ns = Column("exposed_ns", pl.Int64, "part of it in which the device computed nothing")
+    exposed_ns = Column(
+        "exposed_ns", pl.Int64, "part of it in which the device computed nothing; calls in flight together count each"
+    )
     num_step_calls = Column("num_step_calls", pl.UInt32, "of the calls, those that start in step time")
     step_exposed_ns = Column("step_exposed_ns", pl.Int64, "the part of `exposed_ns` that lies in step time")
 

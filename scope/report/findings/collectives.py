@@ -127,7 +127,8 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
     """
     size = pl.col(ExposedCollectives.message_bytes)
     rows = results.exposed.filter(size.is_not_null(), size < SMALL_BYTES, pl.col(ExposedCollectives.num_step_calls) > 0)
-    cost = int(rows[ExposedCollectives.step_exposed_ns].sum())
+    # Of calls in flight together each row has the whole of the time: their sum may be more than there is.
+    cost = min(int(rows[ExposedCollectives.step_exposed_ns].sum()), basis.exposed_communication_ns)
     if results.collectives is not None and results.stragglers is not None:
         small = in_step_time(results, results.collectives).filter(pl.col(CollectiveRows.message_bytes) < SMALL_BYTES)
         cost = min(cost, int(small[STEP_TRANSFER].sum()))

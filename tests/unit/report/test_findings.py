@@ -41,14 +41,14 @@ def fill(builder: Any, spans: list[tuple[float, float]], *, name: str = "sm90_ge
         builder.launch(name, 1, start, end - start)
 
 
-def nccl(builder: Any, start: float, length: float, *, elements: int) -> None:
+def nccl(builder: Any, start: float, length: float, *, elements: int, stream: int = 20) -> None:
     """Add an all_reduce with metadata, launched early, on a stream of its own."""
     args = {
         "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, "Group size": 2,
         "dtype": "Float", "Process Group Name": "0", "Process Group Description": "default_pg",
         "Process Group Ranks": "[0, 1]",
     }  # fmt: skip
-    builder.launch("ncclDevKernel_AllReduce_Sum", 2, start, length, stream=20, **args)
+    builder.launch("ncclDevKernel_AllReduce_Sum", 2, start, length, stream=stream, **args)
 
 
 def test_exposed_communication_names_the_collective_and_its_cost(builder: Any, results_of: Make) -> None:
@@ -139,6 +139,18 @@ def test_exposed_small_messages_are_counted(builder: Any, results_of: Make) -> N
     assert finding.cost_ns == 100 * US
     assert finding.evidence[1].value == 10
     assert finding.evidence[2].value == 4000
+
+
+def test_small_messages_in_flight_together_cost_no_more_than_there_is(builder: Any, results_of: Make) -> None:
+    """Ten messages of two sizes, two at a time on two streams, that take 100 us one after the other cost 100 us."""
+    builder.step(1, 0, 1300)
+    fill(builder, [(100, 1000)])
+    for index in range(10):
+        for stream, elements in ((20, 1000), (21, 500)):
+            nccl(builder, 1000 + 10 * index, 10, elements=elements, stream=stream)
+    finding = the(results_of(builder), "small_messages")
+    assert finding.cost_ns == 100 * US
+    assert finding.evidence[1].value == 20
 
 
 @pytest.mark.parametrize(("world_size", "lack"), [(1, None), (2, "1 of 2 ranks"), (64, "63 of 64 ranks")])
