@@ -1,11 +1,13 @@
 """When a rank was ready for each of its calls: when its own work that the call depends on was done.
 
 A call begins when it is launched, when the compute launched before it is done, and when its stream is free. So a call
-that was queued behind another of its group says by its begin how long that one took, not when the rank was ready:
-peers that ran ahead of a late rank under their waits look as late as that one. A rank is ready
+that was queued behind another, of its group or of one whose result it takes up (an all-reduce of what was
+reduce-scattered), says by its begin how long that one took, not when the rank was ready: peers that ran ahead of a late
+rank under their waits look as late as that one. A rank is ready
 
 - for a call that was not queued: at its begin;
-- for a queued one: at the end of the compute launched before it, or of its launch where that was later.
+- for a queued one: at the end of the compute launched before it, or of its launch where that was later, but never
+  before it was ready for the calls of its group ahead of it: two calls without compute between them are ready at once.
 
 A call that began while compute launched before it still ran on the stream with most compute depends on no compute (a
 gather that runs ahead on a stream of its own): its begin says nothing about the rank's work, so the instant is unknown.
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from scope.trace.model import Job, RankTrace
 
 QUEUED_NS: Final = 5_000
-"""A call that starts within this of the end of its group's last one on its rank waited behind it in the stream."""
+"""A call that starts within this of the end of another on its rank waited behind that one."""
 
 READY: Final = "ready_ns"
 UNTOLD: Final = "is_untold"
@@ -37,6 +39,7 @@ _ROUNDING_NS: Final = 1_000
 """Ends of kernels and begins of calls in traces of whole microseconds disagree by less."""
 
 _KEYS: Final = (MatchedCalls.rank, MatchedCalls.call_id)
+_AHEAD: Final = "end_ahead_ns"
 _LAUNCHED: Final = "launched_ns"
 _LAUNCH_END: Final = "launch_end_ns"
 _DONE: Final = "compute_done_ns"
@@ -66,19 +69,28 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
     lags = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
     groups = collectives.collectives.select(CollectiveRows.collective_id, CollectiveRows.group_id)
     arrival = pl.col(MatchedCalls.arrival_ns)
-    behind = arrival - pl.col(MatchedCalls.end_ns).shift().over(MatchedCalls.rank, CollectiveRows.group_id)
+    in_group = (MatchedCalls.rank, CollectiveRows.group_id)
+    is_queued = pl.col(CollectiveRows.group_id).is_not_null() & (arrival - pl.col(_AHEAD)).is_between(0, QUEUED_NS)
+    has_length = pl.col(MatchedCalls.end_ns) > arrival
+    ends = (
+        collectives.calls.filter(has_length)
+        .select(MatchedCalls.rank, pl.col(MatchedCalls.end_ns).alias(_AHEAD))
+        .sort(_AHEAD)
+    )
     ready = arrival - pl.min_horizontal(_LAG, _LEFT).clip(lower_bound=0)
     runs_ahead = (pl.col(_LEFT) < -_ROUNDING_NS).fill_null(value=False)
     return (
         collectives.calls.join(groups, on=CollectiveRows.collective_id, how="left")
         .join(lags, on=_KEYS, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns)
-        .with_columns((pl.col(CollectiveRows.group_id).is_not_null() & behind.is_between(0, QUEUED_NS)).alias("queued"))
+        .join_asof(ends, left_on=MatchedCalls.arrival_ns, right_on=_AHEAD, by=MatchedCalls.rank, check_sortedness=False)
+        .with_columns(is_queued.fill_null(value=False).alias("queued"))
         .with_columns(
             (pl.col("queued") & pl.col(_LAG).is_null() & pl.col(_COMPUTES).fill_null(value=False)).alias(UNTOLD)
         )
         .select(
-            *_KEYS,
+            *in_group,
+            MatchedCalls.call_id,
             UNTOLD,
             pl.when(runs_ahead | pl.col(UNTOLD))
             .then(None)
@@ -87,6 +99,8 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
             .otherwise(arrival)
             .alias(READY),
         )
+        .with_columns(pl.col(READY).cum_max().over(in_group))
+        .select(*_KEYS, UNTOLD, READY)
     )
 
 

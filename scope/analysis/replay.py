@@ -3,14 +3,14 @@
 The model: a rank does its own work, gets ready for collectives, and stands still wherever one in flight keeps it from
 computing, until that one ends. A collective ends as long after the arrivals that it waits for as it did (a call of
 which that is not known, as long after its own arrival), and a group's calls run in their order: one that began right
-behind the last was queued there and follows it again, or begins when its rank is ready, where that is later
+behind another was queued there and follows it again, or begins when its rank is ready, where that is later
 (`scope.analysis.readiness`). Own work is whatever lies between, and takes as long as it did.
 Nothing is assumed about hosts that would run further ahead. Played unchanged, every instant is the recorded one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median_low
@@ -78,8 +78,10 @@ class Call:
     end_ns: int
     previous: int | None
     """The call of its group on its rank that had ended before it began."""
-    queued_ns: int | None
-    """How long after that end it began, where it was queued behind it."""
+    behind: int | None
+    """The call that it was queued behind: that one, or one of another group whose result it takes up."""
+    queued_ns: int
+    """How long after the end of that one it began."""
     ready_ns: int
     """When the rank was ready for it: its begin, or before."""
     begins_later: bool
@@ -138,13 +140,11 @@ class Replay:
 
         def arrive(number: int, arrival: int) -> None:
             call = self.calls[number]
-            if call.previous is not None:
-                end = end_of(call.previous)
-                if call.queued_ns is None:
-                    arrival = max(arrival, end)
-                else:
-                    queued = end + call.queued_ns
-                    arrival = max(arrival, queued) if call.begins_later else queued
+            if call.behind is not None:
+                queued = end_of(call.behind) + call.queued_ns
+                arrival = max(arrival, queued) if call.begins_later else queued
+            if call.previous is not None and call.previous != call.behind:
+                arrival = max(arrival, end_of(call.previous))
             arrived[number] = arrival
             if call.collective_id is not None:
                 last[call.collective_id] = max(arrival, last.get(call.collective_id, arrival))
@@ -339,6 +339,7 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
     last_arrivals = {each: max(arrivals[call] for call in calls) for each, calls in members.items()}
     roots = {each: next((call for call in calls if is_root[call]), None) for each, calls in members.items()}
     last: dict[tuple[int, int], int] = {}
+    ended: dict[int, list[tuple[int, int]]] = {}
     found: list[Call] = []
     columns = (
         MatchedCalls.rank,
@@ -363,7 +364,8 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
         previous = None if group is None else last.get((rank, group))
         if previous is not None and ends[previous] > arrivals[call]:
             previous = None
-        gap = None if previous is None else arrivals[call] - ends[previous]
+        begins_later = is_ready < arrivals[call]
+        behind = _behind(previous, arrivals[call], ends, ended.setdefault(rank, []) if begins_later else ())
         found.append(
             Call(
                 rank=rank,
@@ -374,14 +376,33 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
                 tail_ns=ends[call] - begun,
                 end_ns=ends[call],
                 previous=previous,
-                queued_ns=gap if gap is not None and gap <= QUEUED_NS else None,
+                behind=behind,
+                queued_ns=0 if behind is None else arrivals[call] - ends[behind],
                 ready_ns=is_ready,
-                begins_later=is_ready < arrivals[call],
+                begins_later=begins_later,
             )
         )
         if group is not None:
             last[rank, group] = call
+        insort(ended.setdefault(rank, []), (ends[call], call))
     return found
+
+
+def _behind(previous: int | None, arrival: int, ends: Sequence[int], ended: Sequence[tuple[int, int]]) -> int | None:
+    """Return the call that one was queued behind, if any.
+
+    Args:
+        previous: The last call of its group.
+        arrival: When it began.
+        ends: By call, its end.
+        ended: Ends of other calls of its rank, sorted, where it may have been queued behind one of any group.
+    """
+    place = bisect_right(ended, arrival, key=lambda each: each[0])
+    # Of two that ended at once, that of its own group.
+    latest = ended[place - 1][1] if place else previous
+    if latest is None or (previous is not None and ends[previous] >= ends[latest]):
+        latest = previous
+    return latest if latest is not None and arrival - ends[latest] <= QUEUED_NS else None
 
 
 def _instant(event: Event) -> tuple[int, int]:

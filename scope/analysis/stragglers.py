@@ -217,8 +217,8 @@ def _judged(collectives: Collectives) -> pl.DataFrame:
     pipelines = _pipelines(groups)
     peers = [
         group
-        for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
-        if ranks is not None and _are_peers(ranks, pipelines)
+        for group, ranks, is_pair in groups.select(GroupRows.group_id, GroupRows.ranks, GroupRows.is_pair).iter_rows()
+        if ranks is not None and not is_pair and _are_peers(ranks, pipelines)
     ]
     rows = collectives.collectives.filter(
         CollectiveRows.is_complete,

@@ -82,6 +82,8 @@ class Call:
     """More than one for a coalesced call."""
     is_blocking: bool = True
     """Whether later compute waits for it."""
+    follows: Group | None = None
+    """A group whose last call of this rank it waits for too, since it takes up the result."""
     library: Literal["nccl", "deep_ep"] = "nccl"
 
 

@@ -254,11 +254,18 @@ def _arrive(
     if rank.rank not in meeting.arrivals_ns:
         stream = streams[lane]
         meeting.instruction[rank.rank] = instruction
-        meeting.arrivals_ns[rank.rank] = max(_reaches_device_ns(rank), rank.free(stream), rank.free(COMPUTE_STREAM))
+        free = max(rank.free(each) for each in (stream, COMPUTE_STREAM, *_followed(instruction, streams)))
+        meeting.arrivals_ns[rank.rank] = max(_reaches_device_ns(rank), free)
         meeting.host_ns[rank.rank] = rank.host_ns
         meeting.streams[rank.rank] = stream
         meeting.sequences[rank.rank] = place
     return key, members
+
+
+def _followed(instruction: Call | Exchange, streams: Mapping[str, int]) -> list[int]:
+    if isinstance(instruction, Exchange) or instruction.follows is None:
+        return []
+    return [streams[f"{instruction.follows.name}:{instruction.library}"]]
 
 
 def _complete(meeting: _Meeting, members: Sequence[int], ranks: Mapping[int, _Rank]) -> TrueCollective:

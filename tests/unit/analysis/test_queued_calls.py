@@ -1,0 +1,165 @@
+"""Stragglers where calls are queued behind others without compute between them, against jobs made without the fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from scope.analysis.collectives import compute_collectives
+from scope.analysis.stragglers import Stragglers, compute_stragglers
+from scope.testing.jobs import matrix_product
+from scope.testing.layout import Layout
+from scope.testing.program import BeginStep, Call, EndStep, Exchange, Instruction
+from scope.testing.scenarios import START_NS, Scenario
+from scope.testing.simulate import Simulation, simulate
+from scope.trace import ReadOptions, load
+from scope.units import NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from scope.testing.layout import Group
+
+    Work = Callable[[int, str], Instruction]
+    """Length in us, and place in the step, to compute."""
+    Body = Callable[[Layout, int, Work], list[Instruction]]
+
+US: Final = NS_PER_US
+NUM_STEPS: Final = 4
+BEGIN_GAP_NS: Final = 2 * US
+"""Devices begin a call that was not queued about as long after the compute that it depends on."""
+
+
+def _call(group: Group | None, operation: str, transfer_us: int, *, hides: bool, follows: Group | None = None) -> Call:
+    assert group is not None
+    elements, part = 1 << 22, (1 << 22) // len(group.ranks)
+    return Call(
+        group=group,
+        operation=operation,
+        in_elements=part if operation == "all_gather" else elements,
+        out_elements=part if operation == "reduce_scatter" else elements,
+        transfer_ns=transfer_us * US,
+        is_blocking=not hides,
+        follows=follows,
+    )
+
+
+def _sharded(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+    """Return steps in which a gather stands right behind the scatter before it."""
+    del rank
+    found: list[Instruction] = [_call(layout.world, "all_gather", 300, hides=False)]
+    for place in range(4):
+        found += [_call(layout.world, "all_gather", 300, hides=True), work(600, f"forward {place}")]
+    for place in range(4):
+        found += [_call(layout.world, "all_gather", 300, hides=True), work(1200, f"backward {place}")]
+        found.append(_call(layout.world, "reduce_scatter", 400, hides=place < 3))
+    return [*found, work(300, "optimizer")]
+
+
+def _norm(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+    """Return steps in which two tiny calls run back to back."""
+    del rank
+    tiny = [_call(layout.world, "all_reduce", 20, hides=place == 0) for place in range(2)]
+    return [work(2000, "backward"), *tiny, work(300, "optimizer"), _call(layout.world, "all_gather", 400, hides=False)]
+
+
+def _hybrid(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+    """Return steps in which what was scattered among shards is reduced among replicas, both under compute."""
+    shards, replicas = layout.group("tp", rank), layout.group("dp", rank)
+    found = [work(600, "forward")]
+    for place in range(6):
+        found.append(work(1200, f"backward {place}"))
+        found.append(_call(shards, "reduce_scatter", 400, hides=place < 5))
+        found.append(_call(replicas, "all_reduce", 300, hides=place < 5, follows=shards))
+    return [*found, work(300, "optimizer")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A job in which one rank computes longer at one place of every step."""
+
+    layout: Layout
+    body: Body
+    place: str
+    rank: int = 3
+    extra_ns: int = 4 * NS_PER_MS
+
+    def run(self, *, is_late: bool) -> Simulation:
+        """Simulate the job, with the rank as fast as its peers or not."""
+        programs: dict[int, tuple[Instruction, ...]] = {}
+        for rank in range(self.layout.world_size):
+
+            def work(length_us: int, place: str, rank: int = rank) -> Instruction:
+                extra = self.extra_ns if is_late and (rank, place) == (self.rank, self.place) else 0
+                # Recorded to end before the device goes on.
+                return replace(matrix_product(length_us * US, extra_ns=extra), overrun_ns=-BEGIN_GAP_NS)
+
+            body = [BeginStep(number=0), *self.body(self.layout, rank, work), EndStep()]
+            programs[rank] = tuple(
+                replace(each, number=step) if isinstance(each, BeginStep) else each
+                for step in range(NUM_STEPS)
+                for each in body
+            )
+        return simulate(programs, start_ns=dict.fromkeys(programs, START_NS))
+
+
+def _found(layout: Layout, simulation: Simulation, folder: Path) -> Stragglers:
+    Scenario(layout=layout, simulation=simulation).write(folder)
+    job = load([str(folder)], options=ReadOptions(use_cache=False), processes=1)
+    return compute_stragglers(job, compute_collectives(job)).check()
+
+
+EIGHT: Final = Layout(dp=8)
+HYBRID: Final = Layout(dp=2, tp=4)
+MADE: Final = {
+    "sharded, forward": Made(layout=EIGHT, body=_sharded, place="forward 2"),
+    "sharded, backward": Made(layout=EIGHT, body=_sharded, place="backward 1"),
+    "back to back": Made(layout=EIGHT, body=_norm, place="backward"),
+    "behind back to back": Made(layout=EIGHT, body=_norm, place="optimizer"),
+    "hybrid, forward": Made(layout=HYBRID, body=_hybrid, place="forward"),
+    "hybrid, backward": Made(layout=HYBRID, body=_hybrid, place="backward 2"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_late_before_calls_that_stand_in_one_queue(name: str, tmp_path: Path) -> None:
+    """The late rank alone is named, with what was planted, and its saving is the simulated one."""
+    made = MADE[name]
+    late = made.run(is_late=True)
+    found = _found(made.layout, late, tmp_path)
+    (straggler,) = found.stragglers
+    assert straggler.rank == made.rank
+    saving_ns = late.end_ns - made.run(is_late=False).end_ns
+    assert saving_ns >= NUM_STEPS * (made.extra_ns - NS_PER_MS)
+    # How long after its compute a call would have begun that was queued, the trace does not tell.
+    assert straggler.saving_ns == pytest.approx(saving_ns, abs=NUM_STEPS * BEGIN_GAP_NS)
+    assert straggler.imposed_wait_ns == pytest.approx(NUM_STEPS * made.extra_ns, abs=NUM_STEPS * BEGIN_GAP_NS)
+    assert straggler.reason == "compute"
+    assert straggler.excess is not None
+    assert straggler.excess.compute_ns == NUM_STEPS * made.extra_ns
+
+
+@pytest.mark.parametrize(("cp", "dp"), [(2, 1), (2, 2), (4, 2)])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_ring_of_context_parallelism_judges_no_pair(cp: int, dp: int, *, is_late: bool, tmp_path: Path) -> None:
+    """Exchanges in a ring are judged by nobody, and a late rank shows at the collectives of the whole job."""
+    layout = Layout(cp=cp, dp=dp)
+
+    def ring(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+        group = layout.group("cp", rank)
+        assert group is not None
+        place = group.ranks.index(rank)
+        to, since = group.ranks[(place + 1) % cp], group.ranks[place - 1]
+        send = Exchange(group=group, is_send=True, peer=to, elements=1 << 20, transfer_ns=50 * US)
+        receive = Exchange(group=group, is_send=False, peer=since, elements=1 << 20, transfer_ns=50 * US)
+        exchanges = [send, receive] if place % 2 else [receive, send]
+        reduce = _call(layout.world, "all_reduce", 500, hides=False)
+        return [work(1000, "attention"), *exchanges, work(2000, "backward"), reduce, work(300, "optimizer")]
+
+    made = Made(layout=layout, body=ring, place="backward", rank=1)
+    found = _found(layout, made.run(is_late=is_late), tmp_path)
+    assert [each.rank for each in found.stragglers] == [1] * is_late
+    assert found.num_collectives_judged == NUM_STEPS
