@@ -303,6 +303,7 @@ def _numbered(calls: pl.DataFrame) -> Matched:
         .drop(CollectiveCalls.start_ns)
     )
     calls = calls.join(collectives, on=key, how="left", nulls_equal=True, maintain_order="left")
+    calls = _with_one_root(calls)
     is_alone = is_matched & (pl.col(GroupRows.num_ranks) == 1) & pl.col(CollectiveCalls.group_size).ne_missing(1)
     calls = calls.with_columns(
         pl.when(is_alone).then(pl.lit("alone", dtype=_STATE)).otherwise(MatchedCalls.state).alias(MatchedCalls.state),
@@ -312,6 +313,13 @@ def _numbered(calls: pl.DataFrame) -> Matched:
     calls = calls.join(groups.select(_GROUP_KEY, GroupRows.group_id), on=_GROUP_KEY, how="left", nulls_equal=True)
     ordered = calls.sort(MatchedCalls.collective_id, MatchedCalls.rank, CollectiveCalls.call_id, nulls_last=True)
     return Matched(calls=ordered.drop(_GROUP_KEY, _OCCURRENCE, _SENDER, _ROOT), groups=groups.drop(_GROUP_KEY))
+
+
+def _with_one_root(calls: pl.DataFrame) -> pl.DataFrame:
+    """Take no rank for the root of a collective whose ranks say different ones: some writers name the caller there."""
+    roots = pl.col(_ROOT).drop_nulls().n_unique().over(MatchedCalls.collective_id)
+    is_told_apart = (roots > 1) & ~pl.col(GroupRows.is_pair) & (pl.col(MatchedCalls.state) == "matched")
+    return calls.with_columns(pl.when(~is_told_apart).then(MatchedCalls.is_root).alias(MatchedCalls.is_root))
 
 
 def _groups(calls: pl.DataFrame) -> pl.DataFrame:

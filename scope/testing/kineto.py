@@ -281,7 +281,7 @@ class _Writer:
             args["Process Group Ranks"] = json.dumps(list(group.ranks))
         if self.recording.has_sequence:
             args["Seq"] = each.sequence
-        return args | _roles(instruction, group)
+        return args | _roles(instruction, group, self.rank)
 
     def _operator(self, name: str, each: Issued, args: Event) -> Event:
         self.external_id += 1
@@ -343,13 +343,16 @@ def _last_ns(issued: list[Issued]) -> int:
     return max(ends)
 
 
-def _roles(instruction: Call | Exchange, group: Group) -> Event:
-    """Return who is root or peer, by the group's numbering, and uneven splits."""
+def _roles(instruction: Call | Exchange, group: Group, rank: int) -> Event:
+    """Return who is root or peer, and uneven splits.
+
+    As torch writes it: `Rank` is the group's number of the root or peer, else of the rank itself; peers are named by
+    their global ranks besides.
+    """
     if isinstance(instruction, Exchange):
-        return {"Dst Rank" if instruction.is_send else "Src Rank": group.ranks.index(instruction.peer)}
-    args: Event = {}
-    if instruction.root is not None:
-        args["Src Rank"] = group.ranks.index(instruction.root)
+        peer = instruction.peer
+        return {"Rank": group.ranks.index(peer), "Dst Rank" if instruction.is_send else "Src Rank": peer}
+    args: Event = {"Rank": group.ranks.index(rank if instruction.root is None else instruction.root)}
     if instruction.in_split:
         args["In split size"] = json.dumps(list(instruction.in_split))
         args["Out split size"] = json.dumps(list(instruction.out_split))

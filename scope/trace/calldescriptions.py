@@ -72,6 +72,7 @@ def described(fields: CollectiveArgs | None, labels: Sequence[str], sources: Cal
     group = sources.groups.get(name or "")
     width = calls.element_bytes(fields.dtype)
     in_elements, out_elements = _count(fields.in_elements), _count(fields.out_elements)
+    row.update(_told_roles(row[CollectiveCalls.operation], fields, ranks))
     row.update(
         {
             CollectiveCalls.variant: calls.variant(labels[0], in_split, out_split),
@@ -79,8 +80,6 @@ def described(fields: CollectiveArgs | None, labels: Sequence[str], sources: Cal
             CollectiveCalls.group_description: description or (group.description if group else None),
             CollectiveCalls.group_ranks: ranks,
             CollectiveCalls.group_size: size,
-            CollectiveCalls.source_rank: _rank(fields.source_rank),
-            CollectiveCalls.destination_rank: _rank(fields.destination_rank),
             CollectiveCalls.dtype: fields.dtype,
             CollectiveCalls.in_elements: in_elements,
             CollectiveCalls.out_elements: out_elements,
@@ -197,6 +196,29 @@ def truth(value: Any) -> bool | None:
 def concrete_inputs(text: str | None) -> list[str]:
     """Return the arguments of an operator from their text, none where they were not recorded."""
     return [str(value) for value in calls.json_list(text)]
+
+
+def _told_roles(operation: str, fields: CollectiveArgs, ranks: list[int] | None) -> Fields:
+    """Return root or peer in the group's numbering, out of metadata, which name a peer by its global rank too."""
+    if operation not in ROLE_PLACES:
+        return {}
+    if operation == "send":
+        return {CollectiveCalls.destination_rank: _place(fields.destination_rank, _rank(fields.role_rank), ranks)}
+    return {CollectiveCalls.source_rank: _place(fields.source_rank, _rank(fields.role_rank), ranks)}
+
+
+def _place(named: Any, role: int | None, ranks: list[int] | None) -> int | None:
+    """Return the place in a group of the rank that is named, and has a role, by a call.
+
+    Args:
+        named: Its global rank, where metadata say it.
+        role: Its place, where they say that.
+        ranks: Global ranks of the group.
+    """
+    rank = _rank(named)
+    if rank is None or rank == role or not ranks or rank not in ranks:
+        return role
+    return ranks.index(rank)
 
 
 def roles(operation: str, concrete: list[str]) -> Fields:

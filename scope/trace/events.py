@@ -198,7 +198,10 @@ class CollectiveArgs(msgspec.Struct, gc=False):
     group_description: Text = _named("Process Group Description")
     first_rank: int | None = _named("Global rank start")
     rank_stride: int | None = _named("Global rank stride")
+    role_rank: Text = _named("Rank")
+    """Root or peer of a call that has one, in the group's numbering; else the rank that calls."""
     source_rank: Text = _named("Src Rank")
+    """Sender of a recv, a global rank like the following."""
     destination_rank: Text = _named("Dst Rank")
     asynchronous: bool | Text = _named("Is asynchronized op")
     group_ranks: msgspec.Raw = _raw("Process Group Ranks")

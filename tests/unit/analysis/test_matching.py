@@ -362,3 +362,13 @@ def test_a_rank_that_says_no_size_contradicts_nobody(match: Callable[..., Collec
         {rank: [_call(0, 30, operation="all_reduce", sequence=0, in_bytes=size)] for rank, size in sizes.items()}
     )
     assert found.collectives["message_bytes"].to_list() == [64]
+
+
+def test_ranks_that_name_different_roots_name_none(match: Callable[..., Collectives]) -> None:
+    """Where each rank of a broadcast writes itself where the root belongs, it is unknown who waits, with the reason."""
+    calls = {rank: [_call(rank, 30, operation="broadcast", source_rank=rank)] for rank in (0, 1)}
+    found = match(calls)
+    assert found.num_matched == 2
+    assert found.calls["is_root"].to_list() == [None, None]
+    assert found.calls["wait_ns"].to_list() == [None, None]
+    assert "root is unknown" in found.collectives["reason"][0]

@@ -325,12 +325,32 @@ def test_uneven_and_coalesced(tmp_path: Path) -> None:
     assert (call[CollectiveCalls.operation], call[CollectiveCalls.variant]) == ("all_reduce", "coalesced")
 
 
-def test_point_to_point(tmp_path: Path) -> None:
-    """Send and receive know their peer."""
-    args = METADATA | {"Collective name": "send", "Src Rank": 1, "Dst Rank": "2"}
-    call = only_call(write(tmp_path, [kernel("ncclDevKernel_SendRecv", 10, 1, **args)]))
-    assert call[CollectiveCalls.operation] == "send"
-    assert (call[CollectiveCalls.source_rank], call[CollectiveCalls.destination_rank]) == (1, 2)
+RANKS = {"Group size": 4, "Process Group Ranks": "[1, 3, 5, 7]"}
+
+
+@pytest.mark.parametrize(
+    ("told", "source", "destination"),
+    [
+        # The records of torch 2.13 itself: the group's number of the peer or root, and the peer's global rank.
+        ({"Collective name": "send", "Rank": 1, "Dst Rank": 3}, None, 1),
+        ({"Collective name": "recv", "Rank": 3, "Src Rank": 7}, 3, None),
+        ({"Collective name": "broadcast", "Rank": 1}, 1, None),
+        ({"Collective name": "allreduce", "Rank": 1}, None, None),
+        # A list of ranks that is too long, or irregular, leaves out the global rank.
+        ({"Collective name": "send", "Rank": 2}, None, 2),
+        ({"Collective name": "send", "Dst Rank": "5"}, None, 2),
+        # Whoever writes the caller into `Rank`, or the group's number twice, is understood as well.
+        ({"Collective name": "recv", "Rank": 0, "Src Rank": 7}, 3, None),
+        ({"Collective name": "recv", "Rank": 3, "Src Rank": 3}, 3, None),
+        ({"Collective name": "send", "Rank": -1, "Dst Rank": 4}, None, None),
+    ],
+)
+def test_root_and_peer_are_numbered_by_the_group(
+    tmp_path: Path, told: dict[str, Any], source: int | None, destination: int | None
+) -> None:
+    """`Src Rank` and `Dst Rank` are global ranks, `Rank` is the group's number of root or peer."""
+    call = only_call(write(tmp_path, [kernel("ncclDevKernel_SendRecv", 10, 1, **METADATA | RANKS | told)]))
+    assert (call[CollectiveCalls.source_rank], call[CollectiveCalls.destination_rank]) == (source, destination)
 
 
 def test_gloo_ranges_are_named_after_their_operators(tmp_path: Path) -> None:

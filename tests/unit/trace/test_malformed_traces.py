@@ -507,7 +507,7 @@ def test_hostile_numbers_anywhere(read: Any, number: str) -> None:
     """A number of any size in any field makes nothing but a lost record or an unknown value."""
     names = (
         "correlation,External id,registers per thread,shared memory,est. achieved occupancy %,bytes,graph id,Seq,"
-        "Src Rank,In msg nelems,Out msg nelems,Group size,Global rank start,Global rank stride"
+        "Rank,Src Rank,In msg nelems,Out msg nelems,Group size,Global rank start,Global rank stride"
     )
     args = dict.fromkeys(names.split(","), 1)
     texts = {"Collective name": "allreduce", "dtype": "Float", "Process Group Ranks": "[1]", "In split size": "[1]"}
