@@ -52,8 +52,13 @@ class Changes(Table):
     after_ns = Column("after_ns", pl.Float64, "time per rank and step in the second run; 0 if removed")
     delta_ns = Column("delta_ns", pl.Float64, "after less before")
     ratio = Column("ratio", pl.Float64, "after / before", nullable=True)
-    before_count = Column("before_count", pl.Float64, "occurrences per rank and step in the first run")
-    after_count = Column("after_count", pl.Float64, "occurrences per rank and step in the second run")
+    before_count = Column(
+        "before_count",
+        pl.Float64,
+        "occurrences per rank and step in the first run; null outside of phases",
+        nullable=True,
+    )
+    after_count = Column("after_count", pl.Float64, "the same in the second run", nullable=True)
 
 
 class ChangeSet(Result, frozen=True, kw_only=True):
@@ -234,6 +239,11 @@ def _change_set(before: pl.DataFrame, after: pl.DataFrame, noise_ratio: float) -
     filled = both.with_columns(is_added.alias(_ADDED), is_removed.alias(_REMOVED)).with_columns(
         pl.col(name).fill_null(0.0)
         for name in (Changes.before_ns, Changes.after_ns, Changes.before_count, Changes.after_count)
+    )
+    # Time without a name does not occur so many times.
+    filled = filled.with_columns(
+        pl.when(pl.col(Changes.name) != NO_PHASE).then(count).alias(count)
+        for count in (Changes.before_count, Changes.after_count)
     )
     delta = pl.col(Changes.after_ns) - pl.col(Changes.before_ns)
     is_noise = delta.abs() <= noise_ratio * pl.max_horizontal(Changes.before_ns, Changes.after_ns)
