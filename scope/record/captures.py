@@ -35,10 +35,13 @@ from scope.run.schema import CaptureInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from scope.record.session import Session
 
 _HOOK: Final = "capture"
+_BY_FILE: Final = "trigger_file"
+_BY_ANOMALY: Final = "anomaly"
 _FIRST_COST_NS: Final = 2_000_000_000
 """What a window is taken to cost until one has been measured: the first scheduled one comes after 400 s at 0.5 %."""
 _MIN_STEPS_APART: Final = 10
@@ -59,8 +62,7 @@ class Captures:
         self._settings = session.settings.capture
         self._patches = PatchTable()
         self.is_attached = False
-        self._request: str | None = None
-        self._request_from = 0
+        self._requests: dict[str, int] = {}
         self._window: _Window | None = None
         self._started_ns = time.monotonic_ns()
         self._spent_ns = 0
@@ -84,9 +86,11 @@ class Captures:
             self._listen(self._settings.signal)
 
     def request(self, reason: str, *, from_step: int = 0) -> None:
-        """Ask for a window from a step on, or from the next one where that has begun."""
-        self._request_from = from_step
-        self._request = reason
+        """Ask for a window from a step on, or from the next one where that has begun.
+
+        Of several reasons each keeps its step; the window that begins first answers those that are due by then.
+        """
+        self._requests[reason] = from_step
 
     def on_step(self, step: int, length_ns: int) -> str | None:
         """A step has ended; return `capture` when a window was open or written in it. Called by the training thread."""
@@ -100,12 +104,16 @@ class Captures:
             return None
 
     def close(self) -> None:
-        """End an open window, keep its trace, and let go of signal and profiler."""
-        with contextlib.suppress(ValueError):
-            self._session.writer.pollers.remove(self._look_for_file)
+        """End an open window, keep its trace, say what was asked for in vain, and let go of signal and profiler."""
+        pollers = self._session.writer.pollers
+        if self._look_for_file in pollers:
+            pollers.remove(self._look_for_file)
+            self._look_for_file()
         window, self._window = self._window, None
         if window is not None:
             self._keep(window)
+        if self.is_attached:
+            self._tell_unmet()
         self._patches.restore()
         self.is_attached = False
         if self._old_handler is not None and self._settings.signal is not None:
@@ -128,20 +136,42 @@ class Captures:
         wrote_last, self._wrote_last = self._wrote_last, False
         if not wrote_last:
             self._notice_anomaly(length_ns)
-        reason = self._take_reason(step + 1)
+        reason = self._find_reason(step + 1)
         if reason is not None and not torch._C._autograd._profiler_enabled():
+            self._forget_due(step + 1)
             self._window = _Window(step + 1, reason, self)
             self._window.start()
         return "capture" if wrote_last else None
 
-    def _take_reason(self, following: int) -> str | None:
+    def _find_reason(self, following: int) -> str | None:
         """Return why a window begins with a step, if one does; none comes by schedule before one that was asked for."""
-        if self._request is None:
+        if not self._requests:
             return "schedule" if self._is_due() else None
-        if following < self._request_from:
-            return None
-        reason, self._request = self._request, None
-        return reason
+        return next((reason for reason, step in [*self._requests.items()] if following >= step), None)
+
+    def _forget_due(self, following: int) -> None:
+        """Take what was asked for up to a step as met: a window begins with it."""
+        for reason, step in [*self._requests.items()]:
+            if following >= step:
+                del self._requests[reason]
+                if reason == _BY_FILE:
+                    self._taken_file.unlink(missing_ok=True)
+
+    def _tell_unmet(self) -> None:
+        """Say that the recording ends before a window that was asked for has begun."""
+        steps, self._requests = self._requests, {}
+        for reason, step in steps.items():
+            if reason == _BY_ANOMALY:
+                continue  # nobody asked
+            where = f" from step {step} on" if step else ""
+            last = self._session.clock.step
+            ended = f"in step {last}" if last >= 0 else "before a step had begun"
+            self._session.writer.add_event(
+                "warning",
+                f"the profiler window that was asked for ({reason}){where} was not taken: the recording ended {ended}",
+                reason=reason,
+                first_step=step or None,
+            )
 
     def _notice_anomaly(self, length_ns: int) -> None:
         usual = self._usual
@@ -150,9 +180,9 @@ class Captures:
             and len(usual) == _NUM_USUAL
             and length_ns > _ANOMALY_FACTOR * statistics.median_low(usual)
             and self._affords()
-            and self._request is None
+            and not self._requests
         ):
-            self.request("anomaly")
+            self.request(_BY_ANOMALY)
         usual.append(length_ns)
 
     def _is_due(self) -> bool:
@@ -202,10 +232,10 @@ class Captures:
         with contextlib.suppress(RunError):  # most often there is none
             content = read_span(path, max_bytes=64)
         try:
-            path.unlink()
+            path.rename(self._taken_file)  # it stays until a window begins: a restart may overtake the request
         except OSError:
             return
-        self.request("trigger_file", from_step=read_step(content) or 0)
+        self.request(_BY_FILE, from_step=read_step(content) or 0)
 
     def _listen(self, number: int) -> None:
         """Take the signal only where the program left it alone."""
@@ -227,6 +257,10 @@ class Captures:
             return original(profile)
 
         return _prepare_trace
+
+    @property
+    def _taken_file(self) -> Path:
+        return self._session.writer.folder / paths.TAKEN_REQUEST_FILE
 
     @property
     def settings(self) -> Any:

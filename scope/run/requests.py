@@ -43,12 +43,35 @@ _RECENT_STEPS: Final = 20
 _TAIL_BYTES: Final = 2**17
 _MAX_BYTES: Final = 64
 _MAX_DIGITS: Final = 18
+_MAX_NOTE_BYTES: Final = 2**20
 _decoder: Final = msgspec.json.Decoder(StepRecord)
 _NAMES: Final = (paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE)
 
 
+class _Passed(msgspec.Struct, kw_only=True):
+    """What a spool notes of the request that was passed on last.
+
+    Attributes:
+        stamp: Which file in the run directory it was; empty for none.
+        wanted: The step that the user wrote into it.
+        attempt: The attempt whose ranks it is for.
+        content: What each of them is told.
+        ranks: Those that were told.
+    """
+
+    stamp: str = ""
+    wanted: int | None = None
+    attempt: int = -1
+    content: str = ""
+    ranks: list[int] = []
+
+
 class Requests:
     """Passes each request on to the ranks of a spool once; touching the file again makes another request.
+
+    A rank that begins later in the same attempt is told as well. A request for a window that is made while ranks are
+    yet to begin waits for them, or for the first step that ends; one that a restart overtakes before any rank of this
+    node has begun its window is passed on to the next attempt.
 
     What was passed on is noted in the spool: the publisher that follows one that died does not pass it on again.
 
@@ -62,7 +85,7 @@ class Requests:
         self._spool = spool
         self._run = run
         self._now = now
-        self._passed = {name: _read(self._note(name)) for name in _NAMES}
+        self._passed = {name: _read_note(self._note(name)) for name in _NAMES}
         self._seen_s: dict[str, float] = {}
 
     def poll(self) -> None:
@@ -72,59 +95,99 @@ class Requests:
                 self._look_for(name)
 
     def close(self) -> None:
-        """Take away the requests that were passed on: the job has ended, and they are not meant for the next one."""
+        """Take away the requests that ranks were there for: the job has ended, and they are not for the next one."""
         for name in _NAMES:
             with contextlib.suppress(OSError):
-                if self._passed[name] == self._stamp(name):
+                if self._passed[name].stamp == self._stamp(name) or self._list_folders():
                     self._take_away(name)
+        self._forget_agreed()
 
     def _look_for(self, name: str) -> None:
         stamp = self._stamp(name)
-        if stamp != self._passed[name]:
-            if folders := self._pass_on(name):
-                self._passed[name] = stamp
-                self._seen_s[name] = self._now()
-                replace_document(self._note(name), stamp)
-                if _are_all_ranks(folders):
-                    self._take_away(name)
-        elif self._now() - self._seen_s.setdefault(name, self._now()) > LIFETIME_S:
+        known = self._passed[name]
+        if stamp is None and not known.stamp:
+            return
+        if stamp is not None and stamp != known.stamp:
+            known = _Passed(stamp=stamp, wanted=read_step(_read(self._run / name)))
+        folders = self._list_folders()
+        if known.stamp and folders and self._pass_on(name, known, folders):
+            self._passed[name] = known
+            self._seen_s.setdefault(f"{name} {known.stamp}", self._now())
+            replace_document(self._note(name), _note_encoder.encode(known))
+        if stamp is None or stamp != self._passed[name].stamp:
+            return
+        seen_s = self._seen_s.setdefault(f"{name} {stamp}", self._now())
+        if _are_all_ranks(folders) or self._now() - seen_s > LIFETIME_S:
             self._take_away(name)
 
-    def _stamp(self, name: str) -> bytes:
-        status = os.lstat(self._run / name)
-        return f"{status.st_ino} {status.st_mtime_ns}\n".encode()
-
-    def _pass_on(self, name: str) -> list[Path]:
-        """Return the folders of the ranks that it was passed on to; none where no rank has begun."""
-        folders = [
+    def _list_folders(self) -> list[Path]:
+        """Return the folders of the ranks of the last attempt that have begun on this node."""
+        return [
             paths.rank_folder(self._spool, attempt, rank)
             for attempt in paths.list_attempts(self._spool)[-1:]
             for rank in paths.list_ranks(self._spool, attempt)
         ]
-        begin = self._choose_step(folders) if name == paths.REQUEST_FILE and folders else None
-        content = b"" if begin is None else f"{begin}\n".encode()
-        for folder in folders:
+
+    def _stamp(self, name: str) -> str | None:
+        try:
+            status = os.lstat(self._run / name)
+        except FileNotFoundError:
+            return None
+        return f"{status.st_ino} {status.st_mtime_ns}"
+
+    def _pass_on(self, name: str, known: _Passed, folders: Sequence[Path]) -> bool:
+        """Tell the ranks that have not been told; return whether there were any, and they are not to wait."""
+        attempt, ranks = _place(folders)
+        if known.attempt != attempt:
+            if known.attempt >= 0 and not self._is_overtaken(name, known):
+                return False
+            content = self._choose_content(name, known, folders)
+            if content is None:
+                return False
+            known.attempt, known.ranks, known.content = attempt, [], content
+        untold = [rank for rank in ranks if rank not in known.ranks]
+        for rank in untold:
             with contextlib.suppress(OSError):
-                replace_document(folder / name, content)
-        return folders
+                replace_document(paths.rank_folder(self._spool, attempt, rank) / name, known.content.encode())
+        known.ranks = [*known.ranks, *untold]
+        return bool(untold)
+
+    def _is_overtaken(self, name: str, known: _Passed) -> bool:
+        """Return whether a request for a window was made of an attempt that is over, and no rank took one."""
+        if name != paths.REQUEST_FILE:
+            return False
+        waiting = (paths.REQUEST_FILE, paths.TAKEN_REQUEST_FILE)
+        folders = (paths.rank_folder(self._spool, known.attempt, rank) for rank in known.ranks)
+        return all(any((folder / each).exists() for each in waiting) for folder in folders)
 
     def _take_away(self, name: str) -> None:
         (self._run / name).unlink()
         if name == paths.REQUEST_FILE:
-            for agreed in self._run.glob(f"{AGREED}*"):
-                agreed.unlink(missing_ok=True)
+            self._forget_agreed()
 
-    def _choose_step(self, folders: Sequence[Path]) -> int | None:
-        """Return the step at which a window begins on all ranks; None for the next of each, where no step has ended."""
-        path = self._run / paths.REQUEST_FILE
-        wanted = read_step(_read(path))
-        if wanted is not None:
-            return wanted
+    def _forget_agreed(self) -> None:
+        for agreed in self._run.glob(f"{AGREED}*"):
+            with contextlib.suppress(OSError):
+                agreed.unlink()
+
+    def _choose_content(self, name: str, known: _Passed, folders: Sequence[Path]) -> str | None:
+        """Return what the ranks are told: the step at which a window begins on all of them, or nothing, for the next.
+
+        None where they are not to be told yet: ranks have yet to begin, and no step has ended, so that those that are
+        there would begin at once, and the others at some other step.
+        """
+        if name != paths.REQUEST_FILE:
+            return ""
+        if known.wanted is not None:
+            return f"{known.wanted}\n"
         is_whole = _are_all_ranks(folders)
         begin = find_step_ahead(folders, spread_ns=_SPREAD_NS if is_whole else _SPREAD_OF_NODES_NS)
-        if begin is None or is_whole:
-            return begin
-        return self._agree(self._run / f"{AGREED}{path.lstat().st_mtime_ns}", begin)
+        if begin is None:
+            return None if _is_more_to_come(folders) else ""
+        if not is_whole:
+            attempt, _ = _place(folders)
+            begin = self._agree(self._run / f"{AGREED}{known.stamp.split()[-1]}-{attempt}", begin)
+        return f"{begin}\n"
 
     def _agree(self, path: Path, begin: int) -> int:
         """Return what the first node has said, which is `begin` where this is that node, or nobody can say anything."""
@@ -196,8 +259,32 @@ def _read_state(folder: Path) -> BlackBoxState | None:
 
 def _are_all_ranks(folders: Sequence[Path]) -> bool:
     """Return whether these are the ranks of the whole run, as far as the first of them knows how many there are."""
+    return bool(folders) and _read_world_size(folders) == len(folders)
+
+
+def _is_more_to_come(folders: Sequence[Path]) -> bool:
+    """Return whether there are more ranks than these, on this node or another, as far as the first of them knows."""
+    world_size = _read_world_size(folders)
+    return world_size is not None and world_size > len(folders)
+
+
+def _read_world_size(folders: Sequence[Path]) -> int | None:
     state = _read_state(folders[0])
-    return state is not None and state.identity.world_size == len(folders)
+    return None if state is None else state.identity.world_size
+
+
+def _place(folders: Sequence[Path]) -> tuple[int, list[int]]:
+    """Return the attempt and the ranks of folders of one attempt."""
+    places = [place for folder in folders if (place := paths.read_place(folder)) is not None]
+    return places[0][0], [rank for _, rank in places]
+
+
+def _read_note(path: Path) -> _Passed:
+    """Return what a spool notes; nothing where there is no note, or it is none of this version."""
+    try:
+        return _note_decoder.decode(read_span(path, max_bytes=_MAX_NOTE_BYTES))
+    except (RunError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _Passed()
 
 
 def _read(path: Path) -> bytes:
@@ -205,3 +292,7 @@ def _read(path: Path) -> bytes:
         return read_span(path, max_bytes=_MAX_BYTES)
     except RunError:
         return b""
+
+
+_note_decoder: Final = msgspec.json.Decoder(_Passed)
+_note_encoder: Final = msgspec.json.Encoder()

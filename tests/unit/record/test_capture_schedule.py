@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,10 @@ class World:
         self.disturbed: list[int] = []
         self.usual_ns: Callable[[int], int] = lambda step: STEP_NS
         writer = SimpleNamespace(
-            info=SimpleNamespace(rank=0), pollers=list[Any](), add_event=lambda *args, **details: None
+            info=SimpleNamespace(rank=0),
+            pollers=list[Any](),
+            folder=Path("/nowhere"),
+            add_event=lambda *args, **details: None,
         )
         budget = SimpleNamespace(max_bytes=2**40)
         session: Any = SimpleNamespace(

@@ -462,6 +462,29 @@ def test_a_window_begins_at_the_step_that_its_request_names(tmp_path: Path, name
     assert f"ProfilerStep#{expected}" in trace.path.read_text()
 
 
+def test_a_window_that_the_end_overtakes_is_told(tmp_path: Path) -> None:
+    """An event says which request was not met, and the file that marks it as open stays; a met one leaves neither."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = CaptureSettings(reasons=frozenset(("file",)))
+    with Recorder(run_dir=tmp_path, run_id="r", capture=settings) as recorder:
+        rank = recorder.folder
+        assert rank is not None
+        assert recorder.session is not None
+        (rank / "capture.request").write_bytes(b"120\n")
+        recorder.session.writer.flush()
+        recorder.capture()
+        for _ in range(6):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        assert (rank / "capture.taken").exists()
+    assert [trace.info.reason for trace in RankReader(rank).traces()] == ["user"]
+    (told,) = [event for event in RankReader(rank).new_events() if event.kind == "warning"]
+    assert "(trigger_file) from step 120 on was not taken: the recording ended in step 5" in told.message
+    assert told.detail == {"reason": "trigger_file", "first_step": 120}
+    assert (rank / "capture.taken").exists()
+
+
 def test_capture_on_request_and_never_beside_another_profiler(tmp_path: Path) -> None:
     """A requested window holds two marked steps; one that the program's own profiler meets gives way at once."""
 
@@ -482,6 +505,7 @@ def test_capture_on_request_and_never_beside_another_profiler(tmp_path: Path) ->
         recorder.session.writer.flush()
         assert not (rank / "capture.request").exists()
         loop(5)
+        assert not (rank / "capture.taken").exists()
         (trace,) = RankReader(rank).traces()
         recorder.capture()
         loop(2)

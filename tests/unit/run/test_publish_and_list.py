@@ -148,7 +148,7 @@ def test_each_node_takes_a_request_once(tmp_path: Path, name: str) -> None:
     run, clock = tmp_path / "run", [1000.0]
     nodes = [Node(tmp_path / f"spool-{number}", run, clock, first_rank=2 * number) for number in (0, 1)]
     assert [node.take(name) for node in nodes] == [0, 0]
-    (run / name).touch()
+    (run / name).write_text("7\n")
     assert nodes[0].take(name) == 2
     clock[0] += 40
     assert [node.take(name) for node in nodes] == [0, 2]
@@ -162,7 +162,7 @@ def test_each_node_takes_a_request_once(tmp_path: Path, name: str) -> None:
     clock[0] += 1
     assert nodes[1].take(name) == 0
     assert not (run / name).exists()
-    (run / name).touch()
+    (run / name).write_text("7\n")
     assert [node.take(name) for node in nodes] == [2, 2]
     nodes[0].publisher.requests.close()
     assert not (run / name).exists()

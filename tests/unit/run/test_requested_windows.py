@@ -21,16 +21,23 @@ if TYPE_CHECKING:
 MS = 1_000_000
 
 
-def make_rank(
-    spool: Path, rank: int, *, step: int, lengths_ms: list[int], world_size: int = 2, last_ms: int | None = None
+def make_rank(  # noqa: PLR0913 - what a test says of a rank, most of it by default
+    spool: Path,
+    rank: int,
+    *,
+    step: int,
+    lengths_ms: list[int],
+    world_size: int = 2,
+    last_ms: int | None = None,
+    attempt: int = 0,
 ) -> Path:
     """The folder of a rank that is in a step, after others of these lengths."""
     info = RankInfo(
-        schema="1.0", run_id="r", attempt=0, rank=rank, world_size=world_size, started_ns=1, host="h", pid=1
+        schema="1.0", run_id="r", attempt=attempt, rank=rank, world_size=world_size, started_ns=1, host="h", pid=1
     )
-    writer = RankWriter(paths.rank_folder(spool, 0, rank), info)
+    writer = RankWriter(paths.rank_folder(spool, attempt, rank), info)
     last = last_ms if last_ms is not None else (lengths_ms or [0])[-1]
-    writer.black_box.write_state(layout.STATE.pack(step, step, 100, 150, 160, last * MS, 1, b"forward"))
+    writer.black_box.write_state(layout.STATE.pack(step, max(step, 0), 100, 150, 160, last * MS, 1, b"forward"))
     records = [
         StepRecord(step=at, start_ns=0, end_ns=length * MS, phases={"other": length * MS})
         for at, length in enumerate(lengths_ms)
@@ -157,6 +164,92 @@ def test_two_nodes_agree_on_the_step_of_the_first_that_looks(tmp_path: Path) -> 
     clock[0] += 61
     nodes[0].poll()
     assert list(run.iterdir()) == []
+
+
+def test_ranks_that_are_yet_to_begin_are_waited_for(tmp_path: Path) -> None:
+    """Rank 1 alone would begin at once: it is told when rank 0 is there too, and the file is gone then."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    first = make_rank(spool, 1, step=-1, lengths_ms=[])
+    requests = Requests(spool, run)
+    ask(run)
+    requests.poll()
+    assert not (first / paths.REQUEST_FILE).exists()
+    late = make_rank(spool, 0, step=-1, lengths_ms=[])
+    requests.poll()
+    assert [(folder / paths.REQUEST_FILE).read_bytes() for folder in (first, late)] == [b"", b""]
+    assert list(run.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE])
+def test_a_rank_that_begins_later_is_told_once_as_well(tmp_path: Path, name: str) -> None:
+    """Rank 0 begins two minutes after rank 1 was told, under another publisher; it alone is told, and the same."""
+    spool, run, clock = tmp_path / "spool", tmp_path / "run", [0.0]
+    first = make_rank(spool, 1, step=3, lengths_ms=[100] * 3)
+    requests = Requests(spool, run, now=lambda: clock[0])
+    run.mkdir()
+    (run / name).write_text("40\n")
+    requests.poll()
+    told = (first / name).read_bytes()
+    (first / name).unlink()
+    clock[0] = 120.0
+    requests.poll()
+    assert list(run.iterdir()) == []
+    late = make_rank(spool, 0, step=-1, lengths_ms=[])
+    requests = Requests(spool, run, now=lambda: clock[0])
+    requests.poll()
+    assert (late / name).read_bytes() == told == (b"40\n" if name == paths.REQUEST_FILE else b"")
+    (late / name).unlink()
+    requests.poll()
+    assert not (first / name).exists()
+    assert not (late / name).exists()
+
+
+@pytest.mark.parametrize("has_read", [True, False])
+@pytest.mark.parametrize(("text", "expected"), [("120", [b"120\n"] * 2), ("", [b"24\n"] * 2)])
+def test_a_restart_does_not_lose_a_request(tmp_path: Path, text: str, expected: list[bytes], *, has_read: bool) -> None:
+    """No rank had begun its window when the attempt ended, whether they had read of it or not: the next one is told.
+
+    A step that the user named stands; one that was chosen is chosen anew, since the new attempt is in step 2.
+    """
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    old = [make_rank(spool, rank, step=80, lengths_ms=[100] * 80) for rank in range(2)]
+    requests = Requests(spool, run)
+    ask(run, text)
+    requests.poll()
+    if has_read:
+        for folder in old:
+            (folder / paths.REQUEST_FILE).rename(folder / paths.TAKEN_REQUEST_FILE)
+    new = [make_rank(spool, rank, step=3, lengths_ms=[100] * 3, attempt=1) for rank in range(2)]
+    Requests(spool, run).poll()
+    assert [(folder / paths.REQUEST_FILE).read_bytes() for folder in new] == expected
+
+
+def test_a_request_that_was_met_or_is_for_stacks_ends_with_its_attempt(tmp_path: Path) -> None:
+    """One rank has begun its window, so the request was met; stacks were asked for as they were then."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    old = [make_rank(spool, rank, step=80, lengths_ms=[100] * 80) for rank in range(2)]
+    requests = Requests(spool, run)
+    ask(run)
+    (run / paths.STACKS_REQUEST_FILE).touch()
+    requests.poll()
+    (old[0] / paths.REQUEST_FILE).unlink()
+    new = [make_rank(spool, rank, step=3, lengths_ms=[100] * 3, attempt=1) for rank in range(2)]
+    requests.poll()
+    assert not any(
+        (folder / name).exists() for folder in new for name in (paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE)
+    )
+
+
+def test_a_note_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    """A torn note of what was passed on, or one of another version, hinders no request."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    folder = make_rank(spool, 0, step=7, lengths_ms=[100] * 7, world_size=1)
+    for note in (b"", b"12 34\n", b'{"stamp":3}', b"\xff"):
+        (spool / paths.note_of_passed(paths.REQUEST_FILE)).write_bytes(note)
+        ask(run, "9")
+        Requests(spool, run).poll()
+        assert (folder / paths.REQUEST_FILE).read_bytes() == b"9\n"
+        (folder / paths.REQUEST_FILE).unlink()
 
 
 def test_what_nodes_agreed_on_goes_with_the_run(tmp_path: Path) -> None:
