@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import signal
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -106,23 +105,25 @@ def _launch(plan: LaunchPlan) -> LaunchResult:
     asked = find_run_dir(plan)
     is_ours = asked is not None and os.environ.get(RUN_DIR) == str(asked)  # the command of another `scope run`
     if asked is None or is_ours or is_network_path(asked) or may_have_peers(os.environ, plan.command):
-        return launch(plan, os.environ)
+        return launch(plan, os.environ, is_last=True)
     with claim_run(asked) as claim:
         if claim.message is not None:
             _say(claim.message)
-        return launch(dataclasses.replace(plan, run_dir=claim.run), os.environ)
+        return launch(dataclasses.replace(plan, run_dir=claim.run), os.environ, is_last=True)
 
 
 def _say(message: str) -> None:
-    print(f"scope: {message}", file=sys.stderr)
+    """Tell the user something, who may have closed what it would be written to: the command's end is not changed."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"scope: {message}", err=True)
 
 
 def _end_like(returncode: int) -> None:
     """End as the command ended, a signal included, so that a caller sees no difference."""
+    from scope.run.command import end_by_signal
+
     if returncode < 0:
-        if -returncode not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-returncode, signal.SIG_DFL)
-        os.kill(os.getpid(), -returncode)
+        end_by_signal(-returncode)
         # The first process of a container does not end by its own signal; shells name one so.
         raise click.exceptions.Exit(_SIGNALLED - returncode)
     raise click.exceptions.Exit(returncode)

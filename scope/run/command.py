@@ -1,7 +1,8 @@
 """Run a command as its caller would have: same terminal, process group, signals and exit code.
 
 What the terminal (Ctrl-C) or somebody sends to the whole group reaches the command by itself; what is sent to this
-process alone is passed on.
+process alone is passed on. Where the command stops because of a signal to stop, this process does too, for the shell
+that waits for it.
 """
 
 from __future__ import annotations
@@ -11,27 +12,46 @@ import os
 import signal
 import subprocess
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.errors import RunError
 from scope.run.witness import GroupWitness
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-_PASSED_ON: Final = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCONT,
+_NOT_PASSED: Final = frozenset(
+    (
+        signal.SIGKILL,
+        signal.SIGSTOP,  # nobody can hold these two back
+        signal.SIGCHLD,  # told of our own children
+        signal.SIGBUS,  # and these are our own faults
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    )
 )
+_PASSED_ON: Final = frozenset(signal.valid_signals()) - _NOT_PASSED
 _ENDING: Final = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 """Signals that ask a command to end."""
+_STOPPING: Final = frozenset((signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
+"""Signals that ask a command to stop until SIGCONT."""
+_OF_TIMERS: Final = frozenset((signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
+"""Signals of timers, which whoever became this program may have set for what it runs."""
 _FROM_KERNEL: Final = 0x80
-"""si_code of a signal that the terminal sent to the whole process group."""
+"""si_code of a signal that the terminal sent to the whole process group, or that is of this process alone."""
+_STOPS_WITHIN_S: Final = 10.0
+"""How long a command may take to stop, once it was asked to, for this process to follow it."""
+_TAKEN_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that every Python ignores, so that it does not know any more whether its caller did."""
+_LEAVING_SIGNALS: Final = frozenset(("ash", "bash", "busybox", "dash", "flock", "ksh", "sh", "timeout", "zsh"))
+"""Programs whose commands ignore of these what they ignore themselves; others may have changed it for themselves."""
+_IGNORED: Final = "SigIgn:"
 _TICK_S: Final = 1.0
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
@@ -39,15 +59,33 @@ _NOT_EXECUTABLE: Final = 126
 
 
 class Ending(NamedTuple):
-    """How the command ended, the last signal to end that it, or this process for it, was sent, and its process id."""
+    """How the command ended.
+
+    Attributes:
+        returncode: As `subprocess.Popen.returncode`: below 0 for a signal.
+        signal: The signal to end that ended it, else the last one that it, or this process for it, was sent.
+        pid: Its process id; None where it could not be started.
+        signal_ns: When it was sent that signal, or ended by it, by the monotonic clock.
+    """
 
     returncode: int
     signal: int | None
     pid: int | None = None
+    signal_ns: int | None = None
+
+
+class _Asked(NamedTuple):
+    """A signal that the command was sent, and when, by the monotonic clock."""
+
+    signal: int
+    time_ns: int
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], *, children_ignored: bool) -> Ending:
     """Run a command to its end, and pass on to it the signals that this process alone was sent.
+
+    From its start on they are held back from this process, but for those that stop it, and stay so behind the
+    command's end, which they shall not change any more; `giving_back_signals` gives them back.
 
     Args:
         command: The command and its arguments.
@@ -58,22 +96,68 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], *, child
         RunError: It cannot be started; the exit code is what a shell would end with.
     """
     watched = {*_PASSED_ON, signal.SIGCHLD}
+    ignored = [*_find_ignored_by_caller(), *([signal.SIGCHLD] if children_ignored else [])]
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    later_mask = old_mask
 
     def give_back_signals() -> None:
-        if children_ignored:
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
     try:
         with contextlib.closing(GroupWitness()) as witness:
             child = _start(command, environment, give_back_signals)
             with _ticking():
-                sent = _wait(child, watched, witness)
+                asked = _wait(child, watched, witness)
+        later_mask = old_mask | (_PASSED_ON - _STOPPING)
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, later_mask)
+    if -child.returncode in _ENDING:
+        asked = _Asked(-child.returncode, time.monotonic_ns())
+    number, time_ns = asked or (None, None)
+    return Ending(child.returncode, number, child.pid, time_ns)
+
+
+@contextlib.contextmanager
+def giving_back_signals() -> Generator[None]:
+    """Give back, at the end, the signals that `run_command` holds back; what came behind the command is forgotten."""
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        yield
+    finally:
+        while held := (signal.sigpending() & _PASSED_ON) - old_mask:
+            signal.sigwait(held | {signal.SIGCONT})  # which takes signals to stop away
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
-    by = -child.returncode if -child.returncode in _ENDING else sent
-    return Ending(child.returncode, by, child.pid)
+
+
+def end_by_signal(number: int) -> None:
+    """End this process by a signal, whether it is held back or not; return where nothing comes of it.
+
+    Args:
+        number: The signal that ended the command.
+    """
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def _find_ignored_by_caller(*, proc: Path = Path("/proc")) -> list[signal.Signals]:
+    """Return which signals the caller, where it is a shell or such, ignores of those that Python takes for itself.
+
+    Its command begins with them ignored, as `trap '' PIPE` has it.
+
+    Args:
+        proc: The table of processes.
+    """
+    caller = proc / str(os.getppid())
+    with contextlib.suppress(OSError, ValueError):
+        if (caller / "exe").readlink().name in _LEAVING_SIGNALS:
+            status = (caller / "status").read_text(encoding="utf-8", errors="replace")
+            ignored = int(status.split(_IGNORED)[1].split()[0], 16) if _IGNORED in status else 0
+            return [number for number in _TAKEN_BY_PYTHON if ignored & 1 << (number - 1)]
+    return []
 
 
 def _start(
@@ -89,22 +173,51 @@ def _start(
         raise problem from error
 
 
-def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals], witness: GroupWitness) -> int | None:
+def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals], witness: GroupWitness) -> _Asked | None:
     """Pass signals on until the command has ended; return the last one that asked it to end."""
-    ended_by: int | None = None
+    end: _Asked | None = None
+    stop: _Asked | None = None
     while child.poll() is None:
         info = signal.sigwaitinfo(watched)
         if info.si_signo == signal.SIGCHLD:
             if info.si_pid == os.getpid() and signal.sigpending().isdisjoint(watched):
                 witness.forget_old()
-            continue
-        if info.si_signo in _ENDING:
-            ended_by = info.si_signo
-        has_it = witness.saw(info.si_signo) and _is_in_our_group(child.pid)
-        if info.si_code != _FROM_KERNEL and not has_it:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(info.si_signo)
-    return ended_by
+        else:
+            asked = _Asked(info.si_signo, time.monotonic_ns())
+            end = asked if asked.signal in _ENDING else end
+            stop = asked if asked.signal in _STOPPING else None if asked.signal == signal.SIGCONT else stop
+            _pass_on(info, child, witness)
+        if stop is not None and _has_stopped(child, stop):
+            _stop_by(stop.signal)
+            stop = None
+    return end
+
+
+def _pass_on(info: signal.struct_siginfo, child: subprocess.Popen[bytes], witness: GroupWitness) -> None:
+    """Send the command a signal that has come to this process, unless it has it already or it is no one else's."""
+    has_it = witness.saw(info.si_signo) and _is_in_our_group(child.pid)
+    is_of_kernel = info.si_code == _FROM_KERNEL and info.si_signo not in _OF_TIMERS
+    # The kernel tells a process in its own name that what it writes to is closed, or too long.
+    if not has_it and not is_of_kernel and info.si_pid != os.getpid():
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(info.si_signo)
+
+
+def _has_stopped(child: subprocess.Popen[bytes], asked: _Asked) -> bool:
+    """Return whether the command stands still, not too long after it was asked to: it may have let that be."""
+    if time.monotonic_ns() - asked.time_ns > _STOPS_WITHIN_S * NS_PER_S:
+        return False
+    try:
+        return os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _stop_by(number: int) -> None:
+    """Stop this process by a signal that is held back; return once it goes on."""
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
 
 
 @contextlib.contextmanager

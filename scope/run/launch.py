@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
-from scope.run.command import Ending, run_command, waiting_for_children
+from scope.run.command import Ending, giving_back_signals, run_command, waiting_for_children
 from scope.run.publisher import Publisher
 from scope.run.reader import read_rank_info
 from scope.run.spawned import has_no_step
@@ -75,8 +75,13 @@ class LaunchResult:
     is_left: bool = False
 
 
-def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
+def launch(plan: LaunchPlan, environment: Mapping[str, str], *, is_last: bool = False) -> LaunchResult:
     """Run the command, and return when it has ended.
+
+    Args:
+        plan: What was asked for.
+        environment: The environment of the command, before ours is added.
+        is_last: This process ends next, as the command did: signals that the command would have had stay held back.
 
     Raises:
         UsageError: There is no command, the run id cannot be the name of a folder, or windows are asked for wrongly.
@@ -85,7 +90,7 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchResult:
     if not plan.command:
         message = "there is no command; write it after two dashes: scope run -- torchrun train.py"
         raise UsageError(message)
-    with waiting_for_children() as children_ignored:
+    with contextlib.nullcontext() if is_last else giving_back_signals(), waiting_for_children() as children_ignored:
         return _launch(plan, environment, children_ignored=children_ignored)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
@@ -82,7 +83,13 @@ class Publisher:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,  # not ours: one that hangs would hold the other end of the caller's pipe
                 start_new_session=True,
+                preexec_fn=_take_signals,
             )
         except OSError as error:
             self.problems = [f"{self._command[0]}: cannot be started to publish the run ({error.strerror})"]
             return None
+
+
+def _take_signals() -> None:
+    """Let a new process have the signals that this one holds back for its command."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +59,10 @@ def start(folder: Path, *command: str, **options: Any) -> subprocess.CompletedPr
     return subprocess.run(
         [*SCOPE_RUN, "--run-dir", str(folder / "run"), "--", *command],
         env={**outside(), **own},
-        capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        **options,
+        **{"capture_output": True, **options},
     )
 
 
@@ -95,6 +96,77 @@ def test_a_caller_that_ignores_the_ends_of_children(tmp_path: Path) -> None:
     for before, is_ignored in ((ignore, True), (None, False)):
         done = start(tmp_path, "grep", "SigIgn", "/proc/self/status", preexec_fn=before)
         assert bool(int(done.stdout.split()[1], 16) & 1 << (signal.SIGCHLD - 1)) == is_ignored
+
+
+@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGXFSZ])
+@pytest.mark.parametrize("is_ignored", [True, False])
+def test_a_shell_that_ignores_what_python_ignores(tmp_path: Path, number: int, is_ignored: bool) -> None:
+    """The command begins with SIGPIPE and SIGXFSZ as its shell has them, and not as Python does."""
+    before = f"trap '' {number};" if is_ignored else ""
+    command = shlex.join([*SCOPE_RUN, "--run-dir", str(tmp_path / "run")])
+    done = subprocess.run(
+        ["sh", "-c", f"{before} {command} -- grep SigIgn /proc/self/status; exit $?"],
+        env={**outside(), "SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert bool(int(done.stdout.split()[1], 16) & 1 << (number - 1)) == is_ignored
+
+
+@pytest.mark.parametrize(("shell", "code"), [("exit 0", 0), ("exit 5", 5), ("kill -TERM $$", -signal.SIGTERM)])
+def test_what_cannot_be_said_changes_no_exit_code(tmp_path: Path, shell: str, code: int) -> None:
+    """Standard error is full, or its reader is gone: the command ended as it ended."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        assert start(tmp_path, "sh", "-c", shell, capture_output=False, stderr=full).returncode == code
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", encoding="utf-8") as closed:  # noqa: PTH123 - a descriptor
+        assert start(tmp_path, "sh", "-c", shell, capture_output=False, stderr=closed).returncode == code
+
+
+def test_a_signal_behind_the_end_of_the_command_changes_no_exit_code(tmp_path: Path) -> None:
+    """What is still to be published is published, and the code is that of the command."""
+    own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+    command = [*SCOPE_RUN, "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "read line; exit 3"]
+    with subprocess.Popen(command, env={**outside(), **own}, stdin=subprocess.PIPE, start_new_session=True) as started:
+        publisher = wait_for_publisher(started.pid)
+        os.kill(publisher, signal.SIGSTOP)
+        assert started.stdin is not None
+        started.stdin.close()
+        wait_for_children(started.pid, [publisher])
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            os.killpg(started.pid, number)
+        os.kill(publisher, signal.SIGCONT)
+        assert started.wait(60) == 3
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def wait_for_publisher(launcher: int) -> int:
+    """Return the process that publishes for a launcher, once it has the signals that it begins with."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for child in children_of(launcher):
+            with contextlib.suppress(OSError):
+                if b"scope.run.publish" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return child
+        time.sleep(0.01)
+    raise AssertionError
+
+
+def wait_for_children(launcher: int, expected: list[int]) -> None:
+    """Return once a launcher has no other children than these."""
+    deadline = time.monotonic() + 60
+    while children_of(launcher) != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process of one thread or more."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text(encoding="utf-8").split())
 
 
 def test_a_command_runs_where_nobody_can_publish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

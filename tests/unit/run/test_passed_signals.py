@@ -65,7 +65,7 @@ def recorded(folder: Path, *command: str) -> Generator[tuple[subprocess.Popen[st
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,
+        process_group=0,  # in our session: the shell that has job control is there as well
     )
     with started:
         assert started.stdout is not None
@@ -111,6 +111,85 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, send: Callable[[int, int
             time.sleep(1.3)
             send(started.pid, signal.SIGCONT)
             wait_until_taken(started.pid, signal.SIGCONT)
+        os.kill(started.pid, signal.SIGTERM)
+        wait_until_taken(started.pid, signal.SIGTERM)
+        os.kill(started.pid, signal.SIGUSR1)
+        assert printed.readline() == "SIGTERM\n"
+        assert started.wait(60) == 7
+
+
+TELLING = """
+import signal, sys
+taken = {int(number) for number in sys.argv[1:]}
+signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+print("ready", flush=True)
+for _ in sys.argv[1:]:
+    print(int(signal.sigwait(taken)), flush=True)
+"""
+BEYOND = (
+    signal.SIGABRT,
+    signal.SIGALRM,
+    signal.SIGIO,
+    signal.SIGPIPE,
+    signal.SIGPROF,
+    signal.SIGPWR,
+    signal.SIGTSTP,
+    signal.SIGURG,
+    signal.SIGVTALRM,
+    signal.SIGWINCH,
+    signal.SIGXCPU,
+    signal.SIGXFSZ,
+    signal.SIGRTMIN + 3,
+    signal.SIGRTMAX,
+)
+"""What nobody thinks of first; schedulers warn with some of them, and `timeout -s` sends any."""
+
+
+def test_every_signal_that_can_be_handled_is_passed_on(tmp_path: Path) -> None:
+    """None of them ends `scope run` and leaves the command behind; the handlers of the command have them."""
+    with recorded(tmp_path, sys.executable, "-c", TELLING, *(str(int(number)) for number in BEYOND)) as (
+        started,
+        printed,
+    ):
+        for number in BEYOND:
+            os.kill(started.pid, number)
+            assert printed.readline() == f"{int(number)}\n"
+        assert started.wait(60) == 0
+
+
+SLEEPING = "import time; print('ready', flush=True); time.sleep(100)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGXCPU, signal.SIGALRM, signal.SIGUSR1, signal.SIGRTMIN])
+def test_a_signal_that_ends_the_command_ends_us(tmp_path: Path, number: int) -> None:
+    """Whoever waits for `scope run` sees the end that he would have seen of the command."""
+    with recorded(tmp_path, sys.executable, "-c", SLEEPING) as (started, _):
+        os.kill(started.pid, number)
+        assert started.wait(60) == -number
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_we_stop_where_the_command_stops(tmp_path: Path, send: Callable[[int, int], None]) -> None:
+    """A shell sees the stop that it has asked for, and both go on."""
+    with recorded(tmp_path, sys.executable, "-c", NOTING) as (started, printed):
+        for _ in range(2):
+            send(started.pid, signal.SIGTSTP)
+            _, status = os.waitpid(started.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            assert os.WSTOPSIG(status) == signal.SIGTSTP
+            send(started.pid, signal.SIGCONT)
+            wait_until_taken(started.pid, signal.SIGCONT)
+        os.kill(started.pid, signal.SIGUSR1)
+        assert printed.readline() == "\n"
+        assert started.wait(60) == 7
+
+
+def test_we_go_on_where_the_command_does(tmp_path: Path) -> None:
+    """A command that does not stop when it is asked to is not left alone by `scope run`."""
+    program = f"import signal; signal.signal(signal.SIGTSTP, signal.SIG_IGN){NOTING}"
+    with recorded(tmp_path, sys.executable, "-c", program) as (started, printed):
+        os.killpg(started.pid, signal.SIGTSTP)
+        wait_until_taken(started.pid, signal.SIGTSTP)
         os.kill(started.pid, signal.SIGTERM)
         wait_until_taken(started.pid, signal.SIGTERM)
         os.kill(started.pid, signal.SIGUSR1)
