@@ -71,6 +71,9 @@ class Recorder:
         self._written: Path | None = None
         self._owner = False
         self._entered = 0
+        self._was_entered = False
+        self._told = False
+        self._start: int | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -88,11 +91,15 @@ class Recorder:
 
     @property
     def session(self) -> Session | None:
-        """The recording in progress; `None` while nothing is recorded."""
+        """The recording in progress, also before this recorder has joined it; `None` while nothing is recorded."""
+        if self._session is None and not self._was_entered:
+            module = sys.modules.get("scope.record.session")  # importing it would import torch
+            return module.current if module is not None else None
         return self._session
 
     def __enter__(self) -> Recorder:
         """Open the recording, or join the one in progress."""
+        self._was_entered = True
         self._entered += 1
         if self._entered == 1:
             self._open()
@@ -136,7 +143,7 @@ class Recorder:
             microbatches: Batches that make one step, for loops that use no optimizer of torch; with one, steps end by
                 themselves.
         """
-        return _Steps(self, iter(loader), start=start, microbatches=microbatches)
+        return _Steps(self._look_up, iter(loader), start=start, microbatches=microbatches)
 
     def start_at(self, step: int) -> None:
         """Say, before the first step, its number: the updates that the checkpoint which is resumed holds.
@@ -144,11 +151,17 @@ class Recorder:
         Steps of earlier attempts before it were kept, and count as such in goodput; those from it on are made again. A
         program that does not say so counts from 0, and all steps of its earlier attempts as lost.
 
+        On a recorder that is not entered it holds for the recording in progress, as under `scope run`, else from when
+        the recorder is entered.
+
         Args:
             step: A whole number of at least 0. After the first step has ended it changes nothing.
         """
-        if self._session is not None:
-            self._session.guard.call("start", self._session.start_at, step)
+        session = self.session
+        if session is not None:
+            session.guard.call("start", session.start_at, step)
+        elif not self._was_entered:
+            self._start = step
 
     def phase(self, name: str) -> Phase:
         """Return a context manager that gives the time inside it to a phase of your own; phases may be nested.
@@ -157,22 +170,33 @@ class Recorder:
             name: Its name. One of the built-in phases (`forward`, `backward`, `optimizer`, ...) adds to that one: what
                 is seen of it by itself and what you name so are one phase in every figure.
         """
-        return Phase(self._session, name)
+        return Phase(self._look_up("phase"), name)
 
     def add_tokens(self, tokens: int) -> None:
         """Say that this step trained on so many more tokens on this rank."""
-        if self._session is not None:
-            self._session.guard.call("tokens", self._session.add_tokens, tokens)
+        session = self._look_up("add_tokens")
+        if session is not None:
+            session.guard.call("tokens", session.add_tokens, tokens)
 
     def end_step(self) -> None:
         """End the step here, for loops in which steps cannot be told by an optimizer of torch."""
-        if self._session is not None:
-            self._session.guard.call("step", self._session.next_step)
+        session = self._look_up("end_step")
+        if session is not None:
+            session.guard.call("step", session.next_step)
 
     def capture(self) -> None:
         """Ask for a profiler window from the next step on."""
-        if self._session is not None:
-            self._session.captures.request("user")
+        session = self._look_up("capture")
+        if session is not None:
+            session.captures.request("user")
+
+    def _look_up(self, call: str) -> Session | None:
+        """Return the recording in progress; where there is none since nobody has begun one, say so once."""
+        session = self.session
+        if session is None and not self._was_entered and not self._told:
+            self._told = True
+            _say(f"recorder.{call}() did nothing: begin the recording first, `with scope.Recorder() as recorder:`")
+        return session
 
     def _open(self) -> None:
         from scope.record import session, start
@@ -185,8 +209,7 @@ class Recorder:
                 self._session = session.open_session(self._settings(folder), info)
                 self._owner = True
             except Exception as error:  # noqa: BLE001 - the guard: training must begin whatever happens here
-                if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is where it was closed
-                    sys.stderr.write(f"scope: training goes on unrecorded: {error}\n")
+                _say(f"training goes on unrecorded: {error}")
                 return
         # RUN/attempt-000/ranks/00042
         self._written = self._session.writer.folder.parents[2]
@@ -196,6 +219,9 @@ class Recorder:
             self._session.expect_optimizer(optimizer)
         if isinstance(self._tokens, int):
             self._session.tokens_per_step = self._tokens
+        start, self._start = self._start, None
+        if start is not None:
+            self._session.guard.call("start", self._session.start_at, start)
 
     def _settings(self, folder: Path) -> Settings:
         settings = read_settings(os.environ, folder)
@@ -245,9 +271,14 @@ class _Steps(Generic[_Batch]):
     """Iterates over a loader, and tells the session of each batch."""
 
     def __init__(
-        self, recorder: Recorder, iterator: Iterator[_Batch], *, start: int | None, microbatches: int | None
+        self,
+        look_up: Callable[[str], Session | None],
+        iterator: Iterator[_Batch],
+        *,
+        start: int | None,
+        microbatches: int | None,
     ) -> None:
-        self._recorder = recorder
+        self._look_up = look_up
         self._iterator = iterator
         self._start = start
         self._microbatches = microbatches
@@ -257,13 +288,13 @@ class _Steps(Generic[_Batch]):
         return self
 
     def __next__(self) -> _Batch:
-        session = self._recorder.session
+        session = self._look_up("steps")
         if session is None:
             return next(self._iterator)
         if self._microbatches and self._num_batches and self._num_batches % self._microbatches == 0:
             session.guard.call("step", session.next_step)
         if self._start is not None:
-            self._recorder.start_at(self._start)
+            session.guard.call("start", session.start_at, self._start)
             self._start = None
         self._num_batches += 1
         opened = session.guard.call("input", session.begin_input)
@@ -277,6 +308,11 @@ class _Steps(Generic[_Batch]):
             # A DataLoader's iterator has told already.
             session.guard.call("batch", session.note_batch, batch)
         return batch
+
+
+def _say(message: str) -> None:
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is where it was closed
+        sys.stderr.write(f"scope: {message}\n")
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -163,3 +163,47 @@ def test_without_a_recording_the_loop_runs_as_it_is(tmp_path: Path) -> None:
     with Recorder(run_dir=tmp_path / "file" / "run", run_id="r") as recorder:
         recorder.start_at(3)
         assert list(recorder.steps([1, 2], start=3)) == [1, 2]
+
+
+def test_a_number_said_before_the_recording_begins_holds_from_then_on(tmp_path: Path) -> None:
+    """`start_at` on a recorder that is not entered is kept until it is, and for that recording alone."""
+    training = Training(tmp_path)
+    training.recorder.start_at(500)
+    with training as recorder:
+        for batch in recorder.steps(make_loader()):
+            training.step(batch)
+    assert training.numbers() == [500, 501, 502, 503, 504, 505]
+    assert training.warnings() == []
+
+
+def test_a_recorder_that_is_not_entered_speaks_to_the_recording_in_progress(tmp_path: Path) -> None:
+    """As under `scope run`: number, tokens, phases and ends of steps that it says are on record; it owns nothing."""
+    other = Recorder()
+    with (training := Training(tmp_path)):
+        other.start_at(40)
+        for batch in other.steps(make_loader()):
+            with other.phase("mine"):
+                other.add_tokens(64)
+            training.model(batch).sum().backward()
+            other.end_step()
+    assert training.rank is not None
+    steps = read_steps(training.rank)
+    assert [(step.step, step.tokens) for step in steps] == [(40 + number, 64) for number in range(6)]
+    assert all("mine" in step.phases for step in steps)
+    assert training.warnings() == []
+
+
+def test_a_recorder_that_nobody_enters_says_once_that_it_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a recording in progress the first call that is lost is told on standard error, the others are not."""
+    recorder = Recorder()
+    recorder.start_at(3)
+    assert capsys.readouterr().err == ""
+    assert list(recorder.steps([1, 2])) == [1, 2]
+    recorder.add_tokens(64)
+    recorder.end_step()
+    recorder.capture()
+    with recorder.phase("x"):
+        pass
+    assert capsys.readouterr().err == (
+        "scope: recorder.steps() did nothing: begin the recording first, `with scope.Recorder() as recorder:`\n"
+    )
