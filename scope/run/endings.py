@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import is_living
+from scope.run.blackbox import read_black_box
 from scope.run.files import AppendFile, replace_document
 from scope.run.goodbyes import EXITED, FINISHED, SAID, say_exit, with_last_event
 from scope.run.reader import read_rank_info, read_run_info
 from scope.run.schema import EventRecord
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from scope.run.schema import RankInfo
+
+
+_MAX_TO_END_NS: Final = 3 * NS_PER_S
+"""A signal that ends a rank does so at once: this is for a launcher of its own, such as torchrun, to pass it on."""
 
 
 class CommandEnd(NamedTuple):
@@ -38,22 +44,49 @@ class CommandEnd(NamedTuple):
     pid: int | None
 
 
-def record_endings(spool: Path, signal_number: int) -> int:
+def record_endings(
+    spool: Path, signal_number: int, *, sent_ns: int | None = None, command: CommandEnd | None = None
+) -> int:
     """Note of each rank of the last attempt that is gone without a word which signal ended it; return how many.
 
-    Ranks that closed their recording, or live on, are left as they are. The black box stays open: it tells that the
-    rank did not end in order.
+    Ranks that closed their recording, or live on, are left as they are, and so are those that the signal did not end:
+    the process of the command itself that ended otherwise, and any that has worked on for more than 3 s, to save its
+    state first, or because it handles that signal. The black box stays open: it tells that the rank did not end in
+    order.
 
     Args:
         spool: Folder with the layout of a run directory, on this node.
         signal_number: The signal that the job was asked to end with.
+        sent_ns: When it was sent, by the monotonic clock of this host; None where nobody knows.
+        command: How the command ended; None where nobody saw it.
     """
     reason = f"terminated by signal {signal_number}"
     num_noted = 0
     for attempt in paths.list_attempts(spool)[-1:]:
         for rank in paths.list_ranks(spool, attempt):
-            num_noted += _record_ending(paths.rank_folder(spool, attempt, rank), reason)
+            folder = paths.rank_folder(spool, attempt, rank)
+            with contextlib.suppress(RunError, OSError):
+                info = read_rank_info(folder)
+                if info.ended_ns is not None or is_living(info):
+                    continue
+                if command is not None and info.pid == command.pid:
+                    is_by_it = command.returncode == -signal_number
+                else:
+                    is_by_it = sent_ns is None or not _worked_on(folder, sent_ns)
+                if is_by_it:
+                    _end_recording(folder, info, reason)
+                    num_noted += 1
     return num_noted
+
+
+def _worked_on(folder: Path, sent_ns: int) -> bool:
+    """Return whether phases of a rank changed long after a signal was sent, by its black box."""
+    try:
+        box = read_black_box(folder / paths.BLACK_BOX_FILE, with_ring=False)
+    except (RunError, OSError):
+        return False
+    seen = [instant for instant in (box.phase_start_ns, box.step_start_ns) if instant is not None]
+    return bool(seen) and max(seen) - box.identity.wall_offset_ns - sent_ns > _MAX_TO_END_NS
 
 
 def record_exits(spool: Path, command: CommandEnd | None) -> None:
@@ -161,18 +194,11 @@ def _note_unrecorded(run: Path, reason: str | None) -> bool:
     return True
 
 
-def _record_ending(folder: Path, reason: str) -> bool:
-    try:
-        info = read_rank_info(folder)
-        if info.ended_ns is not None or is_living(info):
-            return False
-        now_ns = time.time_ns()
-        ended = msgspec.structs.replace(info, ended_ns=now_ns, exit_reason=reason)
-        replace_document(folder / paths.RANK_FILE, msgspec.json.encode(ended))
-    except (RunError, OSError):
-        return False
+def _end_recording(folder: Path, info: RankInfo, reason: str) -> None:
+    now_ns = time.time_ns()
+    ended = msgspec.structs.replace(info, ended_ns=now_ns, exit_reason=reason)
+    replace_document(folder / paths.RANK_FILE, msgspec.json.encode(ended))
     _add_event(folder, EventRecord(time_ns=now_ns, kind="attempt_end", message=f"{SAID}{reason}"))
-    return True
 
 
 def _add_event(folder: Path, event: EventRecord) -> None:

@@ -330,8 +330,9 @@ def _own(spool: Path) -> Generator[bool]:
 def main(arguments: list[str] | None = None) -> int:
     """Publish every second until the launcher and every rank have ended, then once more; exit 1 if something is left.
 
-    The launcher's end is that of standard input; before it stand three lines: the number of the signal that the job was
-    ended by, if there was one, how the command ended, and its process id. A launcher that was killed leaves them out.
+    The launcher's end is that of standard input; before it stand four lines: the number of the signal that the job was
+    ended by, if there was one, how the command ended, its process id, and when by the monotonic clock that signal was
+    sent. A launcher that was killed leaves them out.
     Ranks may outlive it (it was killed, or the command left them in the background): their spool is not taken away
     under them, nor under a command whose ranks are yet to begin. Where none of them gives a sign of life for long, this
     process ends all the same: it notes that in the events of each rank that lives, and leaves the spool to whoever
@@ -383,7 +384,7 @@ def _publish_all(options: argparse.Namespace) -> int:
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
-    told, returncode, pid = (sys.stdin.readline().strip() for _ in range(3))
+    told, returncode, pid, sent_ns = (sys.stdin.readline().strip() for _ in range(4))
     if options.launched and returncode and not has_ranks(spool) and OrphanedCommand(spool).is_living():
         return EXIT_LEFT  # it put itself into the background, and its launcher shall not wait
     orphans = OrphanedCommand(spool) if options.launched and not returncode else None
@@ -397,9 +398,10 @@ def _publish_all(options: argparse.Namespace) -> int:
         was_whole = _tell(was_whole, publisher.publish(), publisher.problems)
         summaries.poll()
         time.sleep(_PERIOD_S)
+    command = CommandEnd(int(returncode), int(pid) if pid.isdecimal() else None) if returncode else None
     if told.isdecimal():
-        record_endings(spool, int(told))
-    record_exits(spool, CommandEnd(int(returncode), int(pid) if pid.isdecimal() else None) if returncode else None)
+        record_endings(spool, int(told), sent_ns=int(sent_ns) if sent_ns.isdecimal() else None, command=command)
+    record_exits(spool, command)
     complete = publisher.publish() if is_left else publisher.publish_last()
     if returncode:
         record_nothing(run_dir, int(returncode), host=socket.gethostname())

@@ -59,7 +59,7 @@ class Publisher:
             return False
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                known = (ending.signal, ending.returncode, ending.pid)
+                known = (ending.signal, ending.returncode, ending.pid, ending.signal_ns)
                 process.stdin.write(b"".join(b"\n" if each is None else b"%d\n" % each for each in known))
                 process.stdin.flush()
             process.stdin.close()

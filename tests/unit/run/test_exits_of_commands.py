@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from scope.run import paths
+from scope.run import layout, paths
 from scope.run.alive import read_start_ticks
-from scope.run.endings import CommandEnd, record_exits
+from scope.run.blackbox import BlackBox, BlackBoxIdentity
+from scope.run.endings import CommandEnd, record_endings, record_exits
 from scope.run.reader import RankReader, read_rank_info
 from scope.run.schema import SCHEMA_VERSION, EventRecord, RankInfo
+from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +98,47 @@ def test_a_rank_that_lives_on_is_left_alone(tmp_path: Path) -> None:
     record_exits(tmp_path, CommandEnd(3, COMMAND))
     assert read_rank_info(folder).command_returncode is None
     assert (torn / paths.RANK_FILE).read_bytes() == b'{"schema'
+
+
+SENT_NS = 100 * NS_PER_S
+"""When the job was sent a signal, by the monotonic clock."""
+
+
+def write_box(folder: Path, worked_ns: int) -> None:
+    """Write the black box of a rank that began its last phase then, by the monotonic clock."""
+    who = BlackBoxIdentity(
+        rank=0, attempt=0, world_size=1, pid=1, process_start_ticks=None, wall_offset_ns=1_000 * NS_PER_S
+    )
+    box = BlackBox(folder / paths.BLACK_BOX_FILE, who)
+    box.write_state(layout.STATE.pack(0, 0, worked_ns, worked_ns, worked_ns, 0, 0, b"forward"))
+    box.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "worked_s", "returncode", "is_by_it"),
+    [
+        pytest.param({"pid": COMMAND}, None, -15, True, id="ended the command"),
+        pytest.param({"pid": COMMAND}, 100.1, -15, True, id="ended the command at once"),
+        pytest.param({"pid": COMMAND}, 100.1, -9, False, id="another signal ended the command"),
+        pytest.param({"pid": COMMAND}, 106.0, -9, False, id="was handled, and another ended the command later"),
+        pytest.param({}, 99.0, 1, True, id="a rank of a launcher"),
+        pytest.param({}, 102.9, 1, True, id="a rank whose launcher was slow"),
+        pytest.param({}, 103.1, 1, False, id="a rank that worked on"),
+        pytest.param({}, None, 1, True, id="a rank without a black box"),
+        pytest.param({"pid": COMMAND, **DONE}, None, -15, False, id="ended by itself"),
+    ],
+)
+def test_a_signal_ends_only_what_ends_of_it(
+    tmp_path: Path, facts: dict[str, Any], worked_s: float | None, returncode: int, is_by_it: bool
+) -> None:
+    """The exit code tells of the command's process, and of others whether they worked on for long after the signal."""
+    folder = write_rank(tmp_path, 0, 0, **facts)
+    if worked_s is not None:
+        write_box(folder, int(worked_s * NS_PER_S))
+    command = CommandEnd(returncode, COMMAND)
+    assert record_endings(tmp_path, 15, sent_ns=SENT_NS, command=command) == is_by_it
+    info = read_rank_info(folder)
+    assert (info.exit_reason == "terminated by signal 15") == is_by_it
+    assert [event.message for event in RankReader(folder).new_events()] == [
+        "recording ended: terminated by signal 15"
+    ] * is_by_it
