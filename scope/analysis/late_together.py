@@ -2,7 +2,7 @@
 
 In each judged collective the late ranks are those above the widest gap between own times, as long as they are at least
 two and fewer than half: of two halves neither shows what is usual. They count when their own times exceed all others'
-by more than the noise, and when all of them arrived that much behind all others. Of several sets of ranks that one
+by more than all noise, and when all of them arrived that much behind all others. Of several sets of ranks that one
 counts that is late for longest. With it stand the ranks that are named alone, which may be late in other groups of the
 same job. What mending all saves is played again.
 """
@@ -15,6 +15,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
 from scope.analysis.own_time import OWN, PREVIOUS
+from scope.analysis.own_time_noise import STARK
 from scope.analysis.result import Result
 from scope.analysis.savings import MOST_REPLAYED, removed_work, savings_rows, savings_table
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from scope.analysis.replay import LazyReplay, Place
-
-FLOOR: Final = "floor_ns"
-"""Lateness below this is noise, by collective."""
 
 _GAP: Final = "gap_ns"
 _PLACE: Final = "place"
@@ -52,11 +50,11 @@ def compute_late_together(
 
     Args:
         own: The judged calls with own times.
-        weighed: By collective, the error of the clocks and `FLOOR`.
+        weighed: By collective, the error of the clocks and `STARK`.
         charged: By rank that is named alone, the collectives that it is charged for; those that cost most first.
         lazy: The job, to be played again.
     """
-    floors = weighed.select(MatchedCalls.collective_id, CollectiveRows.clock_error_ns, FLOOR)
+    floors = weighed.select(MatchedCalls.collective_id, CollectiveRows.clock_error_ns, STARK)
     sets = _costliest_set(_late_sets(own, floors))
     others = sets[MatchedCalls.rank].unique().sort().to_list()
     ranks = list(dict.fromkeys((*charged, *others)))[:MOST_REPLAYED]
@@ -85,7 +83,7 @@ def _late_sets(own: pl.DataFrame, floors: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         own: The judged calls with own times.
-        floors: By collective, the error of the clocks and `FLOOR`.
+        floors: By collective, the error of the clocks and `STARK`.
     """
     time, collective = pl.col(OWN), MatchedCalls.collective_id
     ordered = own.sort(collective, OWN, MatchedCalls.rank, descending=[False, True, False]).with_columns(
@@ -100,7 +98,7 @@ def _late_sets(own: pl.DataFrame, floors: pl.DataFrame) -> pl.DataFrame:
         .unique(collective, keep="first", maintain_order=True)
         .select(collective, pl.col(_PLACE).alias(_LATE), _GAP)
     )
-    noise = pl.col(CollectiveRows.clock_error_ns) + pl.col(FLOOR)
+    noise = pl.col(CollectiveRows.clock_error_ns) + pl.col(STARK)
     wide = widest.join(floors, on=collective).filter(pl.col(_GAP) > noise)
     arrival = pl.col(MatchedCalls.arrival_ns)
     is_late = pl.col(_PLACE) <= pl.col(_LATE)

@@ -1,8 +1,14 @@
-"""How much own times of ranks scatter by chance.
+"""How much own times of ranks scatter by chance, and what lateness stands out against that.
 
 What a rank does differently from its peers each time is no chance: noise is how its distance from their median changes
 from one time to the next, at one place of the step. Where a place was seen too few times to tell, noise is how far the
-ranks lie from their median; of both the smaller counts.
+ranks lie from their median; of both the smaller counts. Of two ranks the distance from each other counts, and the
+noise that is usual among the pairs of their axis where there are some: a pair of which one is late now and then has
+nobody who shows what is usual.
+
+Of many collectives in many groups the noisiest are late by several times that, in a healthy job too. So a rank is named
+where it is late steadily, at one place of the step time after time, measured by the noise of its mean and by its own
+standard error, or where it is late once far beyond all noise. What such a rank is late by counts above the usual noise.
 """
 
 from __future__ import annotations
@@ -12,59 +18,137 @@ from typing import Final
 
 import polars as pl
 
-from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
+from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
+from scope.analysis.group_names import UNDESCRIBED
 from scope.analysis.own_time import OWN
 from scope.analysis.readiness import READY
+from scope.definitions import find_mesh_axis
 
-SCATTER: Final = "scatter_ns"
+NOISE_FLOOR_NS: Final = 10_000
+"""Lateness below this is the jitter of launches."""
 
+FLOOR: Final = "floor_ns"
+"""Lateness below this is noise, by group."""
+STARK: Final = "stark_ns"
+"""One lateness above this is no noise, by group."""
+IS_STEADY: Final = "is_steadily_late"
+"""The rank is later than all its peers at this place of the step, time after time."""
+
+_SCATTER: Final = "scatter_ns"
+_NOISE_SCALE: Final = 3
+"""Lateness counts above this many times the scatter."""
+_STARK_SCALE: Final = 10
+"""One lateness names above this many times the scatter: of normal noise, nearly 7 times its standard deviation."""
+_STEADY_SCALE: Final = 8
+"""The mean of several at one place names above this many times the scatter, divided by the root of their number."""
+_STANDARD_ERRORS: Final = 3
+"""It names above this many times its own standard error."""
 _MIN_TIMES: Final = 3
 """A place of the step that was seen fewer times does not tell what changes."""
+_MIN_GROUPS: Final = 3
+"""Of fewer groups of an axis the one with a late rank might be what is usual."""
 
 _DISTANCE: Final = "distance_ns"
+_MARGIN: Final = "margin_ns"
 _PLACE: Final = "place_in_step"
+_PLACES: Final = "places_in_step"
 _TIMES: Final = "num_times"
+_AXIS: Final = "axis"
+_IN_TIME: Final = f"{_SCATTER}_in_time"
+_USUAL: Final = f"{_SCATTER}_usual"
+_COLLECTIVE: Final = MatchedCalls.collective_id
+_GROUP: Final = CollectiveRows.group_id
 
 
-def group_scatter(own: pl.DataFrame) -> pl.DataFrame:
-    """Return, by group, the median distance of own times from what is usual.
+def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Add to each call what lateness of its group is noise, and whether the rank is late there steadily.
 
     Args:
         own: The judged calls, columns of `MatchedCalls`, the group, `READY` and `OWN`.
+        groups: The table `GroupRows`.
+    """
+    placed = _placed(own)
+    time = pl.col(OWN)
+    highest, second = time.max().over(_COLLECTIVE), time.top_k(2).min().over(_COLLECTIVE)
+    by_place = (_GROUP, MatchedCalls.rank, _PLACE, _PLACES)
+    margin = pl.col(_MARGIN)
+    times, root = pl.len().over(by_place), pl.len().over(by_place).sqrt()
+    mean, error = margin.mean().over(by_place), margin.std().over(by_place) / root
+    scatter = pl.col(_SCATTER) * _allowance()
+    least = scatter * _STEADY_SCALE / root + NOISE_FLOOR_NS
+    is_steady = (times >= _MIN_TIMES) & (mean > least) & (mean > error * _STANDARD_ERRORS)
+    floors = {FLOOR: pl.col(_SCATTER) * _NOISE_SCALE, STARK: scatter * _STARK_SCALE}
+    return (
+        placed.join(_group_scatter(placed, groups), on=_GROUP)
+        .with_columns((time - pl.when(time == highest).then(second).otherwise(highest)).alias(_MARGIN))
+        .with_columns(
+            is_steady.alias(IS_STEADY),
+            *((noise.ceil().cast(pl.Int64) + NOISE_FLOOR_NS).alias(name) for name, noise in floors.items()),
+        )
+        .drop(_MARGIN, _PLACE, _PLACES, _SCATTER)
+    )
+
+
+def _allowance() -> pl.Expr:
+    """Return by what noise is larger than a small group, or few collectives, show.
+
+    The median distance of few ranks from their own median is short of that of many by about 1.4 / ranks (drawn at
+    random: by 0.53 for 3 ranks, 0.66 for 4, 0.85 for 8); a median of few collectives may be by chance.
+    """
+    ranks = pl.len().over(_COLLECTIVE)
+    others = (pl.col(_COLLECTIVE).n_unique().over(_GROUP) - 1).clip(lower_bound=1)
+    return pl.when(ranks > 2).then(ranks / (ranks - 1.4)).otherwise(1.0) * (1 + 2 / others)
+
+
+def _placed(own: pl.DataFrame) -> pl.DataFrame:
+    """Add the place of each call in its step, and how many there are: steps of unlike number are no repetition."""
+    of_step = (_GROUP, MatchedCalls.step_number, MatchedCalls.rank)
+    return own.sort(READY, MatchedCalls.arrival_ns, _COLLECTIVE).with_columns(
+        pl.int_range(pl.len()).over(of_step).alias(_PLACE), pl.len().over(of_step).alias(_PLACES)
+    )
+
+
+def _group_scatter(placed: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Return, by group, the median distance of own times from what is usual.
 
     Returns:
-        Columns `group_id` and `SCATTER`; 0 for groups of two ranks that were seen too few times, since neither of two
-        shows what is usual.
+        Columns `group_id` and `_SCATTER`; 0 for pairs that were seen too few times, since neither shows what is usual.
     """
-    collective, group = MatchedCalls.collective_id, CollectiveRows.group_id
-    num_ranks = pl.len().over(collective)
-    calls = own.with_columns(
-        (pl.col(OWN) - pl.col(OWN).median().over(collective)).alias(_DISTANCE),
-        pl.col(READY).rank("ordinal").over(group, MatchedCalls.step_number, MatchedCalls.rank).alias(_PLACE),
-    )
+    num_ranks = pl.len().over(_COLLECTIVE)
+    # Each of two is half as far from their mean as from the other.
+    distance = (pl.col(OWN) - pl.col(OWN).median().over(_COLLECTIVE)) * pl.when(num_ranks == 2).then(2).otherwise(1)
+    calls = placed.with_columns(distance.alias(_DISTANCE))
     across = (
         calls.filter(num_ranks > 2)
-        .group_by(group, collective)
+        .group_by(_GROUP, _COLLECTIVE)
         .agg(pl.col(_DISTANCE).abs().median())
-        .group_by(group)
-        .agg(pl.col(_DISTANCE).median().alias(SCATTER))
+        .group_by(_GROUP)
+        .agg(pl.col(_DISTANCE).median().alias(_SCATTER))
     )
-    by_place = (group, MatchedCalls.rank, _PLACE)
+    by_place = (_GROUP, MatchedCalls.rank, _PLACE, _PLACES)
     # A change holds the chance of two times, hence the root of two.
     change = pl.col(_DISTANCE).diff().over(by_place).abs() / sqrt(2)
     changes = (
-        calls.sort(READY)
-        .with_columns(change.alias(_DISTANCE), pl.len().over(by_place).alias(_TIMES))
+        calls.with_columns(change.alias(_DISTANCE), pl.len().over(by_place).alias(_TIMES))
         .filter(pl.col(_TIMES) >= _MIN_TIMES)
-        .group_by(group, MatchedCalls.rank)
+        .group_by(_GROUP, MatchedCalls.rank)
         .agg(pl.col(_DISTANCE).median())
-        .group_by(group)
-        .agg(pl.col(_DISTANCE).median().alias(f"{SCATTER}_in_time"))
+        .group_by(_GROUP)
+        .agg(pl.col(_DISTANCE).median().alias(_IN_TIME))
     )
-    return (
-        own.select(group)
-        .unique()
-        .join(across, on=group, how="left")
-        .join(changes, on=group, how="left")
-        .select(group, pl.min_horizontal(pl.col(SCATTER).fill_null(0.0), f"{SCATTER}_in_time").alias(SCATTER))
+    found = placed.select(_GROUP).unique().join(across, on=_GROUP, how="left").join(changes, on=_GROUP, how="left")
+    smaller = pl.min_horizontal(_SCATTER, _IN_TIME)
+    return found.join(_usual_of_pairs(found, groups), on=_GROUP, how="left").select(
+        _GROUP, pl.coalesce(_USUAL, smaller).fill_null(0.0).alias(_SCATTER)
     )
+
+
+def _usual_of_pairs(scatter: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Return, by group of two ranks on an axis that has several, the median noise of the groups of that axis."""
+    described = groups.filter(
+        pl.col(GroupRows.num_ranks) == 2, pl.col(GroupRows.description).fill_null(UNDESCRIBED) != UNDESCRIBED
+    ).select(GroupRows.group_id, GroupRows.description)
+    axes = [(group, find_mesh_axis(text) or text) for group, text in described.iter_rows()]
+    named = pl.DataFrame(axes, schema={str(_GROUP): _GROUP.dtype, _AXIS: pl.String}, orient="row")
+    found = scatter.join(named, on=_GROUP).filter(pl.len().over(_AXIS) >= _MIN_GROUPS)
+    return found.select(_GROUP, pl.col(_IN_TIME).median().over(_AXIS).alias(_USUAL))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
+from scope.analysis.matching import PAIRS
 from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _ROUNDING_NS: Final = 1_000
 """Ends of kernels and begins of calls in traces of whole microseconds disagree by less."""
 
 _KEYS: Final = (MatchedCalls.rank, MatchedCalls.call_id)
+_PAIR: Final = "is_of_pair"
 _AHEAD: Final = "end_ahead_ns"
 _LAUNCHED: Final = "launched_ns"
 _LAUNCH_END: Final = "launch_end_ns"
@@ -67,29 +69,42 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
     """
     parts = [_lags(trace) for trace in job.ranks if trace.rank is not None and not trace.is_host_timeline]
     lags = pl.concat(parts) if parts else pl.DataFrame(schema=_SCHEMA)
-    groups = collectives.collectives.select(CollectiveRows.collective_id, CollectiveRows.group_id)
+    groups = collectives.collectives.select(
+        CollectiveRows.collective_id, CollectiveRows.group_id, CollectiveRows.operation
+    )
     arrival = pl.col(MatchedCalls.arrival_ns)
     in_group = (MatchedCalls.rank, CollectiveRows.group_id)
-    is_queued = pl.col(CollectiveRows.group_id).is_not_null() & (arrival - pl.col(_AHEAD)).is_between(0, QUEUED_NS)
-    has_length = pl.col(MatchedCalls.end_ns) > arrival
-    ends = (
-        collectives.calls.filter(has_length)
-        .select(MatchedCalls.rank, pl.col(MatchedCalls.end_ns).alias(_AHEAD))
-        .sort(_AHEAD)
+    # What a rank sends and what it gets have a stream each, whose order says nothing of the other.
+    is_pair = pl.col(CollectiveRows.operation).is_in(PAIRS).fill_null(value=True)
+    lag = pl.min_horizontal(_LAG, _LEFT)
+    in_stream = (arrival - pl.col(MatchedCalls.end_ns).shift().over(in_group)).is_between(0, QUEUED_NS)
+    # What begins as soon as it can was held up by its launch or by compute, whatever ended then in another group.
+    behind_any = (
+        (arrival - pl.col(_AHEAD)).is_between(0, QUEUED_NS) & (lag > QUEUED_NS).fill_null(value=True) & ~is_pair
     )
-    ready = arrival - pl.min_horizontal(_LAG, _LEFT).clip(lower_bound=0)
+    is_queued = pl.col(CollectiveRows.group_id).is_not_null() & (in_stream | behind_any)
+    has_length = pl.col(MatchedCalls.end_ns) > arrival
+    calls = collectives.calls.join(groups, on=CollectiveRows.collective_id, how="left")
+    ends = calls.filter(has_length, ~is_pair).select(MatchedCalls.rank, pl.col(MatchedCalls.end_ns).alias(_AHEAD))
+    ready = arrival - lag.clip(lower_bound=0)
     runs_ahead = (pl.col(_LEFT) < -_ROUNDING_NS).fill_null(value=False)
     return (
-        collectives.calls.join(groups, on=CollectiveRows.collective_id, how="left")
-        .join(lags, on=_KEYS, how="left")
+        calls.join(lags, on=_KEYS, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns)
-        .join_asof(ends, left_on=MatchedCalls.arrival_ns, right_on=_AHEAD, by=MatchedCalls.rank, check_sortedness=False)
+        .join_asof(
+            ends.sort(_AHEAD),
+            left_on=MatchedCalls.arrival_ns,
+            right_on=_AHEAD,
+            by=MatchedCalls.rank,
+            check_sortedness=False,
+        )
         .with_columns(is_queued.fill_null(value=False).alias("queued"))
         .with_columns(
             (pl.col("queued") & pl.col(_LAG).is_null() & pl.col(_COMPUTES).fill_null(value=False)).alias(UNTOLD)
         )
         .select(
             *in_group,
+            is_pair.alias(_PAIR),
             MatchedCalls.call_id,
             UNTOLD,
             pl.when(runs_ahead | pl.col(UNTOLD))
@@ -99,7 +114,7 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
             .otherwise(arrival)
             .alias(READY),
         )
-        .with_columns(pl.col(READY).cum_max().over(in_group))
+        .with_columns(pl.when(_PAIR).then(READY).otherwise(pl.col(READY).cum_max().over(*in_group, _PAIR)).alias(READY))
         .select(*_KEYS, UNTOLD, READY)
     )
 

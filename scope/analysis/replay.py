@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
-from scope.analysis.matching import SYMMETRIC
+from scope.analysis.matching import PAIRS, SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START
 from scope.analysis.readiness import QUEUED_NS, READY
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _RUN_START: Final = "run_start_ns"
 _RUN_END: Final = "run_end_ns"
-_ALL_WAIT: Final = frozenset({*SYMMETRIC, "send", "recv"})
+_ALL_WAIT: Final = frozenset((*SYMMETRIC, *PAIRS))
 _WAIT_FOR_ROOT: Final = frozenset({"broadcast", "scatter"})
 _ROOT_WAITS: Final = frozenset({"reduce", "gather"})
 
@@ -365,7 +365,9 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
         if previous is not None and ends[previous] > arrivals[call]:
             previous = None
         begins_later = is_ready < arrivals[call]
-        behind = _behind(previous, arrivals[call], ends, ended.setdefault(rank, []) if begins_later else ())
+        is_pair = operation is None or operation in PAIRS
+        others = () if is_pair or arrivals[call] - is_ready <= QUEUED_NS else ended.get(rank, ())
+        behind = _behind(previous, arrivals[call], ends, others)
         found.append(
             Call(
                 rank=rank,
@@ -384,7 +386,8 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
         )
         if group is not None:
             last[rank, group] = call
-        insort(ended.setdefault(rank, []), (ends[call], call))
+        if not is_pair:
+            insort(ended.setdefault(rank, []), (ends[call], call))
     return found
 
 

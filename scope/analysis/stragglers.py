@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
-from scope.analysis.late_together import FLOOR, LateTogether, compute_late_together, work_counts_since
+from scope.analysis.late_together import LateTogether, compute_late_together, work_counts_since
 from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
-from scope.analysis.own_time_noise import SCATTER, group_scatter
+from scope.analysis.own_time_noise import FLOOR, IS_STEADY, NOISE_FLOOR_NS, STARK, with_floors
 from scope.analysis.rank_activity import build_activity
 from scope.analysis.readiness import READY, UNTOLD, compute_ready
 from scope.analysis.replay import LazyReplay
@@ -47,12 +47,6 @@ if TYPE_CHECKING:
     from scope.analysis.collectives import Collectives
     from scope.analysis.replay import Replay, Shifts
     from scope.trace.model import Job
-
-NOISE_FLOOR_NS: Final = 10_000
-"""Lateness below this is the jitter of launches."""
-
-_NOISE_SCALE: Final = 3
-"""Lateness counts above this many times the scatter of own times."""
 
 _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
@@ -255,12 +249,18 @@ def _are_peers(ranks: Iterable[int], pipelines: Mapping[int, int]) -> bool:
 
 
 def _charges(weighed: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives whose last rank is to blame.
+    """Return the collectives whose last rank is to blame: late beyond noise, and steadily or once beyond all noise.
 
     Own times are differences on the clock of one rank each; arrivals of different ranks are as far off as the clocks.
     """
-    is_late = pl.col(CollectiveRows.imposed_wait_ns) > pl.col(CollectiveRows.clock_error_ns) + pl.col(FLOOR)
-    return weighed.filter(is_late, pl.col(_CHARGE) > pl.col(FLOOR))
+    clocks = pl.col(CollectiveRows.clock_error_ns)
+    late = weighed.filter(
+        pl.col(CollectiveRows.imposed_wait_ns) > clocks + pl.col(FLOOR), pl.col(_CHARGE) > pl.col(FLOOR)
+    )
+    stands_out = pl.col(IS_STEADY) | (
+        (pl.col(_CHARGE) > pl.col(STARK)) & (pl.col(CollectiveRows.imposed_wait_ns) > clocks + pl.col(STARK))
+    )
+    return late.filter(stands_out.any().over(CollectiveRows.last_rank, CollectiveRows.group_id))
 
 
 def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
@@ -271,20 +271,23 @@ def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         CollectiveRows.imposed_wait_ns,
         CollectiveRows.clock_error_ns,
     )
-    calls = own.join(rows, on=MatchedCalls.collective_id)
+    calls = with_floors(own, collectives.groups).join(rows, on=MatchedCalls.collective_id)
     is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
     time = pl.col(OWN)
-    found = calls.group_by(MatchedCalls.collective_id).agg(
-        pl.col(CollectiveRows.group_id).first(),
-        pl.col(MatchedCalls.step_number).first(),
-        pl.col(CollectiveRows.last_rank).first(),
-        pl.col(CollectiveRows.clock_error_ns).first(),
-        pl.col(CollectiveRows.imposed_wait_ns).first(),
-        (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
-    )
-    floor = (pl.col(SCATTER) * _NOISE_SCALE).ceil().cast(pl.Int64) + NOISE_FLOOR_NS
-    return found.join(group_scatter(own), on=CollectiveRows.group_id).with_columns(
-        pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE), floor.alias(FLOOR)
+    return (
+        calls.group_by(MatchedCalls.collective_id)
+        .agg(
+            pl.col(CollectiveRows.group_id).first(),
+            pl.col(MatchedCalls.step_number).first(),
+            pl.col(CollectiveRows.last_rank).first(),
+            pl.col(CollectiveRows.clock_error_ns).first(),
+            pl.col(CollectiveRows.imposed_wait_ns).first(),
+            (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
+            pl.col(FLOOR).first(),
+            pl.col(STARK).first(),
+            pl.col(IS_STEADY).filter(is_last).first(),
+        )
+        .with_columns(pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE))
     )
 
 
