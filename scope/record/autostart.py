@@ -89,7 +89,8 @@ class _Ending:
 
     def on_exit(self) -> None:
         """Close the recording in the process that opened it."""
-        self._close(FINISHED if self._codes is None else say_exit(self._codes.find()))
+        code = 0 if self._codes is None else self._codes.find()
+        self._close(FINISHED if code is None else say_exit(code), is_known=code is not None)
 
     def on_leaving(self, code: int) -> None:
         """Tell of an end which nothing comes after, with its exit code."""
@@ -98,13 +99,20 @@ class _Ending:
         self._is_over = True
         writer = self._session.writer
         if writer.enabled:
-            tell_at_once(writer.folder, code, step=self._session.step, wall_offset_ns=writer.wall_offset_ns)
+            tell_at_once(
+                writer.folder,
+                code,
+                step=self._session.step,
+                wall_offset_ns=writer.wall_offset_ns,
+                is_after_update=self._session.is_after_update,
+            )
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, *, is_known: bool = True) -> None:
         """Close the recording in the process that opened it.
 
         Args:
             reason: Why the program ends, where no exception ends it.
+            is_known: Else it may as well end with an exit code, which nothing tells.
         """
         if os.getpid() != self._pid or self._is_over:
             return
@@ -113,6 +121,8 @@ class _Ending:
         last = getattr(sys, "last_value", None) or _find_reason(sys.exc_info()[1])
         if self._reason == FINISHED and isinstance(last, BaseException):
             self._note(last)
+        if self._reason == FINISHED and not is_known:
+            self._session.guard.call("exit code", self._session.note_unknown_exit)
         self._session.close(reason if self._reason == FINISHED else self._reason)
 
     def _note(self, error: BaseException) -> None:

@@ -36,7 +36,7 @@ from scope.record.pipelines import PipelineHooks
 from scope.record.preflight import attach_preflight
 from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
-from scope.run.goodbyes import AFTER_UPDATE, SAID
+from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, EXITED, RAISED_EXIT, SAID
 from scope.run.layout import GROUP
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
@@ -122,6 +122,11 @@ class Session:
     def step(self) -> int | None:
         """Number of the step in progress, `None` before the first."""
         return self.clock.step if self.clock.step >= 0 else None
+
+    @property
+    def is_after_update(self) -> bool:
+        """Whether the step in progress has had its update, and no work tells yet that the next one has begun."""
+        return self.boundary.updated and self.clock.phase == "other"
 
     @property
     def samples(self) -> int | None:
@@ -220,6 +225,7 @@ class Session:
 
     def _tell_ending(self, exit_reason: str) -> None:
         num_steps = self.clock.num_steps + self.boundary.updated
+        after: dict[str, Any] = {AFTER_UPDATE: True} if exit_reason.startswith(EXITED) and self.is_after_update else {}
         if self.boundary.updated:
             # No work for a next step tells where this one ended: what the program does after its loop is in none.
             end_ns = max(self.clock.find_end(), min(self._last_call_ns(), time.monotonic_ns()))
@@ -232,7 +238,7 @@ class Session:
             self._tell_no_boundary()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
         # On a full disk an event may be all that has room, and tells how many steps have no record.
-        self.writer.add_event("attempt_end", f"{SAID}{exit_reason}", step=self.step, num_steps=num_steps)
+        self.writer.add_event("attempt_end", f"{SAID}{exit_reason}", step=self.step, num_steps=num_steps, **after)
 
     def _last_call_ns(self) -> int:
         """Return the last instant at which a call is known to have been issued, waited for or completed; 0 without."""
@@ -312,11 +318,13 @@ class Session:
     def note_exception(self, error: BaseException) -> None:
         """The program ends because of an exception."""
         out_of_memory = isinstance(error, torch.OutOfMemoryError)
-        phase = self.clock.phase
-        # No work tells yet whether the program is still at the end of this step or in the next one.
-        after = {AFTER_UPDATE: True} if self.boundary.updated and phase == "other" else {}
+        after = {AFTER_UPDATE: True} if self.is_after_update else {}
         kind = "out_of_memory" if out_of_memory else "exception"
-        self.writer.add_event(kind, _describe(error), step=self.step, phase=phase, **after)
+        self.writer.add_event(kind, _describe(error), step=self.step, phase=self.clock.phase, **after)
+
+    def note_unknown_exit(self) -> None:
+        """The program ends, and nothing tells with which exit code."""
+        self.writer.update_info(absent={**self.writer.info.absent, EXIT_CODE: RAISED_EXIT})
 
     def add_tokens(self, tokens: int) -> None:
         """Tokens as the user counts them, instead of what batches look like."""

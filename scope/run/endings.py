@@ -17,7 +17,7 @@ from scope.run import paths
 from scope.run.alive import is_living
 from scope.run.blackbox import read_black_box
 from scope.run.files import AppendFile, replace_document
-from scope.run.goodbyes import EXITED, FINISHED, SAID, say_exit, with_last_event
+from scope.run.goodbyes import EXIT_CODE, EXITED, FINISHED, SAID, say_exit, with_last_event
 from scope.run.reader import read_rank_info, read_run_info
 from scope.run.schema import EventRecord
 from scope.units import NS_PER_S
@@ -125,6 +125,8 @@ def _record_exit(folder: Path, command: CommandEnd | None) -> None:
 def _with_exit_code(folder: Path, info: RankInfo, code: int) -> RankInfo:
     """Return what is known of the process of the command, which cannot tell of every exit code by itself."""
     reason = say_exit(code)
+    absent = {name: why for name, why in info.absent.items() if name != EXIT_CODE}
+    info = msgspec.structs.replace(info, absent=absent)
     if info.ended_ns is not None:
         by_code = info.exit_reason == FINISHED or (info.exit_reason or "").startswith(EXITED)
         return msgspec.structs.replace(info, exit_reason=reason) if by_code else info

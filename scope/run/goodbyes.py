@@ -24,9 +24,12 @@ SAID: Final = "recording ended: "
 FINISHED: Final = "finished"
 EXITED: Final = "exited with code "
 """How `RankInfo.exit_reason` begins where a process ended with another exit code than 0; the code follows."""
+EXIT_CODE: Final = "exit_code"
+"""Name in `RankInfo.absent` where a process may have ended with any exit code."""
+RAISED_EXIT: Final = "it raised SystemExit, of which nothing tells the code"
 AFTER_UPDATE: Final = "after_update"
-"""Detail of an exception's event: it came after an update of its step and outside of all phases, where the next step
-may have begun for the program."""
+"""Detail of the event of an exception or exit: it came after an update of its step and outside of all phases, where
+the next step may have begun for the program."""
 _TAIL_BYTES: Final = 2**16
 _decoder: Final = msgspec.json.Decoder(EventRecord)
 

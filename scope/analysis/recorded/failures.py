@@ -98,15 +98,16 @@ def find_failures(
     ]
     known = {failure.rank for failure in failures}
     ends = events.filter(pl.col(Events.attempt) == attempt, pl.col(Events.kind) == "attempt_end")
-    steps = dict(ends.select(Events.rank, Events.step).iter_rows())
+    told = {row[Events.rank]: row for row in ends.iter_rows(named=True)}
     failures += [
         Failure(
             rank=info.rank,
             time_ns=info.ended_ns,
             message=info.exit_reason,
-            step=steps.get(info.rank),
+            step=told[info.rank][Events.step] if info.rank in told else None,
             phase=None,
             is_exit=True,
+            is_after_update=info.rank in told and _tells_after_update(told[info.rank][Events.detail]),
             clock=clocks[info.rank],
         )
         for info in infos

@@ -18,7 +18,7 @@ from scope.analysis.recorded.ranks import RankExcess, compute_rank_excess, say_w
 from scope.analysis.recorded.standing import SILENCE_CAUSES, describe_command_end
 from scope.frames.schema import RankSteps
 from scope.run.alive import find_fate, find_signs, has_ended
-from scope.run.goodbyes import EXITED
+from scope.run.goodbyes import EXIT_CODE, EXITED
 from scope.run.schema import Verdict
 from scope.trace.columns import Column, Table
 from scope.units import NS_PER_S, format_duration
@@ -215,13 +215,27 @@ def _find_crashes(watched: Watched, fate: Callable[[RankInfo], bool | None]) -> 
 
 
 def _find_failed_commands(watched: Watched) -> list[Verdict]:
-    """Return that a command failed though all its ranks ended in order; what they say of themselves tells more."""
+    """Return that a command failed though none of its ranks is known to; what they say of themselves tells more."""
     codes = watched.state.unasked_returncodes
     if not codes or watched.state.exit_reasons:
         return []
-    summary = f"{' and '.join(map(describe_command_end, codes))}, though its ranks ended in order"
+    ranks = _find_unknown_exits(watched)
+    but = _describe_unknown_exits(ranks) if ranks else ", though its ranks ended in order"
+    summary = f"{' and '.join(map(describe_command_end, codes))}{but}"
     action = "Read its last output; of a launcher that was killed look in the node's kernel log (out of memory)."
-    return [_judge(watched, "crash", summary, action=action)]
+    return [_judge(watched, "crash", summary, ranks=ranks, action=action)]
+
+
+def _find_unknown_exits(watched: Watched) -> tuple[int, ...]:
+    """Return the ranks that may have ended with an exit code of their own."""
+    return tuple(info.rank for info in watched.infos if EXIT_CODE in info.absent)
+
+
+def _describe_unknown_exits(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    who = "it" if len(ranks) == 1 else "they"
+    return f"; the exit code of {describe_ranks(list(ranks))} is not known: {who} raised SystemExit"
 
 
 def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
@@ -237,6 +251,7 @@ def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
         else:
             summary += f"; {describe_ranks(list(first.ranks))} may have died first: {first.evidence}"
             ranks = first.ranks
+    summary += _describe_unknown_exits(_find_unknown_exits(watched))
     return _judge(watched, "crash", summary, ranks=ranks, action=_look_for_end(watched, ranks))
 
 

@@ -20,7 +20,7 @@ NOTING = """\
 import atexit, os, sys, threading
 from scope.record.exits import ExitCodes
 codes = ExitCodes(lambda code: os.write(1, b"%d" % code))
-atexit.register(lambda: os.write(1, b"%d" % codes.find()))
+atexit.register(lambda: os.write(1, str(codes.find()).encode()))
 """
 
 
@@ -53,15 +53,24 @@ def test_exit_codes_are_read_as_python_reads_them(tmp_path: Path, code: str) -> 
         ("def leave():\n    sys.exit(3)\nthread = threading.Thread(target=leave)\nthread.start()\nthread.join()", True),
         ("if not os.fork():\n    os._exit(6)\nos.wait()", True),
         ("try:\n    sys.exit(1, 2)\nexcept TypeError:\n    sys.exit(8)", True),
-        # Nobody can tell this one, but for who started the program.
+        ("exit(3)", True),
+        ("quit(code=3)", True),
+        ("exit()", True),
+        ("try:\n    exit(3, 4)\nexcept TypeError:\n    exit(9)", True),
+        ("try:\n    exit(3)\nexcept SystemExit:\n    pass", True),
+        # Nobody can tell these, but for who started the program.
         ("raise SystemExit(3)", False),
+        ("raise SystemExit", False),
     ],
 )
-def test_a_script_tells_the_code_that_it_ends_with(tmp_path: Path, ending: str, is_told: bool) -> None:
-    """However it comes to its end: what it tells there is what the operating system says of it."""
+@pytest.mark.parametrize("job", [("job.py",), ("-m", "job")])
+def test_a_program_tells_the_code_that_it_ends_with(
+    tmp_path: Path, job: tuple[str, ...], ending: str, is_told: bool
+) -> None:
+    """However it comes to its end: what it tells there is what the operating system says of it, or that is unknown."""
     (tmp_path / "job.py").write_text(f"{NOTING}{ending}\n")
-    done = run("job.py", folder=tmp_path)
-    assert (done.stdout == str(done.returncode)) == is_told, done.stderr
+    done = run(*job, folder=tmp_path)
+    assert done.stdout == (str(done.returncode) if is_told else "None"), done.stderr
 
 
 def test_functions_of_the_program_work_as_before(tmp_path: Path) -> None:
@@ -96,11 +105,12 @@ def test_a_process_that_leaves_at_once_tells_its_events(tmp_path: Path) -> None:
     folder = paths.rank_folder(tmp_path, 0, 0)
     folder.mkdir(parents=True)
     (folder / paths.EVENTS_FILE).write_bytes(b"{}\n")
-    tell_at_once(folder, 9, step=4, wall_offset_ns=0)
+    tell_at_once(folder, 9, step=4, wall_offset_ns=0, is_after_update=True)
     before, told, rest = (folder / paths.EVENTS_FILE).read_bytes().split(b"\n")
     event = msgspec.json.decode(told, type=EventRecord)
     assert (before, rest) == (b"{}", b"")
     assert (event.kind, event.message, event.step) == ("attempt_end", "recording ended: exited with code 9", 4)
+    assert event.detail == {"after_update": True}
     displaced = folder.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):
         tell_at_once(folder, 9, step=4, wall_offset_ns=0)

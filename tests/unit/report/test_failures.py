@@ -18,8 +18,8 @@ from scope.cli.watch import watch
 from scope.frames.schema import Events
 from scope.report.standing import standing_words
 from scope.run import paths
-from scope.run.goodbyes import AFTER_UPDATE
-from scope.run.schema import SCHEMA_VERSION, EventRecord, RankInfo, RunInfo
+from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, RAISED_EXIT
+from scope.run.schema import SCHEMA_VERSION, Detail, EventRecord, RankInfo, RunInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,6 +143,31 @@ def test_a_command_that_fails_though_its_ranks_end_in_order_is_a_finding(
     expected = f"critical crash: {ended.get(returncode)}, though its ranks ended in order."
     assert done.output.startswith(expected) == is_told
     assert ("CRITICAL" in CliRunner().invoke(doctor, [str(tmp_path / "a")]).output) == is_told
+
+
+def test_a_command_that_fails_while_a_rank_may_have_is_a_finding_of_that_rank(tmp_path: Path) -> None:
+    """Rank 1 raised SystemExit by itself: that may be why the command failed, which is then not said to be in order."""
+    write_run(tmp_path / "a", {}, reason="finished")
+    for rank, absent in enumerate(({}, {EXIT_CODE: RAISED_EXIT})):
+        path = paths.rank_folder(tmp_path / "a", 0, rank) / paths.RANK_FILE
+        known = msgspec.json.decode(path.read_bytes(), type=RankInfo)
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, command_returncode=1, absent=absent)))
+    done = CliRunner().invoke(watch, ["--once", str(tmp_path / "a")])
+    expected = "the command exited with code 1; the exit code of rank 1 is not known: it raised SystemExit."
+    assert done.output.startswith(f"critical crash: {expected}")
+
+
+def test_an_exit_after_an_update_is_in_no_step_for_certain(tmp_path: Path) -> None:
+    """As an exception there: all updates of the program may be complete."""
+    folder = tmp_path / "a"
+    write_run(folder, {}, reason="exited with code 3")
+    details: tuple[dict[str, Detail], ...] = ({AFTER_UPDATE: True}, {})
+    for rank, detail in enumerate(details):
+        end = EventRecord(time_ns=BEGAN, kind="attempt_end", message="recording ended: ", step=9, detail=detail)
+        path = paths.rank_folder(folder, 0, rank) / paths.EVENTS_FILE
+        path.write_bytes(msgspec.json.encode(end) + b"\n")
+    shown = CliRunner().invoke(show, [str(folder)]).output
+    assert "  rank 0 exited with code 3 after the update of step 9; rank 1 followed 0.0 s later\n" in shown
 
 
 def test_a_rank_that_ended_in_order_before_others_raised_is_told(tmp_path: Path) -> None:

@@ -65,6 +65,16 @@ def test_what_the_launcher_saw_is_noted(tmp_path: Path, facts: dict[str, Any], r
     assert told == ([f"recording ended: {reason}"] if is_new else [])
 
 
+def test_a_code_that_the_program_could_not_know_is_known_of_the_command(tmp_path: Path) -> None:
+    """The launcher saw that of its own command, and not those of other processes."""
+    facts = {**DONE, "absent": {"exit_code": "it raised SystemExit", "device": "none"}}
+    own, other = write_rank(tmp_path, 0, 0, pid=COMMAND, **facts), write_rank(tmp_path, 0, 1, **facts)
+    record_exits(tmp_path, CommandEnd(3, COMMAND))
+    assert read_rank_info(own).absent == {"device": "none"}
+    assert read_rank_info(own).exit_reason == "exited with code 3"
+    assert read_rank_info(other).absent == facts["absent"]
+
+
 def test_an_exit_that_only_the_events_tell_is_noted_of_every_attempt(tmp_path: Path) -> None:
     """A rank that left by `os._exit` ended then; the end of the command is that of the last attempt alone."""
     folders = [write_rank(tmp_path, attempt, 1, TOLD) for attempt in range(2)]
