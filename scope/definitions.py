@@ -186,15 +186,19 @@ def hardware_flops_utilization(
 def goodput_ratio(*, kept_ns: int, wall_ns: int) -> float | None:
     """Return time in steps that were kept / wall time since the first attempt began; None before any time passed.
 
+    None too where more time was kept than passed, which cannot be: a record, or a clock, is wrong.
+
     Args:
         kept_ns: Time in steps whose result was not lost to a restart.
         wall_ns: Wall time since the first attempt began, start-up counted.
     """
-    return _share(kept_ns, wall_ns)
+    return _share(kept_ns, wall_ns) if kept_ns <= wall_ns else None
 
 
 def goodput_since(*, kept_ns: int, began_ns: int, ended_ns: int | None, now_ns: int) -> float | None:
     """Return the goodput of a rank: of the time until its end, or until now while it goes on; None before any passed.
+
+    None too where its steps last longer than that (`goodput_ratio`).
 
     Args:
         kept_ns: Time in steps whose result was not lost to a restart.

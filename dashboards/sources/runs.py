@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 import polars as pl
-from msgspec.structs import replace
 
 from scope.analysis.recorded import (
     ProcessTable,
@@ -33,6 +32,7 @@ from scope.analysis.recorded import (
     summarize_run,
     summarize_steps,
     summarize_traffic,
+    with_goodput,
 )
 from scope.errors import RunError, ScopeError
 from scope.frames import Run, open_run
@@ -272,7 +272,7 @@ class LiveRun:
         # A run that hangs makes no step and loses goodput all the same; one that fell silent has ended then.
         now_ns = time.time_ns() if state.is_live or state.last_sign_ns is None else state.last_sign_ns
         goodput = compute_goodput(kept_ns, self.ranks, now_ns=now_ns, began_ns=self.info.started_ns)
-        return replace(summary, goodput_ratio=goodput)
+        return with_goodput(summary, goodput)
 
     def _summarize(self) -> RunSummary:
         boxes = add_earlier_boxes(self.run, self.black_boxes(), attempt=self.attempt)

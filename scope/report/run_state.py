@@ -219,7 +219,8 @@ def _progress(summary: Mapping[str, Any], *, is_at_least: bool) -> str:
     if goodput is not None:
         kept = f"goodput {least}{format_ratio(goodput)} (time in kept steps / time since the start, start-up counted)"
     else:
-        kept = f"no goodput: {summary['absent']['goodput_ratio']}" if is_at_least else "no goodput yet"
+        is_known_why = is_at_least or summary["num_steps"]
+        kept = f"no goodput: {summary['absent']['goodput_ratio']}" if is_known_why else "no goodput yet"
     steps = count(summary["num_steps"], "step")
     return f"attempt {summary['attempt']}, {summary['num_ranks']} of {world} {ranks}, {last}, {steps}, {kept}"
 

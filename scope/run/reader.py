@@ -27,7 +27,7 @@ from scope.run.goodbyes import with_told_end
 from scope.run.lines import LinePlace, LineTail
 from scope.run.names import find_unknown_name, with_known_names
 from scope.run.parents import has_spawned
-from scope.run.repeats import StepsSeen
+from scope.run.repeats import StepsSeen, leave_out_overlapping
 from scope.run.schema import (
     MOST_UTILIZATION,
     SCHEMA_MAJOR,
@@ -39,6 +39,7 @@ from scope.run.schema import (
     RunInfo,
     StepLine,
     StepRecord,
+    StepSummary,
     Verdict,
 )
 from scope.units import NS_PER_S
@@ -154,21 +155,41 @@ def _find_fault(line: StepLine) -> str | None:
     """Return why the figures of a step, each within its range, cannot be true together."""
     if line.end_ns < line.start_ns:
         return "it ends before it begins"
-    if sum(line.phases.values()) > _LARGEST_SUM:
+    if isinstance(line, StepRecord):
+        length, fault = line.end_ns - line.start_ns, _find_fault_of_step(line)
+    else:
+        length, fault = line.duration_ns, _find_fault_of_summary(line)
+    phases_ns = sum(line.phases.values())
+    if phases_ns > _LARGEST_SUM:
         return "its phases are longer than can be"
-    if isinstance(line, StepRecord) and line.device_ns and sum(line.device_ns.values()) > _LARGEST_SUM:
-        return "its device time is longer than can be"
-    return _find_fault_of_step(line) if isinstance(line, StepRecord) else None
+    if phases_ns != length:
+        return f"its phases add up to {phases_ns} ns, but it lasts {length} ns"
+    return fault
 
 
 def _find_fault_of_step(step: StepRecord) -> str | None:
     """Return which figure is larger than that of any step can be; on devices waits may be of work of steps before."""
     if max(step.mfu_ratio or 0, step.hfu_ratio or 0) > MOST_UTILIZATION:
         return f"its MFU or HFU is above {MOST_UTILIZATION:.0f} times the peak, which can't be"
+    if step.device_ns and sum(step.device_ns.values()) > _LARGEST_SUM:
+        return "its device time is longer than can be"
     wait_ns = step.communication_wait_ns or 0
     if step.device_ns is None and wait_ns > _MOST_WAITING * (step.end_ns - step.start_ns):
         return f"it waits for communication more than {_MOST_WAITING} times as long as it is"
     return None
+
+
+def _find_fault_of_summary(summary: StepSummary) -> str | None:
+    """Return which lengths of folded steps cannot be those of the same steps, none of which overlaps another."""
+    if summary.duration_ns > summary.end_ns - summary.start_ns:
+        return "its steps are longer together than the time that they lie in"
+    if not summary.min_duration_ns <= summary.max_duration_ns <= summary.duration_ns:
+        return "its shortest and its longest step cannot be among its steps"
+    return None
+
+
+def _first_step(line: StepLine) -> int:
+    return line.step if isinstance(line, StepRecord) else line.first_step
 
 
 _steps_decoder: Final = msgspec.json.Decoder(StepLine)
@@ -297,14 +318,19 @@ class RankReader:
         if self._steps.restarts != self._steps_restarts:
             self._steps_restarts = self._steps.restarts
             self._steps_seen, self._has_repeats = StepsSeen(), False
+        lines, overlapping = leave_out_overlapping(lines)
+        if overlapping:
+            self._name_problems.append(
+                f"{self._steps.path}: is torn or foreign: {len(overlapping)} of its lines, the first of step "
+                f"{_first_step(overlapping[0])}, last into two steps beside them; they are left out"
+            )
         kept, repeated = self._steps_seen.take(lines)
         if repeated and not self._has_repeats:
             self._has_repeats = True
-            line = repeated[0]
-            step = line.step if isinstance(line, StepRecord) else line.first_step
+            first = _first_step(repeated[0])
             self._name_problems.append(
                 f"{self._steps.path}: tells of steps more than once ({len(repeated)} of {len(lines)} lines, the first "
-                f"of step {step}): each step is counted once, and the other lines of it are left out"
+                f"of step {first}): each step is counted once, and the other lines of it are left out"
             )
         return kept
 

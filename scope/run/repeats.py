@@ -1,8 +1,12 @@
-"""Steps that several lines of one `steps.jsonl` tell of, as of a file that was joined by hand: each counts once."""
+"""Steps that several lines of one `steps.jsonl` tell of, as of a file that was joined by hand: each counts once.
+
+A process makes one step after the other, so lines of other steps never lie in the same time either.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from scope.run.schema import StepLine, StepRecord
@@ -79,3 +83,29 @@ class StepsSeen:
         self._numbers.add(first, last)
         self._instants.add(line.start_ns, end_ns)
         return True
+
+
+def leave_out_overlapping(lines: Sequence[StepLine]) -> tuple[list[StepLine], list[StepLine]]:
+    """Return the lines whose time may be theirs, and those left out: single steps that last into two others.
+
+    A step is judged by the two behind it and by the two before it, which do not overlap each other. Where only two
+    steps lie in the same time, nothing tells which of them is wrong, and both count.
+
+    Args:
+        lines: Lines in the order of the file.
+    """
+    if not any(later.start_ns < line.end_ns for line, later in pairwise(lines)):
+        return list(lines), []
+    wrong: set[int] = set()
+    for place in range(len(lines) - 2):
+        first, second, third = lines[place : place + 3]
+        if all(isinstance(line, StepRecord) for line in (first, second, third)) and _overlap(first, third):
+            if _overlap(first, second) and not _overlap(second, third):
+                wrong.add(place)
+            elif _overlap(second, third) and not _overlap(first, second):
+                wrong.add(place + 2)
+    return [line for place, line in enumerate(lines) if place not in wrong], [lines[place] for place in sorted(wrong)]
+
+
+def _overlap(one: StepLine, other: StepLine) -> bool:
+    return one.start_ns < other.end_ns and other.start_ns < one.end_ns

@@ -35,7 +35,13 @@ from scope.analysis.recorded.standing import (
     describe_command_end,
 )
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
-from scope.analysis.recorded.summary import RunSummary, compute_waste, find_unwritten_reason, summarize_run
+from scope.analysis.recorded.summary import (
+    RunSummary,
+    compute_waste,
+    find_unwritten_reason,
+    summarize_run,
+    with_goodput,
+)
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
 from scope.analysis.recorded.verdicts import (
     Ends,
@@ -99,4 +105,5 @@ __all__ = [
     "summarize_traffic",
     "title_of",
     "title_with_ranks",
+    "with_goodput",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -11,6 +11,9 @@ from scope.frames.schema import Ranks, RankSteps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+IMPOSSIBLE: Final = "the steps on record last longer than the run did: a record, or a clock, is wrong"
+"""Why a run that has steps has no goodput."""
 
 
 def compute_kept(steps: pl.LazyFrame) -> dict[int, int]:
@@ -27,7 +30,7 @@ def compute_kept(steps: pl.LazyFrame) -> dict[int, int]:
         sums = (
             steps.filter(pl.col(RankSteps.attempt) == attempt)
             .group_by(RankSteps.rank)
-            .agg(pl.col(RankSteps.duration_ns).filter(_is_kept(limit)).sum())
+            .agg(pl.col(RankSteps.duration_ns).cast(pl.Int128).filter(_is_kept(limit)).sum())
             .collect()
         )
         kept[attempt] = dict(sums.iter_rows())
@@ -98,9 +101,10 @@ def _last_step() -> pl.Expr:
 def compute_goodput(
     kept_ns: Mapping[int, int], ranks: pl.DataFrame, *, now_ns: int, began_ns: int | None = None
 ) -> float | None:
-    """Return the goodput of the rank with the least, or None before the first step.
+    """Return the goodput of the rank with the least; None before the first step.
 
-    It is the least of the series `scope_train_goodput_ratio` of a run's ranks.
+    It is the least of the series `scope_train_goodput_ratio` of a run's ranks. None too where the steps of a rank last
+    longer than the run did: what its other ranks have is then not known to be the least.
 
     Args:
         kept_ns: What `compute_kept` returns.
@@ -113,8 +117,9 @@ def compute_goodput(
     first_ns = ranks[Ranks.started_ns].min()
     began = began_ns if began_ns is not None else first_ns
     assert isinstance(began, int)
-    ratios = (
+    ratios = [
         goodput_since(kept_ns=kept, began_ns=began, ended_ns=ended_ns.get(rank), now_ns=now_ns)
         for rank, kept in kept_ns.items()
-    )
-    return min((ratio for ratio in ratios if ratio is not None), default=None)
+    ]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return min(known) if known and len(known) == len(ratios) else None

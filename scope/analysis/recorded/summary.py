@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 import polars as pl
 
-from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps
+from scope.analysis.recorded.goodput import IMPOSSIBLE, compute_goodput, compute_kept, count_lost_steps
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
@@ -112,17 +112,19 @@ def summarize_run(
     world_size = _integer_or_none(current[Ranks.world_size].max())
     overlays = _overlays(steps)
     ended_ns = _integer_or_none(by_step[StepSummary.end_ns].max()) if now_ns is None else now_ns
-    goodput = compute_goodput(compute_kept(steps), ranks, now_ns=ended_ns or 0, began_ns=began_ns)
+    kept = compute_kept(steps)
+    goodput = compute_goodput(kept, ranks, now_ns=ended_ns or 0, began_ns=began_ns)
     latest = by_step.filter(pl.col(StepSummary.attempt) == pl.col(StepSummary.attempt).max())
     no_step = "no step has ended yet"
     unwritten = _find_unwritten(steps, boxes or {}, {} if events is None else _count_ended(events))
+    no_goodput = _NO_RECORDS if any(each.num_steps for each in unwritten.values()) else no_step
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
         "last_step": (_integer_or_none((latest[StepSummary.step] + latest[StepSummary.num_steps] - 1).last()), no_step),
         "last_step_attempt": (_integer_or_none(latest[StepSummary.attempt].last()), no_step),
         "first_step": (_integer_or_none(latest[StepSummary.step].first()), no_step),
-        "goodput_ratio": (goodput, _NO_RECORDS if any(each.num_steps for each in unwritten.values()) else no_step),
+        "goodput_ratio": (goodput, IMPOSSIBLE if kept else no_goodput),
         "communication_wait_ns": (overlays[RankSteps.communication_wait_ns], "no wait site was seen"),
     }
     return RunSummary(
@@ -149,6 +151,14 @@ def summarize_run(
             sorted(rank for (of, rank), each in unwritten.items() if of == attempt and each.num_steps)
         ),
     )
+
+
+def with_goodput(summary: RunSummary, goodput: float | None) -> RunSummary:
+    """Return a summary with the goodput of another instant, or with the reason why it has none then."""
+    absent = {name: reason for name, reason in summary.absent.items() if name != "goodput_ratio"}
+    if goodput is None:
+        absent["goodput_ratio"] = summary.absent.get("goodput_ratio", IMPOSSIBLE)
+    return msgspec.structs.replace(summary, goodput_ratio=goodput, absent=absent)
 
 
 def find_unwritten_reason(summary: RunSummary, *, is_live: bool) -> str | None:

@@ -29,7 +29,7 @@ def write_run(folder: Path, *, num_written: int, num_steps: int, num_dropped: in
     own.mkdir(parents=True)
     info = RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN, world_size=1)
     (folder / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
-    end_ns = BEGAN + num_steps * S
+    end_ns = BEGAN + max(num_written, num_steps) * S
     rank = RankInfo(
         schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=0, started_ns=BEGAN, host="elsewhere", pid=1, world_size=1,
         ended_ns=end_ns if reason else None, exit_reason=reason,

@@ -116,6 +116,14 @@ def test_quotients_without_a_denominator_are_absent() -> None:
     assert definitions.model_flops_utilization(1, step_ns=1, peak_flop_per_s=0) is None
 
 
+def test_goodput_above_one_is_absent() -> None:
+    """All of the time may be kept, a nanosecond more than passed may not: then a record or a clock is wrong."""
+    assert definitions.goodput_ratio(kept_ns=120, wall_ns=120) == 1
+    assert definitions.goodput_ratio(kept_ns=121, wall_ns=120) is None
+    assert definitions.goodput_since(kept_ns=121, began_ns=1_000, ended_ns=1_120, now_ns=9_000) is None
+    assert definitions.goodput_since(kept_ns=121, began_ns=1_000, ended_ns=None, now_ns=1_121) == 1
+
+
 def test_quotients_by_hand() -> None:
     """Overlap 3 of 4, goodput 90 of 120 s, link 112.5 of 450 GB/s."""
     assert definitions.overlap_ratio(overlap_ns=3, communication_ns=4) == 0.75

@@ -214,7 +214,7 @@ def test_labels_are_bounded(spoilt: Spoilt) -> None:
          "out_bytes": 2}
         for number in range(400)
     ]  # fmt: skip
-    phases = {f"{number}{page}": 1 for number in range(400)}
+    phases = {f"{number}{page}": S // 400 for number in range(400)}
     spoilt.rank(1, step(1, collectives=calls, phases=phases), groups=groups, run_id=page)
     series = spoilt.read()
     assert 30 < count_of(1, series) < 200

@@ -173,7 +173,12 @@ def test_a_reader_tells_a_file_from_one_whose_lines_end_alike(tmp_path: Path) ->
     path = tmp_path / paths.STEPS_FILE
     numbers = random.Random(4)
     step = msgspec.structs.replace(make_step(500, numbers), disturbed="x" * 300)
-    steps = [msgspec.structs.replace(step, step=500 + at, start_ns=10**11 + at) for at in range(20)]
+    length = step.end_ns - step.start_ns
+    begins = [10**12 + at * length for at in range(20)]
+    steps = [
+        msgspec.structs.replace(step, step=500 + at, start_ns=begin, end_ns=begin + length)
+        for at, begin in enumerate(begins)
+    ]
     append(path, *steps[:10])
     reader = RankReader(tmp_path)
     assert reader.new_steps() == steps[:10]

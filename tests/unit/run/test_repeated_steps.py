@@ -104,6 +104,11 @@ def test_a_file_that_was_folded_is_read_anew(tmp_path: Path) -> None:
         ({"mfu_ratio": 2_828_811.9}, "MFU or HFU is above 16 times the peak"),
         ({"hfu_ratio": 16.1}, "MFU or HFU is above 16 times the peak"),
         ({"communication_wait_ns": 1_601}, "waits for communication more than 16 times as long as it is"),
+        ({"start_ns": 0, "end_ns": 200}, "its phases add up to 100 ns, but it lasts 200 ns"),
+        ({"end_ns": 400}, "its phases add up to 100 ns, but it lasts 300 ns"),
+        ({"end_ns": 101 + 3_600 * 10**9}, "its phases add up to 100 ns, but it lasts 3600000000001 ns"),
+        ({"phases": {}}, "its phases add up to 0 ns, but it lasts 100 ns"),
+        ({"end_ns": 99, "phases": {}}, "it ends before it begins"),
     ],
 )
 def test_figures_that_no_step_has_are_no_record(tmp_path: Path, figures: dict[str, Any], why: str) -> None:
@@ -130,3 +135,44 @@ def test_figures_that_a_step_may_have_are_kept(tmp_path: Path, figures: dict[str
     reader = write(tmp_path, step)
     assert reader.new_steps() == [step]
     assert reader.take_problems() == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        ({"duration_ns": 6_001, "phases": {"forward": 6_001}}, "longer together than the time that they lie in"),
+        ({"duration_ns": 5_999}, "its phases add up to 6000 ns, but it lasts 5999 ns"),
+        ({"min_duration_ns": 101}, "its shortest and its longest step cannot be among its steps"),
+        ({"max_duration_ns": 6_001}, "its shortest and its longest step cannot be among its steps"),
+    ],
+)
+def test_lengths_that_no_summary_has_are_no_record(tmp_path: Path, figures: dict[str, Any], why: str) -> None:
+    """A summary of 60 steps of 100 ns whose lengths contradict each other is left out and named."""
+    summary = msgspec.structs.replace(summarize_steps(STEPS), **figures)
+    reader = write(tmp_path, summary, make_step(60))
+    assert reader.new_steps() == [make_step(60)]
+    (problem,) = reader.take_problems()
+    assert "line 1: " in problem
+    assert why in problem
+
+
+@pytest.mark.parametrize(("begin", "end"), [(500, 900), (200, 600), (0, 6_000)], ids=["late", "early", "both"])
+def test_a_step_that_lasts_into_two_others_is_left_out(tmp_path: Path, begin: int, end: int) -> None:
+    """Of steps 0 to 59, step 5 claims time of its neighbours, its phases with it: it alone is left out and named."""
+    wrong = make_step(5, start_ns=begin, end_ns=end, phases={"forward": end - begin})
+    reader = write(tmp_path, *STEPS[:5], wrong, *STEPS[6:])
+    assert reader.new_steps() == [*STEPS[:5], *STEPS[6:]]
+    (problem,) = reader.take_problems()
+    assert "1 of its lines, the first of step 5, last into two steps beside them" in problem
+
+
+def test_two_steps_in_one_time_both_count(tmp_path: Path) -> None:
+    """A step that lasts into the next alone, or the next that began in it: nothing tells which of them is wrong."""
+    steps = [*STEPS[:5], make_step(5, end_ns=650, phases={"forward": 150}), *STEPS[6:]]
+    assert write(tmp_path, *steps).new_steps() == steps
+
+
+def test_steps_all_of_which_overlap_count(tmp_path: Path) -> None:
+    """Where every step lasts into all others none is in order, and so none is told apart as the wrong one."""
+    steps = [make_step(step, start_ns=step, end_ns=step + 100) for step in range(10)]
+    assert write(tmp_path, *steps).new_steps() == steps
