@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
+from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.group_names import name_group
 from scope.analysis.recorded import (
     describe_ends,
+    describe_stepless,
     find_unwritten_reason,
     is_count_of_lost_at_least,
     summarize_collectives,
@@ -22,6 +24,7 @@ from scope.errors import RunError
 from scope.frames.schema import Events, RankSteps
 from scope.report.inert import readable
 from scope.report.run_state_costs import cost_lines, find_costs
+from scope.report.run_state_outside import find_outside, outside_lines
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.run_state_ranks import describe_stops, stop_lines
 from scope.report.run_state_slowest import find_slowest, slowest_lines
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     from scope.frames import Run
     from scope.run.blackbox import BlackBoxState
+    from scope.run.schema import RankInfo
 
 _NUM_SLOWEST: Final = 5
 _STALE_NS: Final = 10_000_000_000
@@ -85,7 +89,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "summary": msgspec.to_builtins(summary),
         "lost_steps_are_at_least": bool(summary.num_lost_steps) and is_count_of_lost_at_least(steps, _broken_off(run)),
         "goodput_at_least_reason": find_unwritten_reason(summary, is_live=state.standing == "running"),
-        "steps_absent": next((info.absent["steps"] for info in run.rank_infos if "steps" in info.absent), None),
+        "steps_absent": _find_no_steps_reason(run.rank_infos, stepless=summary.speed.stepless_ranks),
         "custom_phases_ns": compute_custom_phases(steps),
         "now_ns": now,
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
@@ -93,6 +97,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "mfu_against": find_peaks(ranks, attempt=summary.attempt),
         "costs": find_costs(watched.steps),
         "collectives": summarize_collectives(run.collective_totals().lazy(), calls=run.collectives).to_dicts(),
+        "collectives_outside_steps": find_outside(run),
         "memory": _memory(steps),
         "peers": peers,
         "slowest_ranks": slowest,
@@ -100,6 +105,12 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_kept(run, watched)],
     }
+
+
+def _find_no_steps_reason(infos: Sequence[RankInfo], *, stepless: Sequence[int]) -> str | None:
+    """Return why ranks make no steps: what one of them says of itself, else which they are and what makes steps."""
+    told = next((info.absent["steps"] for info in infos if "steps" in info.absent), None)
+    return told or (describe_stepless(stepless) if stepless else None)
 
 
 def _broken_off(run: Run) -> dict[int, int]:
@@ -191,11 +202,12 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield from stop_lines(state["stopped_ranks"], now_ns=state["now_ns"])
     yield from _phases(summary, state["custom_phases_ns"])
     yield from cost_lines(state["costs"])
-    yield from _collectives(state["collectives"])
+    yield from _collectives(state["collectives"], state["collectives_outside_steps"])
     yield from _memory_lines(state["memory"])
     if state["state"]["standing"] != "no step":
         # Who does not arrive is to blame there, and stands on top.
-        yield from slowest_lines(state["slowest_ranks"], state["peers"])
+        stepless = summary["speed"]["stepless_ranks"]
+        yield from slowest_lines(state["slowest_ranks"], state["peers"], stepless=stepless)
     yield from _checkpoints(state["checkpoints"])
     yield from window_lines(state["windows"])
     if state["state"]["standing"] == "running" and not state["stopped_ranks"]:
@@ -254,7 +266,9 @@ def _speed(speed: Mapping[str, Any]) -> str:
     length = speed["step_time"]
     if length is None:
         return f"speed unknown: {speed['absent'].get('step_time', '')}"
-    parts = [f"step {format_duration(length['median_ns'])} (median of {speed['num_steps']})"]
+    stepless = describe_ranks(list(speed["stepless_ranks"])) if speed["stepless_ranks"] else ""
+    others = f"; {stepless} make{'s' if len(speed['stepless_ranks']) == 1 else ''} no steps" if stepless else ""
+    parts = [f"step {format_duration(length['median_ns'])} (median of {speed['num_steps']}{others})"]
     if speed["tokens_per_s"] is not None:
         parts.append(f"{speed['tokens_per_s']:,.0f} tokens/s on average")
     few = f" (of {speed['num_mfu_steps']})" if speed["num_mfu_steps"] < speed["num_steps"] else ""
@@ -281,10 +295,10 @@ def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterato
     yield f"  recording itself took {format_duration(summary['recorder_ns'])}"
 
 
-def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not rows:
+def _collectives(rows: Sequence[Mapping[str, Any]], outside: Mapping[str, Any]) -> Iterator[str]:
+    if not rows and not outside["num_calls"]:
         return
-    yield "collectives"
+    yield "collectives of ended steps" if rows else "collectives of ended steps: none"
     for row in rows[:_NUM_COLLECTIVES]:
         group = name_groups(row)
         calls = "call" if row["num_calls"] == 1 else "calls"
@@ -299,6 +313,7 @@ def _collectives(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  {name:<26} {group:<10} {row['num_calls']:>9,} {calls} of {message}{mean}, blocked {blocked}{speed}"
     if len(rows) > _NUM_COLLECTIVES:
         yield f"  and {len(rows) - _NUM_COLLECTIVES} more kinds (--json has all)"
+    yield from outside_lines(outside)
 
 
 def _of_large(row: Mapping[str, Any]) -> str:

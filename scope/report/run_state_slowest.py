@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.recorded import compute_rank_excess, is_nobody_compared, peer_sets, say_where
 from scope.units import format_duration
 
@@ -27,22 +28,26 @@ def find_slowest(watched: Watched) -> tuple[list[dict[str, Any]], dict[int, int]
     return compute_rank_excess(watched.steps, peers=peers).head(_NUM_SLOWEST).to_dicts(), peers
 
 
-def slowest_lines(rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int]) -> Iterator[str]:
+def slowest_lines(
+    rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int], *, stepless: Sequence[int] = ()
+) -> Iterator[str]:
     """Return the ranks that work notably longer than their peers, a line each; or that there is none, or no peer.
 
     Args:
         rows: What `find_slowest` returns.
         peers: By rank, the number of its set of peers.
+        stepless: Ranks that make no steps, and are compared with nobody.
     """
+    without = f" ({describe_ranks(list(stepless))} without steps not compared)" if stepless else ""
     slower = [row for row in rows if row["is_notable"]]
     if is_nobody_compared(peers):
         yield "ranks are not compared: each is alone at its place of the mesh, like a pipeline stage without replicas"
         return
     if not slower:
         if len(rows) > 1:
-            yield "no rank works notably longer than its peers"
+            yield f"no rank works notably longer than its peers{without}"
         return
-    yield "slowest ranks, waiting not counted"
+    yield f"slowest ranks, waiting not counted{without}"
     for row in slower:
         yield (
             f"  rank {row['rank']}: {format_duration(row['busy_ns'])} a step, "

@@ -34,6 +34,7 @@ from scope.analysis.recorded.standing import (
     assess_run,
     describe_command_end,
 )
+from scope.analysis.recorded.stepless import describe_stepless
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.recorded.summary import (
     RunSummary,
@@ -87,6 +88,7 @@ __all__ = [
     "describe_ends",
     "describe_failures",
     "describe_slowest",
+    "describe_stepless",
     "find_failures",
     "find_missed_calls",
     "find_unwritten_reason",

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 import msgspec
 import polars as pl
 
+from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.recorded.goodput import IMPOSSIBLE, compute_goodput, compute_kept, count_lost_steps
+from scope.analysis.recorded.stepless import find_stepless
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
@@ -17,7 +19,7 @@ from scope.run.schema import MOST_UTILIZATION
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from scope.run.blackbox import BlackBoxState
     from scope.trace.columns import Column
@@ -43,6 +45,8 @@ class RunSpeed(Result, frozen=True, kw_only=True):
     """Model FLOPs of all ranks / (slowest rank's step time x sum of the ranks' peaks)."""
     hfu_ratio: float | None
     """The same with recompute."""
+    stepless_ranks: tuple[int, ...] = ()
+    """Ranks that make no steps while the others do, whose speed this is."""
 
 
 class RunSummary(Result, frozen=True, kw_only=True):
@@ -118,6 +122,8 @@ def summarize_run(
     no_step = "no step has ended yet"
     unwritten = _find_unwritten(steps, boxes or {}, {} if events is None else _count_ended(events))
     no_goodput = _NO_RECORDS if any(each.num_steps for each in unwritten.values()) else no_step
+    counted_none = (rank for of, rank in boxes or {} if of == attempt and not unwritten[of, rank].num_steps)
+    stepless = find_stepless(steps, attempt=attempt, counted_none=counted_none)
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
@@ -139,7 +145,7 @@ def summarize_run(
         first_step=cast("int | None", known["first_step"][0]),
         num_lost_steps=count_lost_steps(steps),
         num_steps=_integer(by_step[StepSummary.num_steps].sum()),
-        speed=compute_speed(current, by_step, steps),
+        speed=compute_speed(current, by_step, steps, stepless=stepless),
         goodput_ratio=cast("float | None", known["goodput_ratio"][0]),
         phases_ns=compute_phase_totals(steps),
         communication_wait_ns=overlays[RankSteps.communication_wait_ns],
@@ -238,21 +244,31 @@ def compute_waste(summary: RunSummary) -> dict[str, int]:
     return {cause: length for cause, length in sorted(causes.items(), key=lambda item: -item[1]) if length > 0}
 
 
-def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> RunSpeed:
+def compute_speed(
+    ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame, *, stepless: tuple[int, ...] = ()
+) -> RunSpeed:
     """Return how fast the last steps of an attempt were.
 
     Args:
         ranks: Table `Ranks` of the attempt.
         by_step: Table `StepSummary`; other attempts' steps are left out.
         steps: Table `RankSteps`, which says which steps were disturbed.
+        stepless: Ranks of the attempt that make no steps: the speed is that of the others, and there is no MFU, since
+            it is a share of what all devices of the run could do.
     """
+    ranks = ranks.filter(~pl.col(Ranks.rank).is_in(stepless))
     recent = _recent_steps(ranks, by_step, steps)
     if recent.is_empty():
-        reason = _find_no_speed_reason(ranks, by_step)
+        own = steps.filter(pl.col(RankSteps.attempt) == ranks[Ranks.attempt].first())
+        with_steps = own.select(pl.col(RankSteps.rank).unique()).collect().to_series().to_list()
+        reason = _find_no_speed_reason(ranks, by_step, with_steps)
         unknown = ("step_time", "steps_per_s", "tokens_per_s", "mfu_ratio", "hfu_ratio")
         return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, num_mfu_steps=0, **dict.fromkeys(unknown))
     total_ns = _integer(recent[StepSummary.duration_ns].sum())
     peak, why_no_mfu = _peak_flop_per_s(ranks)
+    if stepless:
+        who = describe_ranks(list(stepless))
+        peak, why_no_mfu = None, f"{who} {'makes' if len(stepless) == 1 else 'make'} no steps, and MFU is of all ranks"
     tokens = recent[StepSummary.tokens]
     figures: dict[str, tuple[float | None, str]] = {
         "tokens_per_s": (
@@ -269,16 +285,20 @@ def compute_speed(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFram
         step_time=Distribution.of(recent[StepSummary.duration_ns]),
         steps_per_s=recent.height / total_ns * NS_PER_S,
         **{name: value for name, (value, _) in figures.items()},
+        stepless_ranks=stepless,
     )
 
 
-def _find_no_speed_reason(ranks: pl.DataFrame, by_step: pl.DataFrame) -> str:
+def _find_no_speed_reason(ranks: pl.DataFrame, by_step: pl.DataFrame, with_steps: Iterable[int]) -> str:
     """Return why no step of an attempt tells how fast it is."""
     own = by_step.filter(pl.col(StepSummary.attempt) == ranks[Ranks.attempt].first())
     if own.is_empty():
         return "no step of which there is a record has ended yet"
     if own.filter(pl.col(StepSummary.num_ranks) == ranks.height).is_empty():
-        return f"no step has records of all {ranks.height:,} ranks"
+        # The records of some may be lost, or cannot be read; or they are about to end their first step.
+        without = sorted(set(ranks[Ranks.rank].to_list()) - set(with_steps))
+        who = f": {describe_ranks(without)} {'has' if len(without) == 1 else 'have'} none" if without else ""
+        return f"no step has records of all {ranks.height:,} ranks{who}"
     return "no undisturbed step has ended yet"
 
 

@@ -73,7 +73,9 @@ def test_without_mfu_nothing_is_said_of_peaks() -> None:
     ("rows", "reason"),
     [
         pytest.param([], "no step of which there is a record has ended yet", id="none"),
-        pytest.param([{"rank": 0, "step": 3}], "no step has records of all 2 ranks", id="one-rank-killed-early"),
+        pytest.param(
+            [{"rank": 0, "step": 3}], "no step has records of all 2 ranks: rank 1 has none", id="killed-early"
+        ),
         pytest.param(
             [{"rank": 0, "step": 3, "disturbed": "flop_count"}, {"rank": 1, "step": 3}],
             "no undisturbed step has ended yet",
