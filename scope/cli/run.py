@@ -82,6 +82,8 @@ def run(
     elif result.is_left:
         _say(f"no rank has begun yet; what the command left in the background is recorded in {result.run_dir}")
     elif not result.num_ranks:
+        for problem in result.problems:
+            _say(problem)
         _say("nothing was recorded: no rank of this command imported torch in an interpreter that can see scope")
     elif result.unpublished:
         for problem in result.problems:

@@ -18,6 +18,7 @@ from scope.run.alive import read_start_ticks
 from scope.run.command import Ending, giving_back_signals, run_command, waiting_for_children
 from scope.run.publisher import Publisher
 from scope.run.reader import read_rank_info
+from scope.run.removal import remove_run_files
 from scope.run.spawned import has_no_step
 from scope.run.windows import read_capture
 
@@ -151,18 +152,32 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
         has_steps = _has_steps(folders)
         no_steps_reason = None if has_steps else _read_why_no_steps(folders)
         published = publisher.finish(ending)
-    if published and reserved is not None:
+    is_over = not publisher.is_left and not publisher.is_stuck
+    is_left = not published and not (is_over and _remove_without_ranks(spool))
+    if not is_left and reserved is not None:
         identity.release_attempt(run_dir, reserved)  # what was recorded stands there now
     return LaunchResult(
         returncode=ending.returncode,
         run_dir=run_dir,
         num_ranks=max(map(len, attempts), default=0),
-        unpublished=None if published else spool,
+        unpublished=spool if is_left else None,
         problems=tuple(publisher.problems),
         has_steps=has_steps,
         no_steps_reason=no_steps_reason,
         is_left=publisher.is_left,
     )
+
+
+def _remove_without_ranks(spool: Path) -> bool:
+    """Take a spool away that holds no rank, and into which no process of the command will write one."""
+    from scope.run.publish import OrphanedCommand  # else a module of another process
+
+    if paths.list_attempts(spool) or OrphanedCommand(spool).is_living():
+        return False
+    with contextlib.suppress(OSError):  # the publisher may have done so
+        remove_run_files(spool)
+    paths.unregister_spool(spool)
+    return True
 
 
 def _rank_folders(spool: Path, attempt: int) -> list[Path]:

@@ -407,9 +407,9 @@ def _publish_all(options: argparse.Namespace) -> int:
         record_nothing(run_dir, int(returncode), host=socket.gethostname())
     publisher.requests.close()
     summaries.close(wait_s=_LAST_SUMMARIES_S)
+    if not is_left and (complete or (options.launched and not has_ranks(spool))):
+        publisher.remove_spool()  # what holds no rank is not kept for a run directory that cannot be written
     if complete:
-        if not is_left:
-            publisher.remove_spool()
         return 0
     with contextlib.suppress(OSError):  # of a launcher that was killed nobody reads it
         for path, problem in list(publisher.problems.items())[:5]:

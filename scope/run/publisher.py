@@ -20,7 +20,13 @@ _LEFT: Final = 76
 
 
 class Publisher:
-    """The publishing process; closing its standard input asks it for a last round."""
+    """The publishing process; closing its standard input asks it for a last round.
+
+    Attributes:
+        problems: What could not be published, and why, once it has ended.
+        is_left: It has left the spool to a successor, which waits for ranks that are yet to begin.
+        is_stuck: It has not ended in time, and goes on by itself.
+    """
 
     def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int) -> None:
         self._command = [
@@ -35,7 +41,7 @@ class Publisher:
         ]
         self._command += ["--max-run-bytes", str(max_run_bytes), "--launched"]
         self.problems: list[str] = []
-        self.is_left = False
+        self.is_left = self.is_stuck = False
         self._process = self._start()
 
     def __enter__(self) -> Publisher:
@@ -66,6 +72,7 @@ class Publisher:
         try:
             status = process.wait(timeout=_PUBLISH_END_S)
         except subprocess.TimeoutExpired:
+            self.is_stuck = True
             return False
         if process.stderr is not None:
             with process.stderr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 import signal
@@ -98,6 +99,25 @@ def test_a_caller_that_ignores_the_ends_of_children(tmp_path: Path) -> None:
         assert bool(int(done.stdout.split()[1], 16) & 1 << (signal.SIGCHLD - 1)) == is_ignored
 
 
+@pytest.mark.parametrize("shell", ["exit 4", "sleep 1 > /dev/null 2>&1 & exit 4"])
+def test_nothing_is_left_of_a_run_without_ranks_that_cannot_be_written(tmp_path: Path, shell: str) -> None:
+    """Why it cannot be is told beside that nothing was recorded; spool and entry are gone with the last process."""
+    (tmp_path / "run").symlink_to(tmp_path / "nowhere" / "run")
+    done = start(tmp_path, "sh", "-c", shell)
+    assert done.returncode == 4
+    *told, last = done.stderr.splitlines()
+    if "sleep" in shell:
+        assert "no rank has begun yet" in last
+    else:
+        assert last.startswith("scope: nothing was recorded")
+        assert f"'{tmp_path / 'run'}'" in " ".join(told)
+    deadline = time.monotonic() + 60
+    while [*(tmp_path / "spool").iterdir(), *(tmp_path / "registry").iterdir()]:
+        assert "sleep" in shell
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGXFSZ])
 @pytest.mark.parametrize("is_ignored", [True, False])
 def test_a_shell_that_ignores_what_python_ignores(tmp_path: Path, number: int, is_ignored: bool) -> None:
@@ -181,6 +201,9 @@ def test_a_command_runs_where_nobody_can_publish(monkeypatch: pytest.MonkeyPatch
     assert paths.list_ranks(result.unpublished, 0) == [0]
     (problem,) = result.problems
     assert problem.startswith("/etc/passwd: cannot be started to publish the run")
+    result = launch(dataclasses.replace(plan, command=["true"], spool=tmp_path / "other"), outside())
+    assert (result.num_ranks, result.unpublished, len(result.problems)) == (0, None, 1)
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_two_launches_of_one_run_directory_at_once(tmp_path: Path) -> None:
