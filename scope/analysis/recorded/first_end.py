@@ -38,10 +38,12 @@ class FirstEnd:
     Attributes:
         ranks: Global ranks, sorted; at most half of those that ended.
         evidence: What tells it, without a full stop: `it was in step 15 (the others in step 16)`.
+        is_silent: They fell silent before the others; else they stand behind alone, as ranks that end at once may too.
     """
 
     ranks: tuple[int, ...]
     evidence: str
+    is_silent: bool = False
 
 
 def find_first_end(infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]) -> FirstEnd | None:
@@ -71,7 +73,8 @@ def find_first_end(infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState]
     words = [_silence_words(ranks, signs)] if silent else []
     words += [_step_words(ranks, own), _call_words(behind)]
     told = [each for each in words if each is not None]
-    return FirstEnd(ranks=ranks, evidence=f"{'it' if len(ranks) == 1 else 'they'} {' and '.join(told)}")
+    evidence = f"{'it' if len(ranks) == 1 else 'they'} {' and '.join(told)}"
+    return FirstEnd(ranks=ranks, evidence=evidence, is_silent=bool(silent))
 
 
 def _find_silent(signs: Mapping[int, int], notable_ns: int) -> set[int]:

@@ -31,6 +31,10 @@ _GONE_NS: Final = 5 * NS_PER_S
 _STILL_NS: Final = 10 * NS_PER_S
 _STILL_STEPS: Final = 10
 _ASKED_TO_END: Final = frozenset((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+_TIMED_OUT: Final = 124
+"""Exit code of `timeout` (GNU coreutils) where its limit was reached."""
+_SHELL_SIGNAL: Final = 128
+"""What shells add to the number of the signal that ended a command, for an exit code."""
 _BY_SIGNAL: Final = "terminated"
 """How `RankInfo.exit_reason` begins where a signal ended the job."""
 
@@ -123,6 +127,11 @@ class RunState:
     def unasked_returncodes(self) -> tuple[int, ...]:
         """Those of `command_returncodes` that nobody asked for: no signal that people or schedulers end jobs with."""
         return tuple(code for code in self.command_returncodes if -code not in _ASKED_TO_END)
+
+    @property
+    def was_ended_from_outside(self) -> bool:
+        """Whether every command that did not end in order tells that it was asked to end, by a signal or `timeout`."""
+        return bool(self.command_returncodes) and all(map(_tells_of_end_from_outside, self.command_returncodes))
 
     @property
     def is_live(self) -> bool:
@@ -225,14 +234,31 @@ def describe_command_end(returncode: int) -> str:
         'the command exited with code 3'
         >>> describe_command_end(-9)
         'the command was ended by signal 9 (SIGKILL)'
+        >>> describe_command_end(124)
+        'the command exited with code 124, as timeout does'
+        >>> describe_command_end(143)
+        'the command exited with code 143, as after SIGTERM'
     """
     if returncode >= 0:
-        return f"the command exited with code {returncode}"
+        return f"the command exited with code {returncode}{_explain_code(returncode)}"
     try:
         name = f" ({signal.Signals(-returncode).name})"
     except ValueError:
         name = ""
     return f"the command was ended by signal {-returncode}{name}"
+
+
+def _tells_of_end_from_outside(returncode: int) -> bool:
+    return returncode == _TIMED_OUT or bool({-returncode, returncode - _SHELL_SIGNAL} & _ASKED_TO_END)
+
+
+def _explain_code(returncode: int) -> str:
+    """Return what ended a command that exited with a code which a convention gives a meaning, to stand behind it."""
+    if not _tells_of_end_from_outside(returncode):
+        return ""
+    if returncode == _TIMED_OUT:
+        return ", as timeout does"
+    return f", as after {signal.Signals(returncode - _SHELL_SIGNAL).name}"
 
 
 def _find_missed(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState]) -> tuple[MissedCall, ...]:

@@ -241,10 +241,13 @@ def _describe_unknown_exits(ranks: Sequence[int]) -> str:
 def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
     """Return that ranks ended without a goodbye, and which may have died first: it is to blame, others are victims."""
     ranks = watched.state.open_ranks
+    infos = [info for info in watched.infos if info.rank in ranks]
+    first = find_first_end(infos, watched.boxes)
+    are_all = len(infos) == len(watched.infos)
+    if are_all and watched.state.was_ended_from_outside and not (first is not None and first.is_silent):
+        return _judge_end_from_outside(watched)
     summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
     if len(ranks) > 1:
-        infos = [info for info in watched.infos if info.rank in ranks]
-        first = find_first_end(infos, watched.boxes)
         if first is None:
             summary += "; which died first their black boxes do not tell"
             summary += "" if are_comparable(relate_clocks(infos, watched.boxes)) else f" ({_NO_COMMON_CLOCK})"
@@ -253,6 +256,15 @@ def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
             ranks = first.ranks
     summary += _describe_unknown_exits(_find_unknown_exits(watched))
     return _judge(watched, "crash", summary, ranks=ranks, action=_look_for_end(watched, ranks))
+
+
+def _judge_end_from_outside(watched: Watched) -> Verdict:
+    """Return that all ranks ended as their command was asked to: no rank died that brought the others down."""
+    ranks = watched.state.open_ranks
+    how = " and ".join(map(describe_command_end, watched.state.command_returncodes))
+    summary = f"{describe_ranks(list(ranks))} {'was' if len(ranks) == 1 else 'were'} ended from outside: {how}"
+    action = "Look who ended it: a time limit (timeout, the scheduler), the end of a shell, or a person."
+    return _judge(watched, "crash", summary, severity="warning", action=action)
 
 
 def _look_for_end(watched: Watched, ranks: Sequence[int]) -> str:

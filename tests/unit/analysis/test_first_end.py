@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -43,15 +44,21 @@ def box(
     )  # fmt: skip
 
 
-def judge(boxes: list[BlackBoxState]) -> Verdict:
-    """Return the only finding of ranks whose processes are all gone, long after."""
-    (found,) = judge_all(boxes)
+def judge(boxes: list[BlackBoxState], *, codes: tuple[int, ...] = ()) -> Verdict:
+    """Return the only finding of ranks whose processes are all gone, long after; commands ended with these codes."""
+    (found,) = judge_all(boxes, codes=codes)
     return found
 
 
-def judge_all(boxes: list[BlackBoxState], failures: tuple[Failure, ...] = ()) -> list[Verdict]:
+def judge_all(
+    boxes: list[BlackBoxState], failures: tuple[Failure, ...] = (), *, codes: tuple[int, ...] = ()
+) -> list[Verdict]:
     """Return what is found of ranks whose processes are all gone, long after."""
     infos = [rank_info(each.identity.rank, num_ranks=len(boxes)) for each in boxes]
+    infos = [
+        msgspec.structs.replace(info, command_returncode=codes[place % len(codes)]) if codes else info
+        for place, info in enumerate(infos)
+    ]
     states = {each.identity.rank: each for each in boxes}
     nobody = ProcessTable(fate=lambda _: False, is_gone=lambda _: True)
     now_ns = (DIED_S + 100) * S
@@ -94,6 +101,33 @@ def test_nobody_is_named_where_nothing_tells(boxes: list[BlackBoxState]) -> None
     found = judge(boxes)
     assert found.ranks == (0, 1, 2)
     assert found.summary == "ranks 0-2 ended without a goodbye; which died first their black boxes do not tell"
+
+
+@pytest.mark.parametrize("codes", [(124,), (143,), (-15,), (-15, 124)])
+def test_ranks_that_their_launcher_ended_because_it_was_asked_to_are_no_crash(codes: tuple[int, ...]) -> None:
+    """`timeout` exits with 124 and a shell with 143; rank 1 is a call behind, as ranks that end at once may be."""
+    found = judge([box(0), box(1, step=15, issued=36, sign_s=DIED_S - 0.3), box(2)], codes=codes)
+    assert (found.kind, found.severity, found.ranks) == ("crash", "warning", ())
+    assert found.summary.startswith("ranks 0-2 were ended from outside: the command ")
+    assert ("exited with code 124, as timeout does" in found.summary) == (124 in codes)
+    assert ("exited with code 143, as after SIGTERM" in found.summary) == (143 in codes)
+    assert "memory" not in f"{found.summary}{found.action}"
+    alone = judge([replace(box(0), groups=())], codes=codes)
+    assert alone.summary.startswith("rank 0 was ended from outside: the command ")
+
+
+@pytest.mark.parametrize("codes", [(1,), (-9,), (137,), (124, 1), ()])
+def test_other_ends_of_a_command_leave_the_cause_open(codes: tuple[int, ...]) -> None:
+    """Torchrun exits with 1 when a rank dies; SIGKILL is the out-of-memory killer's; one host's end is not all."""
+    found = judge([box(0), box(1), box(2)], codes=codes)
+    assert (found.severity, found.ranks) == ("critical", (0, 1, 2))
+    assert "out of memory" in (found.action or "")
+
+
+def test_a_rank_that_fell_silent_long_before_the_limit_is_named() -> None:
+    """Rank 1 died, the others hung until `timeout` ended them 12.5 s later: its end is the cause."""
+    found = judge([box(0), box(1, sign_s=DIED_S - 12.5), box(2)], codes=(124,))
+    assert (found.severity, found.ranks) == ("critical", (1,))
 
 
 def test_of_two_ranks_the_one_behind_is_named_and_one_rank_alone_needs_no_word() -> None:
