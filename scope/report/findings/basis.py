@@ -50,6 +50,13 @@ class Basis(Record, frozen=True, kw_only=True):
         """Return a sum over devices as a share of the basis; 0 for a basis of no length."""
         return part_ns / self.window_ns if self.window_ns else 0.0
 
+    def within(self, part_ns: int) -> int:
+        """Return a sum over devices, or all of the basis where that is less: nothing costs more time than there is.
+
+        Kernels run beside each other and go on behind the steps, and broken records tell of more than there was.
+        """
+        return min(part_ns, self.window_ns)
+
     @property
     def noun(self) -> str:
         """What a share is a share of, in words."""
@@ -139,6 +146,20 @@ def judged_numbers(rank: RankAnalysis) -> frozenset[int] | None:
     parts = [part for device in rank.devices for part in _parts(device)]
     numbers = frozenset(part.step.number for part in parts if part.step is not None)
     return numbers or None
+
+
+def judged_lengths(rank: RankAnalysis) -> dict[int | None, int]:
+    """Return the length of each step that makes up a rank's basis, by number, summed over its devices.
+
+    Under None that of the windows of its devices, where those are its basis.
+    """
+    lengths: dict[int | None, int] = {}
+    for part in (part for device in rank.devices for part in _parts(device)):
+        number = None if part.step is None else part.step.number
+        lengths[number] = lengths.get(number, 0) + (0 if part.breakdown is None else part.breakdown.window_ns)
+    if len(lengths) > 1:
+        lengths.pop(None, None)
+    return lengths
 
 
 def _parts(device: DeviceAnalysis) -> list[PartAnalysis]:

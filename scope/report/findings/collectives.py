@@ -8,7 +8,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
 from scope.analysis.exposure import ExposedCollectives
-from scope.report.findings.basis import beside_missing_ranks, judged_numbers, left_out_ranks
+from scope.report.findings.basis import beside_missing_ranks, judged_lengths, judged_numbers, left_out_ranks
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
@@ -78,19 +78,25 @@ def straggler_waits(results: Results, basis: Basis) -> dict[int, int]:
 def judged_sums(results: Results, rows: Iterable[tuple[int, int, int | None, int]]) -> dict[int, int]:
     """Return sums over what lies in the step time of the rank that it is of; ranks that are left out have none.
 
+    Of each step no more counts than it lasts: records that contradict each other, such as a kernel long before its
+    launch, make a replay believe that a step can save more.
+
     Args:
         results: The results.
         rows: Key of the sum, rank, number of the step, and time.
     """
-    judged = {rank.rank: judged_numbers(rank) for rank in results.analysis.ranks if rank.rank is not None}
     left_out = left_out_ranks(results.analysis)
-    totals: dict[int, int] = {}
+    ranks = (rank for rank in results.analysis.ranks if rank.rank is not None and rank.rank not in left_out)
+    judged = {rank.rank: judged_lengths(rank) for rank in ranks}
+    by_part: dict[tuple[int, int, int | None], int] = {}
     for key, rank, number, time_ns in rows:
-        if rank in left_out:
-            continue
-        numbers = judged.get(rank)
-        if numbers is None or number in numbers:
-            totals[key] = totals.get(key, 0) + time_ns
+        lengths = judged.get(rank, {})
+        part = None if None in lengths else number
+        if part in lengths:
+            by_part[key, rank, part] = by_part.get((key, rank, part), 0) + time_ns
+    totals: dict[int, int] = {}
+    for (key, rank, part), time_ns in by_part.items():
+        totals[key] = totals.get(key, 0) + min(time_ns, judged[rank][part])
     return totals
 
 
@@ -132,6 +138,7 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
     if results.collectives is not None and results.stragglers is not None:
         small = in_step_time(results, results.collectives).filter(pl.col(CollectiveRows.message_bytes) < SMALL_BYTES)
         cost = min(cost, int(small[STEP_TRANSFER].sum()))
+    cost = basis.within(cost)
     num_calls = int(rows[ExposedCollectives.num_step_calls].sum())
     share = basis.share(cost)
     if share < SMALL_SHARE or num_calls < SMALL_CALLS_PER_PART * max(1, basis.num_parts):

@@ -53,7 +53,7 @@ def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
         kind="memory_bound_kernels",
         title=(
             f"{chosen.num_kernels:,} elementwise, reduction and normalisation kernels that memory bounds take "
-            f"{basis.text(chosen.total_ns)}"
+            f"{basis.text(chosen.cost_ns)}"
         ),
         where=Where(kernels=chosen.names),
         evidence=(
@@ -61,7 +61,7 @@ def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
             Evidence(column("num_kernels", "kernels", "How many there are."), chosen.num_kernels),
             Evidence(column("saving_ns", "above their ceiling", "Time above the ceiling."), chosen.saving_ns),
         ),
-        cost_ns=chosen.total_ns,
+        cost_ns=chosen.cost_ns,
         share_ratio=chosen.share,
         action=(
             "Fuse neighbours so that data is read once: torch.compile, fused kernels (attention instead of softmax by "
@@ -104,8 +104,7 @@ def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
     points = _points(results).filter(pl.col(RooflinePoints.bound).is_in(["compute", "memory"]))
     worst = points.sort(RooflinePoints.saving_ns, descending=True, maintain_order=True).head(_MOST_NAMED)
     chosen = _Chosen.of(worst, basis)
-    # A kernel may go on behind the steps; what it takes there shortens none of them.
-    saving_ns = min(chosen.saving_ns, basis.window_ns)
+    saving_ns = basis.within(chosen.saving_ns)
     share = basis.share(saving_ns)
     if share < SLOW_SHARE:
         return
@@ -143,7 +142,7 @@ def roofline_exceeded(results: Results, basis: Basis) -> Iterator[Finding]:
     most = column("attained_ratio", "at most", "Largest time at the ceiling / duration.")
     yield Finding(
         kind="roofline_exceeded",
-        title=f"Kernels that take {basis.text(chosen.total_ns)} run above their ceiling",
+        title=f"Kernels that take {basis.text(chosen.cost_ns)} run above their ceiling",
         where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
         evidence=(
             Evidence(most, cast("float", points[RooflinePoints.attained_ratio].max())),
@@ -165,7 +164,10 @@ class _Chosen(Record, frozen=True, kw_only=True):
     num_kernels: int
     total_ns: int
     saving_ns: int
+    cost_ns: int
+    """`total_ns`, or all step time where that is less."""
     share: float
+    """`cost_ns` of step time."""
 
     @staticmethod
     def of(points: pl.DataFrame, basis: Basis) -> _Chosen:
@@ -179,7 +181,8 @@ class _Chosen(Record, frozen=True, kw_only=True):
             num_kernels=int(points[RooflinePoints.num_kernels].sum()),
             total_ns=total,
             saving_ns=int(points[RooflinePoints.saving_ns].sum()),
-            share=basis.share(total),
+            cost_ns=basis.within(total),
+            share=basis.share(basis.within(total)),
         )
 
 
@@ -193,13 +196,13 @@ def _unused(basis: Basis, points: pl.DataFrame, *, title: str, action: str) -> I
         return
     yield Finding(
         kind="tensor_cores_unused",
-        title=f"{title} take {basis.text(chosen.total_ns)}",
+        title=f"{title} take {basis.text(chosen.cost_ns)}",
         where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
         evidence=(
             Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
             Evidence(column("num_kernels", "kernels", "How many there are."), chosen.num_kernels),
         ),
-        cost_ns=chosen.total_ns,
+        cost_ns=chosen.cost_ns,
         share_ratio=chosen.share,
         action=action,
     )

@@ -81,7 +81,7 @@ def _costly_links(results: Results, basis: Basis) -> Iterator[tuple[_SlowLink, S
     for place, link in enumerate(_links(_outliers(roofline), roofline.groups)):
         ratios = _ratios(link, collectives)
         shifts = lazy.without_slow_link(ratios) if place < MOST_REPLAYED else None
-        cost = _cost(results, lazy.replay, ratios, shifts)
+        cost = basis.within(_cost(results, lazy.replay, ratios, shifts))
         if basis.share(cost) >= SLOW_SHARE:
             yield link, shifts, cost
 
@@ -113,7 +113,7 @@ def slow_collective(results: Results, basis: Basis) -> Iterator[Finding]:
         )
     )
     for row in slow.iter_rows(named=True):
-        cost = round(row[STEP_TRANSFER])
+        cost = basis.within(round(row[STEP_TRANSFER]))
         if basis.share(cost) >= SLOW_SHARE:
             yield _slow_finding(row, cost, basis.share(cost), roofline)
 
