@@ -285,7 +285,8 @@ def _warnings(before: Job, after: Job, *, by_step: bool) -> tuple[str, ...]:
     if not by_step:
         found.append("a run has no whole profiler step, so times are per rank and grow with the length of the window")
     if len(before.ranks) != len(after.ranks):
-        found.append(f"{len(before.ranks)} ranks are compared with {len(after.ranks)}")
+        are = "rank is" if len(before.ranks) == 1 else "ranks are"
+        found.append(f"{len(before.ranks)} {are} compared with {len(after.ranks)}")
     if {trace.is_host_timeline for trace in before.ranks} != {trace.is_host_timeline for trace in after.ranks}:
         found.append("one run has device events and the other a host timeline: their times don't compare")
     if any(_has_numbered(trace) for job in (before, after) for trace in job.ranks):

@@ -195,7 +195,8 @@ def _sections(results: Results) -> Iterator[ReportTable]:
 
 def _table(table: ReportTable) -> str:
     shown = table.limited(_MOST_ROWS)
-    more = [f"{len(shown.rows):,} of {table.num_rows:,} rows."] if table.num_rows > len(shown.rows) else []
+    left_out = shown.say_left_out()
+    more = [f"{left_out}."] if left_out is not None else []
     notes = "".join(f'<p class="dim">{html_text(note)}</p>' for note in (*more, *table.reasons(), *table.notes))
     body = ""
     if shown.rows:

@@ -82,6 +82,7 @@ class ReportTable(Record, frozen=True, kw_only=True):
         rows: The cells, one tuple a row, as long as `columns`.
         num_rows: Rows there are, when `rows` holds only the first of them.
         notes: Sentences that a reader of the figures must know: what was left out, what they rest on.
+        num_totals: How many of the last rows sum up the others: they are shown whatever is left out, and count as none.
     """
 
     name: str
@@ -90,6 +91,7 @@ class ReportTable(Record, frozen=True, kw_only=True):
     rows: tuple[tuple[Cell, ...], ...]
     num_rows: int
     notes: tuple[str, ...] = ()
+    num_totals: int = 0
 
     def __post_init__(self) -> None:
         """Check that every row has one cell a column."""
@@ -97,17 +99,25 @@ class ReportTable(Record, frozen=True, kw_only=True):
         assert self.num_rows >= len(self.rows), f"{self.name}: more rows than there are"
 
     def limited(self, limit: int | None) -> ReportTable:
-        """Return the table with its first `limit` rows, all of them when it is None."""
-        if limit is None or limit >= len(self.rows):
+        """Return the table with its first `limit` rows and its totals, all of them when it is None."""
+        num_single = len(self.rows) - self.num_totals
+        if limit is None or limit >= num_single:
             return self
         return ReportTable(
             name=self.name,
             title=self.title,
             columns=self.columns,
-            rows=self.rows[:limit],
+            rows=(*self.rows[:limit], *self.rows[num_single:]),
             num_rows=self.num_rows,
             notes=self.notes,
+            num_totals=self.num_totals,
         )
+
+    def say_left_out(self) -> str | None:
+        """Return how many rows are there of how many, totals not counted: `8 of 16 rows`; None where all are."""
+        if self.num_rows <= len(self.rows):
+            return None
+        return f"{len(self.rows) - self.num_totals:,} of {self.num_rows - self.num_totals:,} rows"
 
     def reasons(self) -> tuple[str, ...]:
         """Return why values are absent, each reason once with the headings that it concerns."""

@@ -191,8 +191,9 @@ def _num_cells(text: str) -> int:
 
 def _remarks(table: ReportTable, *, num_shown: int, shows_all: str) -> list[str]:
     remarks: list[str] = []
-    if table.num_rows > len(table.rows):
-        remarks.append(f"{len(table.rows):,} of {table.num_rows:,} rows; {shows_all} shows all.")
+    left_out = table.say_left_out()
+    if left_out is not None:
+        remarks.append(f"{left_out}; {shows_all} shows all.")
     hidden = [column.heading for column in table.columns[num_shown:]]
     if hidden:
         remarks.append(f"No room for: {', '.join(hidden)} (a wider terminal, --csv or --json shows them).")

@@ -77,12 +77,23 @@ def frame_rows(
 
 
 def whole_table(
-    name: str, title: str, columns: Sequence[ReportColumn], rows: Iterable[Sequence[Cell]], notes: Iterable[str] = ()
+    name: str,
+    title: str,
+    columns: Sequence[ReportColumn],
+    rows: Iterable[Sequence[Cell]],
+    notes: Iterable[str] = (),
+    num_totals: int = 0,
 ) -> ReportTable:
-    """Return a table that holds all its rows."""
+    """Return a table that holds all its rows, the last `num_totals` of which sum up the others."""
     cells = tuple(tuple(row) for row in rows)
     return ReportTable(
-        name=name, title=title, columns=tuple(columns), rows=cells, num_rows=len(cells), notes=tuple(notes)
+        name=name,
+        title=title,
+        columns=tuple(columns),
+        rows=cells,
+        num_rows=len(cells),
+        notes=tuple(notes),
+        num_totals=num_totals,
     )
 
 

@@ -82,6 +82,7 @@ def summed_over(analysis: Analysis) -> str:
 def breakdown_table(analysis: Analysis) -> ReportTable:
     """Return the breakdown of every rank; of every device too where a rank has several."""
     rows = [row for rank in analysis.ranks for row in _rank_rows(rank)]
+    num_single = len(rows)
     if len(analysis.ranks) > 1 and analysis.breakdown is not None:
         host = analysis.host_breakdown
         name = "all ranks" if host is None else "all on devices"
@@ -90,7 +91,8 @@ def breakdown_table(analysis: Analysis) -> ReportTable:
         if host is not None:
             rows.append(("all on hosts", "host", *_figures(host, on_host=True, reason=_NO_EVENTS)))
     title = "Where the time went, by rank"
-    return whole_table("breakdown", title, (*_RANK, *BREAKDOWN_COLUMNS), rows, notes=breakdown_notes(analysis))
+    columns, notes = (*_RANK, *BREAKDOWN_COLUMNS), breakdown_notes(analysis)
+    return whole_table("breakdown", title, columns, rows, notes=notes, num_totals=len(rows) - num_single)
 
 
 def rank_steps_table(analysis: Analysis, number: int | None = None) -> ReportTable:

@@ -56,9 +56,10 @@ def idle_table(analysis: Analysis) -> ReportTable:
     rows = [
         (rank.label, *figures(rank.idle, keys, reason=rank.absent.get("idle", _NO_EVENTS))) for rank in analysis.ranks
     ]
-    if len(rows) > 1:
+    num_single = len(rows)
+    if num_single > 1:
         rows.append(("all ranks", *figures(analysis.idle, keys, reason=analysis.absent.get("idle", _NO_EVENTS))))
-    return whole_table("idle", "Why devices stood idle", IDLE_COLUMNS, rows)
+    return whole_table("idle", "Why devices stood idle", IDLE_COLUMNS, rows, num_totals=len(rows) - num_single)
 
 
 def queue_table(analysis: Analysis) -> ReportTable:

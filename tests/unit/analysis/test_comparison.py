@@ -137,6 +137,7 @@ def test_ranks_share_the_time(before: RankTrace) -> None:
     assert set(result.kernels.changes["change"].to_list()) == {"same"}
     assert result.kernels.changes["delta_ns"].abs().max() == 0
     assert result.warnings == ("2 ranks are compared with 1",)
+    assert compare_jobs(_job(before), _job(before, before)).warnings == ("1 rank is compared with 2",)
 
 
 def test_runs_without_steps_are_compared_by_rank(make_trace: Callable[..., RankTrace], before: RankTrace) -> None:

@@ -114,6 +114,16 @@ def test_the_unit_follows_from_the_key(key: str, unit: str) -> None:
     assert unit_of(key) == unit
 
 
+@pytest.mark.parametrize(("limit", "kept"), [(1, "ax"), (2, "abx"), (3, "abcx"), (0, "x"), (None, "abcx")])
+def test_totals_are_neither_cut_nor_counted(limit: int | None, kept: str) -> None:
+    """Of three rows and their total as many rows as asked for stand above the total, and are counted without it."""
+    columns = (column("name", "rank", "The rank."),)
+    rows = tuple((name,) for name in "abcx")
+    table = ReportTable(name="t", title="T", columns=columns, rows=rows, num_rows=4, num_totals=1).limited(limit)
+    assert "".join(str(name) for (name,) in table.rows) == kept
+    assert table.say_left_out() == (None if kept == "abcx" else f"{len(kept) - 1} of 3 rows")
+
+
 def test_a_limited_table_says_how_many_rows_there_are() -> None:
     """Cutting rows keeps their number, and the text says so."""
     limited = TABLE.limited(1)
