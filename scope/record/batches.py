@@ -35,7 +35,7 @@ class BatchSize:
 
 def measure_batch(batch: Any) -> BatchSize:
     """Return what a batch holds; no value of any tensor is read, so that no device is waited for."""
-    tensors = list(_tensors(batch, 0))
+    tensors = list(tensors_in(batch))
     first = tensors[0] if tensors else None
     with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
         return BatchSize(
@@ -57,11 +57,12 @@ def _count_tokens(batch: Any, first: torch.Tensor | None) -> int | None:
     return None
 
 
-def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Yield the tensors of nested lists, tuples and mappings, of each the first 64 members and no more than 4 deep."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth < _MAX_DEPTH:
         inner = list(value.values()) if isinstance(value, Mapping) else value
         if isinstance(inner, list | tuple):
             for item in inner[:_MAX_ITEMS]:
-                yield from _tensors(item, depth + 1)
+                yield from tensors_in(item, depth + 1)

@@ -16,8 +16,10 @@ from torch import nn
 
 from scope import definitions
 from scope.hardware.match import DeviceFacts, match_gpu
-from scope.record.counted_steps import Kind, Work, kind_of, scale_work
+from scope.record.counted_steps import Kind, is_proven, kind_of, scale_work
+from scope.record.fitted_steps import Work
 from scope.record.flop_counter import FlopCounter, can_count
+from scope.record.forward_inputs import Forward, ModuleNames, describe_inputs, rows_of, shapes_of
 from scope.run.schema import MOST_UTILIZATION, CountedStep, FlopsInfo
 
 if TYPE_CHECKING:
@@ -27,22 +29,24 @@ if TYPE_CHECKING:
 _PRODUCT_SIZE: Final = 512
 _NUM_PRODUCTS: Final = 8
 _MAX_TRIES: Final = 3
-_MAX_COUNTED_AGAIN: Final = 16
+_MAX_COUNTED_AGAIN: Final = 32
 """Steps that are counted, and slower, after the first one because others are unlike it."""
 _SOON: Final = 16
 """Steps within which one has to have its like, so that a step of the kind may be waited for and counted."""
 _MAX_KINDS: Final = 64
+_MAX_JUDGED: Final = 1024
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
-def work_of(info: FlopsInfo, step: StepRecord) -> dict[str, float | None]:
+def work_of(info: FlopsInfo, step: StepRecord, forwards: dict[Forward, int]) -> dict[str, float | None]:
     """Return the FLOPs of a step and what they are of the peak, by the names of its record's fields.
 
     Args:
         info: What MFU was counted with when the step ended.
         step: Its record.
+        forwards: What its forwards got.
     """
-    model, hardware = _flop_of(info, step) or (None, None)
+    model, hardware = _flop_of(info, step, forwards) or (None, None)
     length_ns = step.end_ns - step.start_ns
     return {
         "model_flop": model,
@@ -52,9 +56,21 @@ def work_of(info: FlopsInfo, step: StepRecord) -> dict[str, float | None]:
     }
 
 
-def _flop_of(info: FlopsInfo, step: StepRecord) -> Work | tuple[float | None, None] | None:
+def _flop_of(
+    info: FlopsInfo, step: StepRecord, forwards: dict[Forward, int]
+) -> Work | tuple[float | None, None] | None:
     if info.source == "counter":
-        return scale_work(info.counted, step)
+        described = CountedStep(
+            step=step.step,
+            model_flop=0,
+            hardware_flop=0,
+            num_optimizer_steps=step.num_optimizer_steps,
+            num_microbatches=step.num_microbatches,
+            tokens=step.tokens,
+            samples=step.samples,
+            inputs=describe_inputs(forwards),
+        )
+        return scale_work(info.counted, described)
     if info.model_flop_per_token is None or step.tokens is None:
         return None
     return info.model_flop_per_token * step.tokens, None
@@ -68,12 +84,18 @@ def _share(flop: float | None, peak: float | None, length_ns: int) -> float | No
 
 
 class FlopMeter:
-    """Counts a step, by which others are scaled; then one more of each kind that comes again and cannot be.
+    """Counts a step, by which others are scaled; then those that begin with what no counted one tells of.
+
+    Of steps that turn out only later to be unlike (in passes, optimizers or what later forwards get), one more of each
+    kind that comes again.
 
     Attributes:
         info: What MFU is counted with, once known.
         is_counting: Whether the step in progress is one that is counted; in all others there is nothing to call.
         counted_step: The step that was counted last and is slower than others for that; absent before.
+        forwards: What the forwards of the step in progress got, and how many got the same. A dict of its own for each
+            step, since that of one that has ended is read by the thread that writes.
+        notes_forwards: Whether `note_forward` is to be called.
     """
 
     def __init__(self, session: Session) -> None:
@@ -86,7 +108,12 @@ class FlopMeter:
         self._awaits_step = session.settings.count_flops and session.settings.model_flop_per_token is None
         self._first = session.settings.flops_step
         self._known: set[Kind] = set()
-        self._alike: tuple[int, int, bool, bool] | None = None
+        self._alike: tuple[Any, ...] | None = None
+        self.forwards: dict[Forward, int] = {}
+        self.notes_forwards = self._awaits_step
+        self._names = ModuleNames()
+        self._rows: dict[str, set[int]] = {}
+        self._judged: set[Forward] = set()
         self._unlike: dict[Kind, int] = {}
         self._awaited: list[CountedStep] = []
         self._num_left = _MAX_COUNTED_AGAIN
@@ -95,6 +122,7 @@ class FlopMeter:
 
     def on_step(self, num_ended: int) -> None:
         """A step begins, after so many of this attempt: start counting at the chosen one."""
+        self.forwards = {}
         if self._awaits_step:
             self.is_counting = self._first <= num_ended < self._first + _MAX_TRIES
         else:
@@ -104,6 +132,43 @@ class FlopMeter:
         """Count no sooner than in the next step: the one that has just begun does more than others."""
         self._first = max(self._first, self._session.clock.num_steps + 1)
         self.is_counting = False
+
+    def note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A model is called: note what it gets, and count the step from here if nothing tells of its like."""
+        clock = self._session.clock
+        if not clock.is_training():
+            return
+        shapes = shapes_of(args, kwargs)
+        if not shapes:
+            return
+        forward = (self._names.name(module), *shapes)
+        forwards = self.forwards
+        if not forwards and self._num_left > 0 and forward not in self._judged and self.info.source == "counter":
+            self._judge(forward)
+        forwards[forward] = forwards.get(forward, 0) + 1
+
+    def _judge(self, forward: Forward) -> None:
+        """Count the step that begins with a forward of which counted steps do not tell."""
+        start = time.monotonic_ns()
+        what, rows = rows_of(forward)
+        known_rows = self._rows.get(what, ())
+        # Two sizes of a batch show whether FLOPs are in proportion to it.
+        if rows in known_rows or len(known_rows) > 1 or self._is_told(forward):
+            if len(self._judged) >= _MAX_JUDGED:
+                self._judged.clear()
+            self._judged.add(forward)
+        else:
+            self.is_counting = True
+        self._session.own_ns += time.monotonic_ns() - start
+
+    def _is_told(self, forward: Forward) -> bool:
+        """Whether counted steps tell of one more that gets nothing else, whatever its rows and length are."""
+        inputs = describe_inputs({forward: 1})
+        for each in self.info.counted:
+            if each.inputs and inputs and each.inputs.pattern == inputs.pattern:
+                alike = msgspec.structs.replace(inputs, num_forwards=each.inputs.num_forwards)
+                return is_proven(self.info.counted, msgspec.structs.replace(each, inputs=alike))
+        return False
 
     def begin_region(self, backward: bool) -> FlopCounter | None:
         """Enter the counter around a forward or backward of the counted step; `None` elsewhere and in evaluations."""
@@ -118,6 +183,7 @@ class FlopMeter:
                 self._num_left = 0  # what was counted before still holds
                 return None
             why = "the model is compiled" if compiled else "this torch cannot compile while it counts"
+            self.notes_forwards = False
             self.info = FlopsInfo(absent={"mfu": f"the operators of a step cannot be counted: {why}"})
             self._session.writer.update_info(flops=self.info)
             return None
@@ -148,7 +214,8 @@ class FlopMeter:
         if self.info.source == "counter":
             # What makes the kind of a step; nearly all are of the kind of the one before, with nothing to look for.
             boundary = self._session.boundary
-            alike = boundary.num_optimizer_steps, boundary.num_microbatches, bool(tokens), bool(self._session.samples)
+            known = bool(tokens), bool(self._session.samples)
+            alike = boundary.num_optimizer_steps, boundary.num_microbatches, known, self.forwards
             if alike != self._alike and self._look_for_unlike(self._describe_step(tokens, Work(0, 0))):
                 self._alike = alike
 
@@ -160,21 +227,35 @@ class FlopMeter:
         self.counted_step = self._session.clock.step
         self.info = self._from_counts(tokens)
         self._known.update(map(kind_of, self.info.counted))
+        self._note_rows()
+        self.notes_forwards = self.info.source == "counter"
         self._regions.clear()
         self._session.writer.update_info(flops=self.info)
 
     def _learn_more(self, tokens: int | None) -> None:
-        """Add a counted step to those that are known, unless they tell of it already."""
+        """Add a counted step to those that are known, unless there is one that is its like in all."""
         self._num_left -= 1
         self.counted_step = self._session.clock.step
         kinds = {region.backward for region in self._regions}
         step = self._describe_step(tokens, self._work_of_regions())
         self._regions.clear()
-        if kinds == {True, False} and step.model_flop and scale_work(self.info.counted, step) is None:
+        self._note_rows()
+        if kinds == {True, False} and step.model_flop and self._is_new(step):
             self._known.add(kind_of(step))
             self.info = msgspec.structs.replace(self.info, counted=(*self.info.counted, step))
             self._awaited = [each for each in self._awaited if scale_work(self.info.counted, each) is None]
             self._session.writer.update_info(flops=self.info)
+
+    def _note_rows(self) -> None:
+        """Note that the step in progress, with what its forwards got, was counted, so that its like is not again."""
+        for forward in self.forwards:
+            what, rows = rows_of(forward)
+            self._rows.setdefault(what, set()).add(rows)
+
+    def _is_new(self, step: CountedStep) -> bool:
+        if step.inputs is None:
+            return scale_work(self.info.counted, step) is None
+        return all(each.inputs != step.inputs or kind_of(each) != kind_of(step) for each in self.info.counted)
 
     def _look_for_unlike(self, step: CountedStep) -> bool:
         """Wait for one more step like this one, if nothing tells of its FLOPs and it has its like.
@@ -183,14 +264,14 @@ class FlopMeter:
             Whether a step of its kind was counted, so that nothing has to be looked for in others of this kind.
         """
         kind = kind_of(step)
-        if kind in self._known:
+        if step.inputs is None and kind in self._known:
             return True
         if scale_work(self.info.counted, step) is not None:
-            return False
+            return step.inputs is not None
         if "model_flop" not in self.info.absent:
             why = (
-                "the FLOPs of steps that are unlike those counted, in optimizer steps, backward passes or in what is "
-                "known of their tokens and samples, cannot be worked out"
+                "the FLOPs of steps that are unlike those counted, in optimizer steps, backward passes, in the shapes "
+                "that models get or, without these, in what is known of tokens and samples, cannot be worked out"
             )
             self.info = msgspec.structs.replace(self.info, absent={**self.info.absent, "model_flop": why})
             self._session.writer.update_info(flops=self.info)
@@ -211,6 +292,7 @@ class FlopMeter:
             num_microbatches=session.boundary.num_microbatches or None,
             tokens=tokens,
             samples=session.samples,
+            inputs=describe_inputs(self.forwards),
         )
 
     def _work_of_regions(self) -> Work:
@@ -228,7 +310,7 @@ class FlopMeter:
 
     def close(self) -> None:
         """Count nothing any more."""
-        self.is_counting = False
+        self.is_counting = self.notes_forwards = False
 
     def _from_user(self) -> FlopsInfo:
         settings = self._settings

@@ -194,6 +194,8 @@ class TrainingHooks:
         local = self._local
         opened = self._call("forward", self._begin_forward, module)
         flops, device = self._session.flops, self._device
+        if flops.notes_forwards:
+            self._call("inputs", flops.note_forward, module, args, kwargs)
         counter = self._call("flops", flops.begin_region, False) if flops.is_counting else None
         timer = self._call("device", device.begin, "forward") if opened and device.is_possible else None
         local.depth += 1

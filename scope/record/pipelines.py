@@ -91,11 +91,13 @@ class PipelineHooks:
                 return original(*args, **kwargs)
             flops, boundary = session.flops, session.boundary
             was_counting, flops.is_counting = flops.is_counting, False
+            was_noting, flops.notes_forwards = flops.notes_forwards, False
             num_microbatches = boundary.num_microbatches
             try:
                 return original(*args, **kwargs)
             finally:
                 flops.is_counting = was_counting
+                flops.notes_forwards = was_noting
                 boundary.num_microbatches = num_microbatches
 
         return prepare

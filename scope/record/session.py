@@ -44,6 +44,7 @@ from scope.run.writer import RankWriter, StepDraft
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scope.record.forward_inputs import Forward
     from scope.record.settings import Settings
     from scope.run.schema import DeviceInfo, FlopsInfo, MemoryRecord, RankInfo
 
@@ -579,7 +580,7 @@ class Session:
         self._dropped = writer.num_dropped
         self._reset_counters()
         peaks = self.guard.call("memory", meter.end_step) if meter is not None else None
-        complete = functools.partial(_complete, self.flops.info, peaks)
+        complete = functools.partial(_complete, self.flops.info, self.flops.forwards, peaks)
         writer.add_step(StepDraft(record, calls, self.hooks.device_times(), complete))
 
     def _keep_budget(self, cost_ns: int, length_ns: int) -> None:
@@ -657,9 +658,11 @@ class Session:
         )
 
 
-def _complete(info: FlopsInfo, peaks: Callable[[], MemoryRecord | None] | None, record: StepRecord) -> dict[str, Any]:
+def _complete(
+    info: FlopsInfo, forwards: dict[Forward, int], peaks: Callable[[], MemoryRecord | None] | None, record: StepRecord
+) -> dict[str, Any]:
     """Return the fields of a step's record that the thread that writes works out."""
-    return {**work_of(info, record), "memory": peaks() if peaks is not None else None}
+    return {**work_of(info, record, forwards), "memory": peaks() if peaks is not None else None}
 
 
 def _describe(error: BaseException) -> str:

@@ -269,6 +269,25 @@ class ClockAnchor(_Record, frozen=True):
     error_ns: Length
 
 
+class StepInputs(_Record, frozen=True):
+    """What the forwards of a step got, by the shapes of their tensors.
+
+    Attributes:
+        pattern: Modules and shapes, with B for the first dimension (rows) and L for the second (a length); of forwards
+            of several patterns, the share of each with its lengths.
+        num_forwards: Calls of outermost modules.
+        rows: Sum of B, those of its first tensor, over the forwards; of several patterns their common divisor.
+        positions: Sum of B x L; 0 of several patterns.
+        position_pairs: Sum of B x L x L; 0 of several patterns.
+    """
+
+    pattern: str
+    num_forwards: Count
+    rows: Count
+    positions: Count = 0
+    position_pairs: Count = 0
+
+
 class CountedStep(_Record, frozen=True):
     """A step whose FLOPs were counted, and what tells by how much others differ from it.
 
@@ -280,6 +299,7 @@ class CountedStep(_Record, frozen=True):
         num_microbatches: Backward passes.
         tokens: Absent where they are not known.
         samples: Absent where they are not known.
+        inputs: What its forwards got; absent where they got no tensor.
     """
 
     step: Count
@@ -289,6 +309,7 @@ class CountedStep(_Record, frozen=True):
     num_microbatches: Count | None = None
     tokens: Count | None = None
     samples: Count | None = None
+    inputs: StepInputs | None = None
 
 
 class FlopsInfo(_Record, frozen=True):

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from scope.record.counted_steps import Work, scale_work
-from scope.run.schema import CountedStep
+from scope.record.counted_steps import scale_work
+from scope.record.fitted_steps import Work
+from scope.run.schema import CountedStep, StepInputs
 
 
 def step(num_microbatches: int | None, flop: float = 0, **facts: Any) -> CountedStep:
@@ -69,3 +70,66 @@ def test_passes_count_once_they_are_known_to_be_alike() -> None:
     assert flop_of([step(2, 600), step(6, 1_800)], step(4)) == 1_200
     assert flop_of([step(2, 600), step(6, 1_500)], step(4)) is None
     assert flop_of([step(2, 600), step(6, 1_800)], step(None)) is None
+
+
+def of_inputs(*batches: tuple[int, int], flop: float = 0, pattern: str = "Net(B,L)", **facts: Any) -> CountedStep:
+    """A step with a forward and a backward for each batch of so many rows of such a length."""
+    inputs = StepInputs(
+        pattern=pattern,
+        num_forwards=len(batches),
+        rows=sum(rows for rows, _ in batches),
+        positions=sum(rows * length for rows, length in batches),
+        position_pairs=sum(rows * length**2 for rows, length in batches),
+    )
+    return step(len(batches), flop, inputs=inputs, **facts)
+
+
+def attend(*batches: tuple[int, int]) -> int:
+    """FLOPs of 5 a row, 7 a position and 3 a pair of positions."""
+    return sum(rows * (5 + 7 * length + 3 * length**2) for rows, length in batches)
+
+
+def test_rows_of_one_length_are_in_proportion_in_any_passes() -> None:
+    """96 rows are three times 32; so are two passes of 16 and 80. Samples and tokens of the loader change nothing."""
+    counted = [of_inputs((32, 8), flop=1_000, samples=4, tokens=99)]
+    assert flop_of(counted, of_inputs((96, 8), samples=4)) == 3_000
+    assert flop_of(counted, of_inputs((16, 8), (80, 8))) == 3_000
+
+
+def test_rows_out_of_proportion_are_not_scaled() -> None:
+    """Where 32 rows have more than twice the FLOPs of 16, of 64 nothing is known, and those counted are as counted."""
+    counted = [of_inputs((16, 8), flop=1_000), of_inputs((32, 8), flop=2_500)]
+    assert flop_of(counted, of_inputs((64, 8))) is None
+    assert flop_of(counted, of_inputs((32, 8))) == 2_500
+
+
+def test_other_inputs_are_other_work() -> None:
+    """Another pattern, another length, and one more forward to a backward pass are not scaled."""
+    counted = [of_inputs((32, 8), flop=1_000)]
+    assert flop_of(counted, of_inputs((32, 8), pattern="Net 2(B,L)")) is None
+    assert flop_of(counted, of_inputs((32, 9))) is None
+    assert flop_of(counted, step(1, inputs=of_inputs((16, 8), (16, 8)).inputs)) is None
+    assert flop_of(counted, step(1, samples=32)) is None
+
+
+def test_two_lengths_of_equal_flops_a_position_tell_of_all() -> None:
+    """Without attention 10 FLOPs a position hold for a third length; with two lengths that differ nothing does."""
+    alike = [of_inputs((4, 8), flop=320), of_inputs((2, 5), flop=100)]
+    assert flop_of(alike, of_inputs((3, 7))) == 210
+    assert flop_of([alike[0], of_inputs((2, 5), flop=101)], of_inputs((3, 7))) is None
+
+
+def test_four_lengths_tell_rows_positions_and_pairs_apart() -> None:
+    """Three lengths leave three unknowns unproven; the fourth proves them, for batches of mixed lengths too."""
+    batches = [((4, 8),), ((2, 5),), ((3, 11), (1, 2)), ((1, 16),)]
+    counted = [of_inputs(*each, flop=attend(*each)) for each in batches]
+    other = ((6, 9), (2, 30))
+    assert flop_of(counted[:3], of_inputs(*other)) is None
+    assert scale_work(counted, of_inputs(*other)) == Work(attend(*other), attend(*other) * 5 / 4)
+
+
+def test_what_fits_all_but_one_is_no_proof() -> None:
+    """One counted step off by a single FLOP, and no other length is worked out."""
+    batches = [(4, 8), (2, 5), (3, 11), (1, 16), (2, 21)]
+    counted = [of_inputs(each, flop=attend(each) + (each == (1, 16))) for each in batches]
+    assert flop_of(counted, of_inputs((6, 9))) is None

@@ -64,7 +64,8 @@ def test_the_last_batch_of_an_epoch_is_less_work(tmp_path: Path) -> None:
     assert [step.samples for step in steps] == [32, 32, 4] * 2
     assert [step.model_flop for step in steps] == [1_294_336, 1_294_336, 161_792] * 2
     assert steps[2].mfu_ratio == pytest.approx(161_792 / (steps[2].end_ns - steps[2].start_ns))
-    assert [each.step for each in flops.counted] == [0]
+    # The first batch of another size is counted too: it shows that FLOPs are in proportion to the rows.
+    assert [each.step for each in flops.counted] == [0, 2]
     assert not flops.absent
 
 
@@ -126,14 +127,16 @@ def test_passes_of_unknown_size_are_counted_not_guessed(tmp_path: Path, sizes: t
 
 
 def test_what_never_comes_again_is_not_waited_for(tmp_path: Path) -> None:
-    """One update of two passes among those of one has no FLOPs, says so, and slows no other step down."""
+    """One update of two passes through one forward has no FLOPs, says so, and slows no other step down."""
 
     def train(recorder: Recorder) -> None:
         model = nn.Linear(8, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for number in recorder.steps(range(10)):
-            for _ in range(2 if number == 5 else 1):
-                model(torch.ones(2, 8)).sum().backward()
+            loss = model(torch.ones(2, 8)).sum()
+            if number == 5:
+                loss.backward(retain_graph=True)
+            loss.backward()
             optimizer.step()
 
     steps, flops = record(tmp_path, train)
@@ -153,8 +156,7 @@ def test_a_model_that_was_compiled_since_is_not_counted_again(tmp_path: Path, mo
             if number == 1:
                 assert session.current is not None
                 monkeypatch.setattr(session.current.hooks, "is_compiled", lambda: True)
-            for _ in range(1 + number % 2):
-                model(torch.ones(2, 8)).sum().backward()
+            model(torch.ones(2, *[3] * (number % 2), 8)).sum().backward()
             optimizer.step()
 
     steps, flops = record(tmp_path, train)
@@ -165,15 +167,14 @@ def test_a_model_that_was_compiled_since_is_not_counted_again(tmp_path: Path, mo
 
 
 def test_counting_again_changes_no_parameter(tmp_path: Path) -> None:
-    """Updates of one and two passes with dropout give the same parameters, bit by bit, with and without recording."""
+    """Updates of rows and of sequences with dropout give the same parameters, bit by bit, recorded or not."""
 
     def run() -> list[torch.Tensor]:
         torch.manual_seed(7)
         model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(), nn.Linear(16, 4))
         optimizer = torch.optim.Adam(model.parameters())
         for number in range(12):
-            for _ in range(1 + number % 2):
-                model(torch.randn(2, 8)).square().mean().backward()
+            model(torch.randn(2, *[3] * (number % 2), 8)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
         return [parameter.detach() for parameter in model.parameters()]
@@ -182,3 +183,114 @@ def test_counting_again_changes_no_parameter(tmp_path: Path) -> None:
     _, flops = record(tmp_path, lambda _: recorded.extend(run()))
     assert len(flops.counted) == 2
     assert all(torch.equal(one, other) for one, other in zip(recorded, run(), strict=True))
+
+
+class Encoder(nn.Module):
+    """Attention and a feed-forward layer over sequences, of which batches come first or second."""
+
+    def __init__(self, *, batch_first: bool = True) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, bias=False, batch_first=batch_first)
+        self.up = nn.Linear(16, 32, bias=False)
+        self.down = nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run both."""
+        x = self.attention(x, x, x, need_weights=False)[0]
+        return self.down(torch.relu(self.up(x)))
+
+
+def flop_of_encoder(rows: int, length: int) -> int:
+    """Products of 16 x 48, 16 x 16, 16 x 32 and 32 x 16 a position, three times but for the input's gradient.
+
+    Attention is 4 x length x 16 a position, and twice that in backward.
+    """
+    per_position = 2 * (3 * (48 + 16 + 32 + 32) - 48) * 16 + 3 * 4 * length * 16
+    return rows * length * per_position
+
+
+def train_encoder(shapes: list[tuple[int, int]], **options: bool) -> Callable[[Recorder], None]:
+    """A loop over batches of so many rows of such a length."""
+
+    def train(recorder: Recorder) -> None:
+        model = Encoder(**options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows, length in recorder.steps(shapes):
+            shape = (rows, length) if options.get("batch_first", True) else (length, rows)
+            model(torch.ones(*shape, 16)).sum().backward()
+            optimizer.step()
+
+    return train
+
+
+def test_samples_of_unequal_length_are_unequal_work(tmp_path: Path) -> None:
+    """4 samples of 16 or 64 positions a step: 41,943,040 and 167,772,160 FLOPs through 128 x 512 and 512 x 128."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 128))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        samples = cast(
+            "torch.utils.data.Dataset[torch.Tensor]", [torch.ones(16 + 48 * (n // 4 % 2), 128) for n in range(32)]
+        )
+        for batch in DataLoader(samples, batch_size=4):
+            model(batch).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    assert [step.samples for step in steps] == [4] * 8
+    assert [step.model_flop for step in steps] == [41_943_040, 167_772_160] * 4
+    assert [each.step for each in flops.counted] == [0, 1]
+    assert not flops.absent
+
+
+def test_batches_of_no_loader_are_told_apart(tmp_path: Path) -> None:
+    """96 rows every third step and 32 in the others, made by the loop itself, are in proportion."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(9)):
+            model(torch.ones(32 if number % 3 else 96, 64)).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    sizes = [32 if number % 3 else 96 for number in range(9)]
+    assert [step.model_flop for step in steps] == [flop_of_two_layers(size, (64, 128, 8)) for size in sizes]
+    assert [each.step for each in flops.counted] == [0, 1]
+
+
+def test_attention_over_many_lengths_is_exact(tmp_path: Path) -> None:
+    """After three lengths that prove how FLOPs grow, steps of twenty others are by hand, and none of them counts."""
+    shapes = [(4, 8), (4, 24), (4, 40), *((2 + length % 3, length) for length in range(17, 37))]
+    steps, flops = record(tmp_path, train_encoder(shapes))
+    assert [step.model_flop for step in steps] == [flop_of_encoder(*shape) for shape in shapes]
+    assert len(flops.counted) == 3
+    assert not flops.absent
+
+
+def test_rows_that_are_no_batch_are_not_scaled(tmp_path: Path) -> None:
+    """Where the first dimension is the length, attention is not in its proportion: by hand or absent, never guessed."""
+    shapes = [(4, 16), (4, 32), (4, 48), (4, 48), (4, 16), (4, 64), (4, 48)]
+    steps, flops = record(tmp_path, train_encoder(shapes, batch_first=False))
+    told = [step.model_flop for step in steps]
+    assert all(flop in (None, flop_of_encoder(*shape)) for flop, shape in zip(told, shapes, strict=True))
+    assert told[:2] == [flop_of_encoder(4, 16), flop_of_encoder(4, 32)]
+    assert told[-1] == flop_of_encoder(4, 48)
+    assert "unlike those counted" in flops.absent["model_flop"]
+
+
+def test_two_models_of_one_class_are_told_apart(tmp_path: Path) -> None:
+    """Steps of a wide and of a narrow model, on batches of one shape, are each by hand."""
+
+    def train(recorder: Recorder) -> None:
+        models = [nn.Linear(8, width) for width in (4, 32)]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for number in recorder.steps(range(8)):
+            models[number // 4](torch.ones(2, 8)).sum().backward()
+            optimizers[number // 4].step()
+            recorder.end_step()
+
+    steps, _ = record(tmp_path, train)
+    by_hand = {4: 2 * (2 * 2 * 8 * 4), 32: 2 * (2 * 2 * 8 * 32)}
+    told = [step.model_flop for step in steps if step.num_microbatches]
+    assert told == [by_hand[4]] * 4 + [by_hand[32]] * 4
