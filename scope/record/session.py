@@ -116,6 +116,7 @@ class Session:
         self._num_over = 0
         self._warned: set[str] = set()
         self._world_known = self._model_known = self._told_no_boundary = self._told_gone = False
+        self._told_other_thread = False
         self._first_step = 0
         self._num_modules = 0
 
@@ -158,6 +159,7 @@ class Session:
         self.writer.pollers += [
             self._guarded("flight recorder", self._poll_collectives),
             self._guarded("stacks", StackDumps(self).poll),
+            self._guarded("other threads", self._look_at_other_threads),
             self._guarded("garbage collection", lambda: self._pauses.shorten(self.clock.last_seen_ns)),
         ]
 
@@ -203,8 +205,19 @@ class Session:
         self.writer.add_event("warning", reason, step=self.step)
         self.writer.update_info(absent={**self.writer.info.absent, "steps": reason})
 
+    def _look_at_other_threads(self) -> None:
+        """Say, once, that a thread has trained which nothing is measured of, where the measured one has trained too."""
+        if self.clock.step < 0 or not self.clock.saw_other_thread or self._told_other_thread:
+            return
+        self._told_other_thread = True
+        message = (
+            "an optimizer stepped in another thread than the one that imported torch, which alone is recorded: those "
+            "updates are in no step and no figure; train in that thread"
+        )
+        self.writer.add_event("warning", message, step=self.step, other_thread=True)
+
     def _tell_other_thread(self) -> None:
-        """Say that a thread has trained which nothing is measured of."""
+        """Say that a thread has trained which nothing is measured of, and no other has."""
         reason = (
             "training ran in another thread than the one that imported torch, which alone is recorded: train in that "
             "one, or import torch first in the thread that trains"
@@ -237,6 +250,7 @@ class Session:
                 self._tell_other_thread()
         elif self.boundary.num_microbatches:
             self._tell_no_boundary()
+        self._look_at_other_threads()
         self.writer.add_loose_calls(self.writer.calls.next_step(self.clock.step + 1))
         # On a full disk an event may be all that has room, and tells how many steps have no record.
         self.writer.add_event("attempt_end", f"{SAID}{exit_reason}", step=self.step, num_steps=num_steps, **after)

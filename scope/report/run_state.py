@@ -186,6 +186,8 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     )
     if unwritten is not None:
         yield f"  {unwritten}"
+    if summary["other_thread_ranks"]:
+        yield f"  {_not_measured(summary['other_thread_ranks'])}"
     yield f"  {_speed(summary['speed'])}"
     against = describe_mfu(summary["speed"], state["mfu_against"])
     if against is not None:
@@ -251,6 +253,11 @@ def unwritten_words(num_steps: int, *, ranks: Sequence[int], is_recording: bool)
     whose = whose if ranks else "earlier attempts"
     # Other ranks may have recorded the same steps: they are no more steps of the run.
     return f"{count(num_steps, 'step')} of {whose}, by {'its' if len(ranks) == 1 else 'their'} own count, {_NO_RECORD}"
+
+
+def _not_measured(ranks: Sequence[int]) -> str:
+    who = describe_ranks(list(ranks))
+    return f"{who} also trained in another thread than the one that imported torch: that is in no step and no figure"
 
 
 def _lost(summary: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ RAISED_EXIT: Final = "it raised SystemExit, of which nothing tells the code"
 AFTER_UPDATE: Final = "after_update"
 """Detail of the event of an exception or exit: it came after an update of its step and outside of all phases, where
 the next step may have begun for the program."""
+OTHER_THREAD: Final = "other_thread"
+"""Detail of the warning that an optimizer has stepped in a thread which nothing is measured of."""
 _TAIL_BYTES: Final = 2**16
 _decoder: Final = msgspec.json.Decoder(EventRecord)
 

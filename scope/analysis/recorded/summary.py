@@ -15,6 +15,7 @@ from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, sum
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
 from scope.frames.schema import Events, Ranks, RankSteps
+from scope.run.goodbyes import OTHER_THREAD
 from scope.run.schema import MOST_UTILIZATION
 from scope.units import NS_PER_S
 
@@ -88,6 +89,8 @@ class RunSummary(Result, frozen=True, kw_only=True):
     """Steps that black boxes or ends of recordings counted and no record tells of; in a live run the last second's."""
     unwritten_ranks: tuple[int, ...] = ()
     """Ranks of the last attempt that have such steps."""
+    other_thread_ranks: tuple[int, ...] = ()
+    """Ranks, of any attempt, that have also trained in a thread which is not measured: figures of steps lack that."""
 
 
 def summarize_run(
@@ -156,6 +159,7 @@ def summarize_run(
         unwritten_ranks=tuple(
             sorted(rank for (of, rank), each in unwritten.items() if of == attempt and each.num_steps)
         ),
+        other_thread_ranks=() if events is None else _find_other_threads(events),
     )
 
 
@@ -175,10 +179,18 @@ def find_unwritten_reason(summary: RunSummary, *, is_live: bool) -> str | None:
         is_live: Its ranks make steps: those of the last second are yet to be written, unless records were dropped.
     """
     if not summary.num_unwritten_steps or (is_live and summary.num_steps and not summary.num_dropped):
-        return None
+        if not summary.other_thread_ranks:
+            return None
+        return f"{describe_ranks(list(summary.other_thread_ranks))} also trained in a thread that is not measured"
     if summary.num_unwritten_steps == 1:
         return "1 step that a rank counted has no record"
     return f"{summary.num_unwritten_steps:,} steps that ranks counted have no record"
+
+
+def _find_other_threads(events: pl.DataFrame) -> tuple[int, ...]:
+    says_so = pl.col(Events.detail).str.contains(f'"{OTHER_THREAD}"', literal=True)
+    told = events.filter(pl.col(Events.kind) == "warning", says_so)
+    return tuple(told[Events.rank].unique().sort())
 
 
 class _Unwritten(NamedTuple):

@@ -11,7 +11,8 @@ import pytest
 
 from scope.run import layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
-from scope.run.schema import SCHEMA_VERSION, RankInfo, RunInfo, StepRecord
+from scope.run.goodbyes import OTHER_THREAD
+from scope.run.schema import SCHEMA_VERSION, EventRecord, RankInfo, RunInfo, StepRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,3 +139,20 @@ def test_a_black_box_that_was_cut_is_named(
     done = scope(name, run, *options)
     said = done.out + done.err
     assert said.count(f"{paths.BLACK_BOX_FILE}: is cut: {num_bytes} of 69632 bytes are left") == 1
+
+
+def test_training_in_a_thread_that_is_not_measured_is_told(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """All nine steps are on record, and goodput is at least theirs, since there was more; else nothing is said."""
+    run = write_run(tmp_path / "r", num_written=9, num_steps=9, num_dropped=0, reason="finished")
+    words = "also trained in another thread than the one that imported torch"
+    assert words not in scope("show", run).out
+    assert "goodput 100.0 %" in scope("show", run).out
+    event = EventRecord(time_ns=BEGAN, kind="warning", message="an optimizer", detail={OTHER_THREAD: True})
+    path = paths.rank_folder(run, 0, 0) / paths.EVENTS_FILE
+    path.write_bytes(msgspec.json.encode(event) + b"\n")
+    shown = scope("show", run).out
+    assert f"  rank 0 {words}: that is in no step and no figure\n" in shown
+    assert "goodput at least 100.0 %" in shown
+    state = json.loads(scope("show", run, "--json").out)
+    assert state["summary"]["other_thread_ranks"] == [0]
+    assert state["goodput_at_least_reason"] == "rank 0 also trained in a thread that is not measured"
