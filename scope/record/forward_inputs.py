@@ -54,7 +54,7 @@ class ModuleNames:
 def shapes_of(args: Any, kwargs: Any) -> list[tuple[int, ...]]:
     """Return the shapes of the tensors among arguments; none of their values is read."""
     with torch._C.DisableTorchFunction():  # modes of the program see none of it
-        return [tensor.shape for tensor in tensors_in((args, kwargs) if kwargs else args)]
+        return [tensor.shape for tensor in tensors_in([*args, *kwargs.values()] if kwargs else args)]
 
 
 def rows_of(forward: Forward) -> tuple[str, int]:
