@@ -189,7 +189,7 @@ def _common_calls(judged: pl.DataFrame, collectives: Collectives, ready: pl.Data
     return (
         _known(collectives.calls.filter(pl.col(MatchedCalls.collective_id).is_not_null()), ready)
         .join(
-            collectives.collectives.select(
+            collectives.collectives.filter(CollectiveRows.is_complete).select(
                 CollectiveRows.collective_id, CollectiveRows.group_id, is_symmetric.alias(_SYMMETRIC)
             ),
             on=MatchedCalls.collective_id,

@@ -39,12 +39,13 @@ _NOISE_SCALE: Final = 3
 """Lateness counts above this many times the scatter."""
 _STARK_SCALE: Final = 10
 """One lateness names above this many times the scatter: of normal noise, nearly 7 times its standard deviation."""
-_STEADY_SCALE: Final = 8
+_STEADY_SCALE: Final = 6
 """The mean of several at one place names above this many times the scatter, divided by the root of their number."""
 _STANDARD_ERRORS: Final = 3
 """It names above this many times its own standard error."""
 _MIN_TIMES: Final = 3
 """A place of the step that was seen fewer times does not tell what changes."""
+_FEW_RANKS: Final = 3
 _MIN_GROUPS: Final = 3
 """Of fewer groups of an axis the one with a late rank might be what is usual."""
 
@@ -55,9 +56,11 @@ _PLACES: Final = "places_in_step"
 _TIMES: Final = "num_times"
 _AXIS: Final = "axis"
 _IN_TIME: Final = f"{_SCATTER}_in_time"
+_OF_PLACE: Final = f"{_SCATTER}_of_place"
 _USUAL: Final = f"{_SCATTER}_usual"
 _COLLECTIVE: Final = MatchedCalls.collective_id
 _GROUP: Final = CollectiveRows.group_id
+_PLACE_KEYS: Final = (_GROUP, _PLACES, _PLACE)
 
 
 def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
@@ -70,33 +73,43 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     placed = _placed(own)
     time = pl.col(OWN)
     highest, second = time.max().over(_COLLECTIVE), time.top_k(2).min().over(_COLLECTIVE)
-    by_place = (_GROUP, MatchedCalls.rank, _PLACE, _PLACES)
-    margin = pl.col(_MARGIN)
+    by_place = (*_PLACE_KEYS, MatchedCalls.rank)
+    margin, seen = pl.col(_MARGIN), pl.col(_COLLECTIVE).n_unique().over(_PLACE_KEYS)
     times, root = pl.len().over(by_place), pl.len().over(by_place).sqrt()
     mean, error = margin.mean().over(by_place), margin.std().over(by_place) / root
-    scatter = pl.col(_SCATTER) * _allowance()
+    # Calls that follow others at once vary by nothing, those behind a long stretch of compute by much. Two or three
+    # ranks tell little of one place, so what many of their places show counts.
+    of_place = pl.col(_OF_PLACE) * _allowance(_PLACE_KEYS)
+    are_few = pl.len().over(_COLLECTIVE) <= _FEW_RANKS
+    of_places = pl.when(are_few).then(of_place.quantile(0.75).over(_GROUP)).otherwise(of_place)
+    scatter = pl.max_horizontal(pl.col(_SCATTER) * _allowance((_GROUP,)), of_places)
     least = scatter * _STEADY_SCALE / root + NOISE_FLOOR_NS
     is_steady = (times >= _MIN_TIMES) & (mean > least) & (mean > error * _STANDARD_ERRORS)
     floors = {FLOOR: pl.col(_SCATTER) * _NOISE_SCALE, STARK: scatter * _STARK_SCALE}
     return (
-        placed.join(_group_scatter(placed, groups), on=_GROUP)
+        placed.join(_scatter(placed, groups, by=(_GROUP,)), on=_GROUP)
+        .join(
+            _scatter(placed.filter(seen >= _MIN_TIMES), groups, by=_PLACE_KEYS).rename({_SCATTER: _OF_PLACE}),
+            on=_PLACE_KEYS,
+            how="left",
+        )
         .with_columns((time - pl.when(time == highest).then(second).otherwise(highest)).alias(_MARGIN))
         .with_columns(
             is_steady.alias(IS_STEADY),
             *((noise.ceil().cast(pl.Int64) + NOISE_FLOOR_NS).alias(name) for name, noise in floors.items()),
         )
-        .drop(_MARGIN, _PLACE, _PLACES, _SCATTER)
+        .drop(_MARGIN, _PLACE, _PLACES, _SCATTER, _OF_PLACE)
     )
 
 
-def _allowance() -> pl.Expr:
-    """Return by what noise is larger than a small group, or few collectives, show.
+def _allowance(by: tuple[str, ...]) -> pl.Expr:
+    """Return by what noise is larger than a small group, or few collectives of a group or place, show.
 
     The median distance of few ranks from their own median is short of that of many by about 1.4 / ranks (drawn at
-    random: by 0.53 for 3 ranks, 0.66 for 4, 0.85 for 8); a median of few collectives may be by chance.
+    random: by 0.53 for 3 ranks, 0.66 for 4, 0.85 for 8); a median of few distances may be small by chance.
     """
     ranks = pl.len().over(_COLLECTIVE)
-    others = (pl.col(_COLLECTIVE).n_unique().over(_GROUP) - 1).clip(lower_bound=1)
+    others = (pl.len().over(by) - pl.col(_COLLECTIVE).n_unique().over(by) - 1).clip(lower_bound=1)
     return pl.when(ranks > 2).then(ranks / (ranks - 1.4)).otherwise(1.0) * (1 + 2 / others)
 
 
@@ -108,11 +121,11 @@ def _placed(own: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _group_scatter(placed: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
-    """Return, by group, the median distance of own times from what is usual.
+def _scatter(placed: pl.DataFrame, groups: pl.DataFrame, *, by: tuple[str, ...]) -> pl.DataFrame:
+    """Return, by group or by place of it, the median distance of own times from what is usual.
 
     Returns:
-        Columns `group_id` and `_SCATTER`; 0 for pairs that were seen too few times, since neither shows what is usual.
+        Columns `by` and `_SCATTER`; 0 for pairs that were seen too few times, since neither shows what is usual.
     """
     num_ranks = pl.len().over(_COLLECTIVE)
     # Each of two is half as far from their mean as from the other.
@@ -120,35 +133,37 @@ def _group_scatter(placed: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     calls = placed.with_columns(distance.alias(_DISTANCE))
     across = (
         calls.filter(num_ranks > 2)
-        .group_by(_GROUP, _COLLECTIVE)
+        .group_by(*by, _COLLECTIVE)
         .agg(pl.col(_DISTANCE).abs().median())
-        .group_by(_GROUP)
+        .group_by(by)
         .agg(pl.col(_DISTANCE).median().alias(_SCATTER))
     )
-    by_place = (_GROUP, MatchedCalls.rank, _PLACE, _PLACES)
+    by_rank = (*_PLACE_KEYS, MatchedCalls.rank)
     # A change holds the chance of two times, hence the root of two.
-    change = pl.col(_DISTANCE).diff().over(by_place).abs() / sqrt(2)
+    change = pl.col(_DISTANCE).diff().over(by_rank).abs() / sqrt(2)
     changes = (
-        calls.with_columns(change.alias(_DISTANCE), pl.len().over(by_place).alias(_TIMES))
+        calls.with_columns(change.alias(_DISTANCE), pl.len().over(by_rank).alias(_TIMES))
         .filter(pl.col(_TIMES) >= _MIN_TIMES)
-        .group_by(_GROUP, MatchedCalls.rank)
-        .agg(pl.col(_DISTANCE).median())
-        .group_by(_GROUP)
+        .group_by(*by, MatchedCalls.rank)
+        # Of few the lower: one who is late once changes twice.
+        .agg(pl.col(_DISTANCE).quantile(0.5, "lower"))
+        .group_by(by)
         .agg(pl.col(_DISTANCE).median().alias(_IN_TIME))
     )
-    found = placed.select(_GROUP).unique().join(across, on=_GROUP, how="left").join(changes, on=_GROUP, how="left")
+    found = placed.select(by).unique().join(across, on=by, how="left").join(changes, on=by, how="left")
     smaller = pl.min_horizontal(_SCATTER, _IN_TIME)
-    return found.join(_usual_of_pairs(found, groups), on=_GROUP, how="left").select(
-        _GROUP, pl.coalesce(_USUAL, smaller).fill_null(0.0).alias(_SCATTER)
+    return found.join(_usual_of_pairs(found, groups, by=by), on=by, how="left").select(
+        *by, pl.coalesce(_USUAL, smaller).fill_null(0.0).alias(_SCATTER)
     )
 
 
-def _usual_of_pairs(scatter: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
-    """Return, by group of two ranks on an axis that has several, the median noise of the groups of that axis."""
+def _usual_of_pairs(scatter: pl.DataFrame, groups: pl.DataFrame, *, by: tuple[str, ...]) -> pl.DataFrame:
+    """Return, for groups of two ranks on an axis that has several, the median noise of the groups of that axis."""
     described = groups.filter(
         pl.col(GroupRows.num_ranks) == 2, pl.col(GroupRows.description).fill_null(UNDESCRIBED) != UNDESCRIBED
     ).select(GroupRows.group_id, GroupRows.description)
     axes = [(group, find_mesh_axis(text) or text) for group, text in described.iter_rows()]
     named = pl.DataFrame(axes, schema={str(_GROUP): _GROUP.dtype, _AXIS: pl.String}, orient="row")
-    found = scatter.join(named, on=_GROUP).filter(pl.len().over(_AXIS) >= _MIN_GROUPS)
-    return found.select(_GROUP, pl.col(_IN_TIME).median().over(_AXIS).alias(_USUAL))
+    alike = (_AXIS, *by[1:])
+    found = scatter.join(named, on=_GROUP).filter(pl.len().over(alike) >= _MIN_GROUPS)
+    return found.select(*by, pl.col(_IN_TIME).median().over(alike).alias(_USUAL))

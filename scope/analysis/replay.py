@@ -22,6 +22,7 @@ from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedC
 from scope.analysis.matching import PAIRS, SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START
 from scope.analysis.readiness import QUEUED_NS, READY
+from scope.analysis.replay_awaited import Stay, find_unawaited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -271,19 +272,20 @@ def build_replay(collectives: Collectives, activity: pl.DataFrame, ready: pl.Dat
         pl.col(PIECE_START).min(), (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).max().alias(_RUN_END)
     )
     start = dict(windows.select(MatchedCalls.rank, PIECE_START).iter_rows())
+    members: dict[int, list[int]] = {}
+    for call, collective in enumerate(frame[MatchedCalls.collective_id].to_list()):
+        if collective is not None:
+            members.setdefault(collective, []).append(call)
     columns = (MatchedCalls.rank, READY, MatchedCalls.arrival_ns, MatchedCalls.end_ns, _RUN_START)
+    unawaited = find_unawaited(_stays(frame), members)
     instants: dict[int, list[_Instant]] = {}
     for call, (rank, is_ready, arrival, end, run_start) in enumerate(frame.select(*columns).iter_rows()):
         found = instants.setdefault(rank, [])
         found.append((is_ready, _READY, call, is_ready))
         if is_ready < arrival:
             found.append((arrival, _BEGIN, call, arrival))
-        if run_start is not None and end > arrival:
+        if run_start is not None and end > arrival and call not in unawaited:
             found.append((end, _END, call, run_start))
-    members: dict[int, list[int]] = {}
-    for call, collective in enumerate(frame[MatchedCalls.collective_id].to_list()):
-        if collective is not None:
-            members.setdefault(collective, []).append(call)
     events = {rank: _events(sorted(found), start[rank]) for rank, found in instants.items()}
     places = [(rank, place) for rank, found in events.items() for place in range(len(found))]
     return Replay(
@@ -331,6 +333,19 @@ def _ordered(collectives: Collectives, activity: pl.DataFrame, ready: pl.DataFra
         .join(rows, on=CollectiveRows.collective_id, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns, MatchedCalls.rank, MatchedCalls.call_id)
     )
+
+
+def _stays(frame: pl.DataFrame) -> list[Stay]:
+    columns = (
+        MatchedCalls.rank,
+        GroupRows.group_id,
+        MatchedCalls.collective_id,
+        READY,
+        MatchedCalls.end_ns,
+        _RUN_START,
+        _RUN_END,
+    )
+    return [Stay(*row) for row in frame.select(*columns).iter_rows()]
 
 
 def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Call]:

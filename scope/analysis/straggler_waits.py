@@ -8,6 +8,7 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
+from scope.analysis.own_time import OWN
 from scope.analysis.rank_activity import ACTIVITIES, totals_at
 from scope.analysis.spans import Spans
 from scope.trace.columns import Column, Table
@@ -20,7 +21,8 @@ class StragglerWaits(Table):
     """What ranks waited for each straggler, sorted by straggler, waiting rank and step.
 
     All of the wait for the last arrival counts, also what a second late rank would have cost (the imposed wait leaves
-    that out), but no time in which the waiting rank computed.
+    that out), as far as the straggler's own time exceeds that of the rank that waits: the rest is no doing of its own
+    (a slow link that held it up, say). No time counts in which the waiting rank computed.
     """
 
     straggler = Column("straggler", pl.Int32, "rank that is waited for")
@@ -33,19 +35,22 @@ def compute_straggler_waits(calls: pl.DataFrame, charged: pl.DataFrame, activity
     """Return the table `StragglerWaits`.
 
     Args:
-        calls: The calls of the judged collectives, columns of `MatchedCalls`.
+        calls: The calls of the judged collectives, columns of `MatchedCalls` and own times.
         charged: Columns `collective_id` and `last_rank` of the collectives that somebody is charged for.
         activity: What `scope.analysis.rank_activity.build_activity` returned.
     """
     end = pl.col(MatchedCalls.arrival_ns) + pl.col(MatchedCalls.wait_ns)
+    late = pl.col(OWN).filter(pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)).first()
+    own_wait = pl.min_horizontal(MatchedCalls.wait_ns, late.over(MatchedCalls.collective_id) - pl.col(OWN))
     waits = (
-        calls.filter(pl.col(MatchedCalls.wait_ns) > 0)
-        .join(charged.select(MatchedCalls.collective_id, CollectiveRows.last_rank), on=MatchedCalls.collective_id)
+        calls.join(charged.select(MatchedCalls.collective_id, CollectiveRows.last_rank), on=MatchedCalls.collective_id)
+        .with_columns(own_wait.alias(MatchedCalls.wait_ns), end.alias(Spans.end_ns))
+        .filter(pl.col(MatchedCalls.wait_ns) > 0)
         .select(
             pl.col(CollectiveRows.last_rank).alias(StragglerWaits.straggler),
             *_KEYS,
-            pl.col(MatchedCalls.arrival_ns).alias(Spans.start_ns),
-            end.alias(Spans.end_ns),
+            (pl.col(Spans.end_ns) - pl.col(MatchedCalls.wait_ns)).alias(Spans.start_ns),
+            Spans.end_ns,
         )
     )
     parts = [

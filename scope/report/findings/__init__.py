@@ -46,17 +46,18 @@ def find_all(results: Results) -> tuple[Finding, ...]:
 def _with_numbers(finding: Finding, ranked: Sequence[Finding]) -> Finding:
     """Return a finding whose action says which findings are those of the ranks that are to be mended first."""
     first = set(finding.mend_first)
-    alone = {
-        each.where.ranks[0]: number
+    told = {
+        number: each.where.ranks
         for number, each in enumerate(ranked, start=1)
-        if each.kind == "straggler" and len(each.where.ranks) == 1 and first.issuperset(each.where.ranks)
+        if each.kind == "straggler" and first and first.issuperset(each.where.ranks)
     }
-    if not alone:
+    if not told:
         return finding
-    s, are = ("s", "are") if len(alone) > 1 else ("", "is")
-    numbers = format_ranks(tuple(sorted(alone.values())))
-    told = f"Rank{s} {format_ranks(tuple(sorted(alone)))} {are} told in finding{s} {numbers}."
-    return replace(finding, action=f"{finding.action} {told}")
+    ranks = tuple(sorted({rank for each in told.values() for rank in each}))
+    s, are = ("s", "are") if len(ranks) > 1 else ("", "is")
+    where = f"finding{'s' * (len(told) > 1)} {format_ranks(tuple(told))}"
+    text = f"Rank{s} {format_ranks(ranks)} {are} told in {where}."
+    return replace(finding, action=f"{finding.action} {text}")
 
 
 __all__ = [

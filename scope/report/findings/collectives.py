@@ -66,13 +66,20 @@ def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
     for each, cost in _costly_stragglers(results, basis):
         yield _straggler_finding(each, cost, basis, together)
         named.add(each.rank)
-    if together is not None and not named.issuperset(together.ranks):
+    if together is not None:
         yield from _together_finding(together, named, results, basis)
 
 
-def straggler_waits(results: Results, basis: Basis) -> dict[int, int]:
-    """Return, for each straggler that is a finding, how long others waited for it in step time without computing."""
-    return {each.rank: cost.waited_ns for each, cost in _costly_stragglers(results, basis)}
+def late_ranks(results: Results, basis: Basis) -> tuple[tuple[int, ...], int]:
+    """Return the ranks that findings call late, and how long others waited for them in step time without computing."""
+    waits = {each.rank: cost.waited_ns for each, cost in _costly_stragglers(results, basis)}
+    together = None if results.stragglers is None else results.stragglers.together
+    if together is None or not _costs_together(together, set(waits), results, basis):
+        return tuple(waits), sum(waits.values())
+    # What the others gain when all of them are mended, they stood waiting.
+    others = (row for row in _saved_together(together) if row[1] not in together.ranks)
+    gained = sum(judged_sums(results, others).values())
+    return tuple(sorted({*waits, *together.ranks})), max(sum(waits.values()), gained)
 
 
 def judged_sums(results: Results, rows: Iterable[tuple[int, int, int | None, int]]) -> dict[int, int]:
@@ -122,6 +129,9 @@ def _costly_stragglers(results: Results, basis: Basis) -> Iterator[tuple[Straggl
         known = None if each.saving_ns is None else max(0, saved.get(each.rank, 0))
         waits = max(waited.get(each.rank, 0), saved_by_others.get(each.rank, 0))
         cost = _Cost(waited_ns=waits, saved_ns=known)
+        is_late_with_others = found.together is not None and each.rank in found.together.ranks
+        if each.saving_ns == 0 and not is_late_with_others:
+            continue
         if basis.share(cost.lost_ns) >= STRAGGLER_SHARE:
             yield each, cost
 
@@ -193,17 +203,28 @@ def in_step_time(results: Results, collectives: Collectives) -> pl.DataFrame:
     )
 
 
-def _together_finding(together: LateTogether, named: set[int], results: Results, basis: Basis) -> Iterator[Finding]:
-    """Yield what ranks cost that are late together, of whom some are not among those that are named alone."""
+def _saved_together(together: LateTogether) -> list[tuple[int, int, int | None, int]]:
     from scope.analysis.savings import StragglerSavings
 
     columns = (
         StragglerSavings.straggler, StragglerSavings.rank, StragglerSavings.step_number, StragglerSavings.saved_ns
     )  # fmt: skip
-    saved = sum(judged_sums(results, together.savings.select(*columns).iter_rows()).values())
-    share = basis.share(saved)
-    if share < STRAGGLER_SHARE:
+    return together.savings.select(*columns).rows()
+
+
+def _costs_together(together: LateTogether, named: set[int], results: Results, basis: Basis) -> int:
+    """Return what ranks cost that are late together; 0 where all are named alone, or it is too little to tell."""
+    saved = sum(judged_sums(results, _saved_together(together)).values())
+    is_told = named.issuperset(together.ranks) or basis.share(saved) < STRAGGLER_SHARE
+    return 0 if is_told else saved
+
+
+def _together_finding(together: LateTogether, named: set[int], results: Results, basis: Basis) -> Iterator[Finding]:
+    """Yield what ranks cost that are late together, of whom some are not among those that are named alone."""
+    saved = _costs_together(together, named, results, basis)
+    if not saved:
         return
+    share = basis.share(saved)
     alone = tuple(rank for rank in together.ranks if rank in named)
     late = f"{_named(tuple(rank for rank in together.ranks if rank not in named))} late"
     late = f"besides {_named(alone).rpartition(' ')[0]}, {late} too" if alone else f"{late} together"

@@ -10,7 +10,7 @@ from scope.analysis.exposure import ExposedCollectives
 from scope.analysis.step_time import judged_steps
 from scope.analysis.syncs import SyncStats
 from scope.report.findings.basis import beside_missing_ranks, ranks_with
-from scope.report.findings.collectives import straggler_waits
+from scope.report.findings.collectives import late_ranks
 from scope.report.findings.links import slow_link_costs
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.findings.quality import is_mostly_replay
@@ -55,16 +55,16 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     exposed_ns = basis.exposed_communication_ns
     if basis.share(exposed_ns) < EXPOSED_SHARE:
         return
-    waits, slow = straggler_waits(results, basis), slow_link_costs(results, basis)
-    waited_ns = min(exposed_ns, sum(waits.values()))
+    (late_ones, late_ns), slow = late_ranks(results, basis), slow_link_costs(results, basis)
+    waited_ns = min(exposed_ns, late_ns)
     slow_ns = min(exposed_ns - waited_ns, sum(slow.values()))
     rest_ns = exposed_ns - waited_ns - slow_ns
     if basis.share(rest_ns) < EXPOSED_SHARE:
         return
     # Where no rank is late there is nothing to wait for that is known of.
-    unknown_ns = min(rest_ns, exposed_with_unknown_waits(results)) if waits else 0
+    unknown_ns = min(rest_ns, exposed_with_unknown_waits(results)) if late_ones else 0
     cost = rest_ns - unknown_ns
-    late = f"rank{'s' * (len(waits) > 1)} {format_ranks(tuple(waits))}"
+    late = f"rank{'s' * (len(late_ones) > 1)} {format_ranks(late_ones)}"
     link = f"the slow link{'s' * (len(slow) > 1)} {', '.join(slow)}"
     # In the order of the whole recording, so that of equals the same comes first as in its table.
     exposed = results.exposed.filter(pl.col(ExposedCollectives.step_exposed_ns) > 0).sort(
@@ -102,7 +102,7 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
         others.append(f"{format_duration(unknown_ns)} {_UNKNOWN_WAITS}")
     beside = f" besides {' and '.join(others)}" if others else ""
     advice = [_START_EARLIER] * (basis.share(cost) >= EXPOSED_SHARE)
-    advice.append(_what_first(late if waited_ns else "", link if slow_ns else "", is_one=len(waits) == 1))
+    advice.append(_what_first(late if waited_ns else "", link if slow_ns else "", is_one=len(late_ones) == 1))
     if unknown_ns:
         advice.append(_JUDGE_MORE)
     yield Finding(
@@ -113,7 +113,7 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
         cost_ns=cost,
         share_ratio=basis.share(cost),
         action=beside_missing_ranks(results.analysis, " ".join(advice)),
-        mend_first=tuple(waits) if waited_ns else (),
+        mend_first=late_ones if waited_ns else (),
     )
 
 

@@ -77,6 +77,17 @@ def _hybrid(layout: Layout, rank: int, work: Work) -> list[Instruction]:
     return [*found, work(300, "optimizer")]
 
 
+def _beside(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+    """Return steps in which buckets of gradients begin beside tensor parallel calls, and take longer than those."""
+    inner, outer = layout.group("tp", rank), layout.group("dp", rank)
+    found = [work(600, "forward")]
+    for place in range(6):
+        found.append(work(1000, f"backward {place}"))
+        found.append(_call(outer, "all_reduce", 700, hides=place < 5))
+        found.append(_call(inner, "all_reduce", 150, hides=False))
+    return [*found, work(300, "optimizer")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """A job in which one rank computes longer at one place of every step."""
@@ -114,12 +125,16 @@ def _found(layout: Layout, simulation: Simulation, folder: Path) -> Stragglers:
 
 EIGHT: Final = Layout(dp=8)
 HYBRID: Final = Layout(dp=2, tp=4)
+REPLICAS: Final = Layout(dp=4, tp=2)
 MADE: Final = {
     "sharded, forward": Made(layout=EIGHT, body=_sharded, place="forward 2"),
     "sharded, backward": Made(layout=EIGHT, body=_sharded, place="backward 1"),
     "back to back": Made(layout=EIGHT, body=_norm, place="backward"),
     "behind back to back": Made(layout=EIGHT, body=_norm, place="optimizer"),
     "hybrid, forward": Made(layout=HYBRID, body=_hybrid, place="forward"),
+    "beside, forward": Made(layout=REPLICAS, body=_beside, place="forward"),
+    "beside, backward": Made(layout=REPLICAS, body=_beside, place="backward 2"),
+    "beside, last": Made(layout=REPLICAS, body=_beside, place="backward 5"),
     "hybrid, backward": Made(layout=HYBRID, body=_hybrid, place="backward 2"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from scope.report.build import Choices, compute_results
 from scope.report.findings import find_all
-from scope.testing.jobs import TrainingJob, straggling_job
+from scope.testing.jobs import Plant, TrainingJob, straggling_job
 from scope.testing.layout import Layout
 from scope.testing.scenarios import Scenario
 from scope.trace import load
@@ -73,6 +73,34 @@ def test_exposed_communication_leaves_out_the_wait_for_a_straggler(tmp_path: Pat
     assert "straggler_wait_ns" not in {each.column.key for each in alone.evidence}
     assert "told in finding" not in alone.action
     assert alone.cost_ns == pytest.approx(finding.cost_ns, rel=0.01)
+
+
+def test_exposed_communication_leaves_out_the_wait_for_ranks_that_are_late_together(tmp_path: Path) -> None:
+    """Of two ranks that are late alike neither stands out alone: the wait for both is theirs, not communication's."""
+    plants = tuple(Plant(rank=rank, kind="host", extra_ns=5_000_000, steps=range(99)) for rank in (1, 6))
+    job = TrainingJob(layout=Layout(dp=8), plants=plants, slow_groups={"mesh_dp:0": 0.05})
+    results = _results(job, tmp_path)
+    (late,) = _of(results, "straggler")
+    assert late.where.ranks == (1, 6)
+    (finding,) = _of(results, "exposed_communication")
+    values = {each.column.key: each.value for each in finding.evidence}
+    # Six peers stand 5 ms in each of three whole steps.
+    assert values["straggler_wait_ns"] == 6 * 3 * 5_000_000
+    assert (finding.cost_ns or 0) + 6 * 3 * 5_000_000 == values["exposed_communication_ns"]
+    assert "besides the waiting for ranks 1, 6" in finding.title
+    place = [each.kind for each in find_all(results)].index("straggler")
+    assert finding.action.endswith(f"Ranks 1, 6 are told in finding {place + 1}.")
+
+
+def test_who_waits_for_a_link_does_not_wait_for_the_rank_behind_it(tmp_path: Path) -> None:
+    """A rank that a slow link holds up, and that is a little late itself, is waited for by what it is late itself."""
+    plants = (Plant(rank=2, kind="compute", extra_ns=200_000, steps=range(99)),)
+    job = TrainingJob(layout=Layout(dp=4, tp=2), plants=plants, slow_groups={"mesh_tp:2": 0.02})
+    stragglers = _results(job, tmp_path).stragglers
+    assert stragglers is not None
+    assert [each.rank for each in stragglers.stragglers] == [2]
+    waits = stragglers.waits["exposed_wait_ns"]
+    assert 0 < max(waits) <= 200_000
 
 
 def test_a_job_without_a_straggler_names_nobody(tmp_path: Path) -> None:

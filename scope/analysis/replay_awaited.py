@@ -1,0 +1,93 @@
+"""Which calls a rank did not wait for, though they ended while it stood still: another call held it, as peers show.
+
+A rank that stands still in one call (tensor parallel, say) while another of its calls ends (of gradients, beside it)
+may wait for both or for the one alone: when it goes on only tells that of the last. Where a peer of the call that ended
+first had been let go by as many calls of other groups since, and computed on while it was still in flight, no rank
+waits for it at that place of the program.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scope.analysis.readiness import QUEUED_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MOST_PEERS: Final = 15
+"""Peers of a large group that are asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One rank's part of a collective, and the exposed stretch in which it ends."""
+
+    rank: int
+    group_id: int | None
+    collective_id: int | None
+    ready_ns: int
+    end_ns: int
+    run_start_ns: int | None
+    """Begin of the stretch in which nothing computes, in which the call ends; None where the rank computed then."""
+    run_end_ns: int | None
+
+
+def find_unawaited(stays: Sequence[Stay], members: Mapping[int, Sequence[int]]) -> set[int]:
+    """Return the calls that ended while their rank stood still, and that it did not wait for, by their number.
+
+    Args:
+        stays: The calls.
+        members: By collective, its calls.
+    """
+    by_rank: dict[int, list[tuple[int, int]]] = {}
+    last: dict[tuple[int, int], int] = {}
+    for number, stay in enumerate(stays):
+        by_rank.setdefault(stay.rank, []).append((stay.ready_ns, number))
+        if stay.run_start_ns is not None:
+            key = (stay.rank, stay.run_start_ns)
+            if key not in last or stays[last[key]].end_ns < stay.end_ns:
+                last[key] = number
+    for found in by_rank.values():
+        found.sort()
+    unawaited: set[int] = set()
+    for number, stay in enumerate(stays):
+        if stay.run_start_ns is None or stay.collective_id is None or stay.end_ns == stay.run_end_ns:
+            continue
+        holder = last[stay.rank, stay.run_start_ns]
+        if stays[holder].group_id == stay.group_id:
+            continue
+        others = _of_other_groups(number, stays, by_rank[stay.rank])
+        if holder not in others:
+            continue
+        num_since = others.index(holder) + 1
+        peers = [each for each in members[stay.collective_id] if each != number]
+        if any(_goes_on(peer, num_since, stays, by_rank) for peer in peers[:: -(-len(peers) // _MOST_PEERS) or 1]):
+            unawaited.add(number)
+    return unawaited
+
+
+def _goes_on(
+    number: int, num_since: int, stays: Sequence[Stay], by_rank: Mapping[int, Sequence[tuple[int, int]]]
+) -> bool:
+    """Return whether a rank computed when its call ended, though calls of other groups had held it since."""
+    stay = stays[number]
+    if stay.run_start_ns is not None:
+        return False
+    others = _of_other_groups(number, stays, by_rank[stay.rank])
+    return len(others) >= num_since and stays[others[num_since - 1]].end_ns < stay.end_ns
+
+
+def _of_other_groups(number: int, stays: Sequence[Stay], calls: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the calls of other groups that a rank was ready for since it was ready for one, until that one ended."""
+    stay = stays[number]
+    place = bisect_left(calls, (stay.ready_ns - QUEUED_NS, -1))
+    found: list[int] = []
+    for ready, other in calls[place:]:
+        if ready > stay.end_ns:
+            break
+        if stays[other].group_id != stay.group_id:
+            found.append(other)
+    return found
