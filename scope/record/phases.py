@@ -41,7 +41,8 @@ class PhaseClock:
         step: Number of the step in progress, -1 before the first.
         num_steps: Steps that were cut.
         num_changes: Phase changes so far.
-        saw_other_thread: Whether an optimizer has stepped in a thread that is not measured.
+        saw_other_thread: Whether an optimizer has stepped in a thread that is not measured, and not as a part of a
+            backward pass of the one that is.
         on_change: Told the phase that ends and the instant at each change (memory peaks by phase); no more once it has
             raised.
         failed: Told what `on_change` raised.
@@ -104,7 +105,8 @@ class PhaseClock:
                 not inside a phase of the user's own with its name: the hook has its passes to count.
         """
         if _thread_of_caller() != self.thread:
-            self.saw_other_thread = self.saw_other_thread or name == "optimizer"
+            # In a backward pass it is a thread of autograd's own, which steps optimizers by hooks of gradients.
+            self.saw_other_thread = self.saw_other_thread or (name == "optimizer" and self.phase != "backward")
             return False
         now = self._now()
         stack = self._stack

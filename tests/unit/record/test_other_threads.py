@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -40,9 +40,7 @@ def test_a_thread_that_trains_beside_the_measured_one_is_told_once(
         rank = recorder.folder
         train(3)
         for _ in range(2):
-            thread = threading.Thread(target=train, args=(in_thread,))
-            thread.start()
-            thread.join()
+            step_in_thread(in_thread)
         train(1)
     assert rank is not None
     assert len(read_steps(rank)) == 4
@@ -51,3 +49,38 @@ def test_a_thread_that_trains_beside_the_measured_one_is_told_once(
     shown = render_run(describe_run(open_run(tmp_path)))
     assert ("rank 0 also trained in another thread" in shown) == is_told
     assert ("goodput at least " in shown) == is_told
+
+
+class StepsInBackward(torch.autograd.Function):
+    """An optimizer that a thread of its own steps inside of a backward pass, as autograd has it on devices."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        """Pass the value through."""
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        """Pass the gradient through, behind a step."""
+        step_in_thread(1)
+        return gradients[0]
+
+
+def step_in_thread(num_steps: int) -> None:
+    """Make steps in a thread, and wait for it."""
+    thread = threading.Thread(target=train, args=(num_steps,))
+    thread.start()
+    thread.join()
+
+
+def test_an_optimizer_that_steps_within_backward_is_no_other_training(tmp_path: Path) -> None:
+    """Its time is in the backward pass that waits for it, and steps end where the program says."""
+    with Recorder(run_dir=tmp_path, run_id="r", capture=CaptureSettings(reasons=frozenset())) as recorder:
+        rank = recorder.folder
+        for _ in range(3):
+            recorder.end_step()
+            weight = torch.ones(4, requires_grad=True)
+            cast("torch.Tensor", StepsInBackward.apply(weight)).sum().backward()  # pyright: ignore[reportUnknownMemberType]
+    assert rank is not None
+    assert not [event for event in RankReader(rank).new_events() if OTHER_THREAD in event.detail]
+    assert "also trained" not in render_run(describe_run(open_run(tmp_path)))
