@@ -82,9 +82,16 @@ def pack_rank(trace: RankTrace, file: BinaryIO) -> dict[str, int]:
 
     Returns:
         Names of the pieces in the order in which they stand in the file, and the bytes of each.
+
+    Raises:
+        OSError: There is no room in the file.
     """
     file.seek(0)
-    sizes = {_BESIDE: file.write(_encoded_beside(trace))}
+    beside = _encoded_beside(trace)
+    sizes = {_BESIDE: file.write(beside)}
+    if sizes[_BESIDE] != len(beside):
+        message = "there is no room for all of it"
+        raise OSError(message)
     end = file.tell()
     for name in TABLE_NAMES:
         if name not in trace.not_loaded:

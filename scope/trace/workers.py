@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
+from polars.exceptions import PolarsError
 
 from scope import errors
 from scope.errors import ScopeError, TraceError
@@ -31,7 +33,7 @@ from scope.trace.sources import Limits
 from scope.trace.store import pack_rank, unpack_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from scope.trace.loading import ReadOptions
     from scope.trace.model import RankTrace
@@ -43,6 +45,8 @@ _ERRORS: Final[dict[str, type[ScopeError]]] = {
 
 
 _ROOT: Final = str(Path(__file__).parent.parent.parent)
+_MOST_WORDS: Final = 200
+"""Of the last words of a process that ended."""
 
 
 class _Task(msgspec.Struct):
@@ -59,6 +63,8 @@ class _Answer(msgspec.Struct):
     message: str = ""
     sizes: dict[str, int] = {}
     """Names of the pieces in the shared memory, and the bytes of each."""
+    is_unwritten: bool = False
+    """There was no room for them in the shared memory."""
 
 
 class _Worker:
@@ -66,6 +72,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._places = (_shared_memory(), _shared_memory())
+        self._words = _shared_memory()
         self._num_read = 0
         # One thread each: the files already keep all cores busy.
         environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
@@ -73,13 +80,15 @@ class _Worker:
         # from a source tree, it is found there.
         places = [place.fileno() for place in self._places]
         program = f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve({places})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            pass_fds=places,
-        )
+        with _interrupts_held():
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._words,
+                env=environment,
+                pass_fds=places,
+            )
 
     def ask(self, task: _Task) -> None:
         """Have the next file read; that the process has ended shows in the answer."""
@@ -98,8 +107,10 @@ class _Worker:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def take(self, path: Path, answer: _Answer | None) -> RankTrace:
+    def take(self, path: Path, answer: _Answer | None) -> RankTrace | None:
         """Return the tables that an answer tells of, before the next but one file is asked for.
+
+        None where there was no room for them.
 
         Raises:
             ScopeError: What reading the file raised, or the process ended.
@@ -107,11 +118,23 @@ class _Worker:
         place = self._places[self._num_read % len(self._places)]
         self._num_read += 1
         if answer is None:
-            message = f"{path}: the process that read it ended (out of memory?); read fewer files at a time"
+            message = (
+                f"{path}: the process that read it ended {self._describe_end()}; read fewer files at a time "
+                "(--processes 1)"
+            )
             raise TraceError(message)
         if answer.error is not None:
             raise _ERRORS.get(answer.error, TraceError)(answer.message)
-        return unpack_rank(place, answer.sizes)
+        return None if answer.is_unwritten else unpack_rank(place, answer.sizes)
+
+    def _describe_end(self) -> str:
+        """Return how the process ended, and its words about it: those of memory, else the last."""
+        code = self._process.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        self._words.seek(0)
+        lines = [line.strip() for line in self._words.read().decode(errors="replace").splitlines() if line.strip()]
+        words = next((line for line in lines if line.startswith("memory")), lines[-1] if lines else "out of memory?")
+        return f"{how} ({words[:_MOST_WORDS]})"
 
     def end(self) -> None:
         """End the process, also in the middle of a file."""
@@ -124,8 +147,18 @@ class _Worker:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._process.wait()
-        for place in self._places:
+        for place in (*self._places, self._words):
             place.close()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Inside the `with` this thread takes no Ctrl-C, nor does a process that begins there, ever: its parent ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _shared_memory() -> BinaryIO:
@@ -155,8 +188,8 @@ def read_side_by_side(
 
     # A large file that is begun last would keep one process busy while the others have nothing left.
     waiting = deque(sorted(paths, key=_size, reverse=True))
-    ready: SimpleQueue[tuple[Path, RankTrace | Exception]] = SimpleQueue()
-    workers = [_Worker() for _ in range(min(processes, len(paths)) - 1)]
+    ready: SimpleQueue[tuple[Path, RankTrace | Exception | None]] = SimpleQueue()
+    workers = _begin(min(processes, len(paths)) - 1)
 
     def run(worker: _Worker) -> None:
         path = _next(waiting)
@@ -176,10 +209,13 @@ def read_side_by_side(
     try:
         for _ in paths:
             path = _next(waiting) if ready.empty() else None
-            found = ready.get() if path is None else (path, _result(lambda path=path: read_file(path, options)))
-            if isinstance(found[1], Exception) and not isinstance(found[1], ScopeError):
-                raise found[1]
-            yield found[0], found[1]
+            path, found = ready.get() if path is None else (path, None)
+            if found is None:
+                found = _result(lambda path=path: read_file(path, options))
+            assert found is not None
+            if isinstance(found, Exception) and not isinstance(found, ScopeError):
+                raise found
+            yield path, found
     finally:
         waiting.clear()
         for worker in workers:
@@ -188,6 +224,15 @@ def read_side_by_side(
             thread.join()
         for worker in workers:
             worker.close()
+
+
+def _begin(num_workers: int) -> list[_Worker]:
+    """Return as many workers as there are, or fewer where the system allows no more processes or open files."""
+    workers: list[_Worker] = []
+    with contextlib.suppress(OSError):
+        for _ in range(num_workers):
+            workers.append(_Worker())  # noqa: PERF401 - those before stay where one cannot begin
+    return workers
 
 
 def _size(path: Path) -> int:
@@ -205,7 +250,7 @@ def _next(waiting: deque[Path]) -> Path | None:
         return None
 
 
-def _result(read: Callable[[], RankTrace]) -> RankTrace | Exception:
+def _result(read: Callable[[], RankTrace | None]) -> RankTrace | Exception | None:
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - handed to the consumer, which raises it
@@ -226,17 +271,18 @@ def _task(path: Path, options: ReadOptions) -> _Task:
 
 
 def serve(places: Sequence[int]) -> None:
-    """Answer tasks on standard input until it ends.
+    """Answer tasks on standard input until it ends, or until nobody is there to hear the answer.
 
     Args:
         places: Descriptors of the files that the tables are laid in, in turn.
     """
     decoder = msgspec.json.Decoder(_Task)
     files = [_opened(place) for place in places]
-    for number, line in enumerate(sys.stdin.buffer):
-        answer = _answer_to(decoder.decode(line), files[number % len(files)])
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-        sys.stdout.buffer.flush()
+    # Not buffered: what a buffer still holds is written, and fails, once more when the interpreter ends.
+    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as answers, contextlib.suppress(BrokenPipeError):
+        for number, line in enumerate(sys.stdin.buffer):
+            answer = _answer_to(decoder.decode(line), files[number % len(files)])
+            answers.write(msgspec.json.encode(answer) + b"\n")
 
 
 def _answer_to(task: _Task, place: BinaryIO) -> _Answer:
@@ -253,4 +299,7 @@ def _answer_to(task: _Task, place: BinaryIO) -> _Answer:
         trace = read_file(Path(task.path), options)
     except ScopeError as error:
         return _Answer(error=type(error).__name__, message=str(error))
-    return _Answer(sizes=pack_rank(trace, place))
+    try:
+        return _Answer(sizes=pack_rank(trace, place))
+    except (OSError, MemoryError, PolarsError):
+        return _Answer(is_unwritten=True)  # a limit on file sizes holds for memory that is shared as well

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import signal
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from typing import IO, TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from scope.errors import ScopeError, TraceError
@@ -91,6 +96,84 @@ def test_a_process_that_ends_says_which_file_it_read(tmp_path: Path, monkeypatch
         assert isinstance(error, TraceError)
         assert str(path) in str(error)
         assert "the process that read it ended" in str(error)
+
+
+@pytest.mark.parametrize("limit", [10, 3_000])
+def test_what_memory_has_no_room_for_is_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Where a limit on file sizes holds for shared memory too, this process reads the files, and nobody complains."""
+
+    class Small(workers._Worker):
+        def __init__(self) -> None:
+            super().__init__()
+            resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+
+    monkeypatch.setattr(workers, "_Worker", Small)
+    paths = [write(tmp_path, number, 300) for number in range(6)]
+    found = {path: told(each) for path, each in read_side_by_side(paths, OPTIONS, processes=3)}
+    assert found == {path: (f"k{number}", 300) for number, path in enumerate(paths)}
+
+
+def test_a_process_without_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that its limit on memory ends, the error says how it ended and what to do."""
+
+    class Poor(workers._Worker):
+        def __init__(self) -> None:
+            super().__init__()
+            limit = 40 * 2**20  # less than the interpreter needs once it has imported what reads
+            resource.prlimit(self._process.pid, resource.RLIMIT_AS, (limit, limit))
+
+    monkeypatch.setattr(workers, "_Worker", Poor)
+    paths = [write(tmp_path, number, 3) for number in range(6)]
+    found = dict(read_side_by_side(paths, OPTIONS, processes=2))
+    (lost, *_) = [str(each) for each in found.values() if isinstance(each, ScopeError)]
+    assert re.search(r"the process that read it ended (with code \d+|by SIG[A-Z]+) \(.+\); read fewer files", lost)
+    assert "(--processes 1)" in lost
+
+
+def test_where_no_process_can_begin_this_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that allows no more processes or open files costs nothing but time."""
+
+    class Refused(workers._Worker):
+        def __init__(self) -> None:
+            raise BlockingIOError
+
+    monkeypatch.setattr(workers, "_Worker", Refused)
+    paths = [write(tmp_path, number, 3) for number in range(3)]
+    found = {path: told(each) for path, each in read_side_by_side(paths, OPTIONS, processes=3)}
+    assert found == {path: (f"k{number}", 3) for number, path in enumerate(paths)}
+
+
+def _begin_server(words: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Begin a process that reads files, as one of several, with a place for one file."""
+    place = workers._shared_memory()
+    with workers._interrupts_held(), place:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", f"import sys; sys.path.append({workers._ROOT!r})\n{_SERVE}{place.fileno()}])"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, pass_fds=[place.fileno()],
+        )  # fmt: skip
+
+
+_SERVE = "from scope.trace.workers import serve; serve(["
+
+
+def test_an_interrupt_or_the_end_of_its_parent_leaves_a_reader_silent(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal, and a parent may be killed: neither is told as a traceback."""
+    path = write(tmp_path, 0, 30)
+    with (tmp_path / "words").open("w+b") as words, _begin_server(words) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.send_signal(signal.SIGINT)
+        task = msgspec.json.encode(workers._task(path, OPTIONS)) + b"\n"
+        process.stdin.write(task)
+        process.stdin.flush()
+        assert b'"sizes"' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.close()
+        process.stdin.write(task)
+        process.stdin.close()
+        assert process.wait(60) == 0
+        words.seek(0)
+        assert words.read() == b""
 
 
 def test_memory_that_is_shared_holds_what_was_written_last(tmp_path: Path) -> None:
