@@ -28,6 +28,12 @@ _CHANGES: Final = ("all", "kernels", "classes", "operators", "phases")
     metavar="STEP STEP",
     help="Of several profiler windows of BEFORE and of AFTER, those that begin at these steps.",
 )
+@click.option(
+    "--window",
+    type=int,
+    metavar="STEP",
+    help="Of several profiler windows of BEFORE and of AFTER, the one of each that begins at this step.",
+)
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep parsed tables.")
 @click.option(
     "--noise",
@@ -44,6 +50,7 @@ def compare(
     of: str,
     noise: float,
     no_cache: bool,
+    window: int | None,
     windows: tuple[int, int] | None,
 ) -> None:
     """What changed between two runs.
@@ -58,9 +65,13 @@ def compare(
     from scope.cli.tables import check_output, print_tables, say
 
     check_output(output)
+    if window is not None and windows is not None:
+        message = f"--window {window} is the step of both sides, and --windows names one of each: give one of the two"
+        raise UsageError(message)
+    option = _WINDOWS if window is None else "--window STEP"
     jobs = [
-        _load(path, window, no_cache=no_cache)
-        for path, window in zip((before, after), windows or (None, None), strict=True)
+        _load(path, step, option=option, no_cache=no_cache)
+        for path, step in zip((before, after), windows or (window, window), strict=True)
     ]
     for job in jobs:
         say([warning.replace("--window STEP", _WINDOWS) for warning in job.warnings])
@@ -80,14 +91,14 @@ def compare(
     print_tables(tables, output)
 
 
-def _load(path: str, window: int | None, *, no_cache: bool) -> Job:
-    """Return one side; what the reader of traces says of a window names the option of this command."""
+def _load(path: str, window: int | None, *, option: str, no_cache: bool) -> Job:
+    """Return one side; what the reader of traces says of a window names the option that the user gave."""
     from scope.cli.job import load_job
 
     try:
-        return load_job(JobOptions(paths=[path], window=window, no_cache=no_cache), window_option=_WINDOWS)
+        return load_job(JobOptions(paths=[path], window=window, no_cache=no_cache), window_option=option)
     except UsageError as error:
-        raise UsageError(str(error).replace(f"--window {window}:", f"--windows {window}:")) from error
+        raise UsageError(str(error).replace(f"--window {window}:", f"{option.split()[0]} {window}:")) from error
 
 
 def _side(name: str, path: str, job: Job) -> str:

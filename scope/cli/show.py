@@ -22,21 +22,12 @@ def show(run: Path, *, json: bool) -> None:
 
     Example: scope show runs/first
     """
-    from scope.errors import RunError
-    from scope.frames import open_run
     from scope.report.encoding import encode_json
     from scope.report.inert import readable_problem
-    from scope.report.nearby import where_runs_lie
+    from scope.report.nearby import open_run_near
     from scope.report.run_state import describe_run, render_run
 
-    try:
-        opened = open_run(run)
-    except RunError as error:
-        within = where_runs_lie(run)
-        if within is None:
-            raise
-        message = f"{error}; {within}"
-        raise RunError(message) from error
+    opened = open_run_near(run)
     state = describe_run(opened)
     click.echo(encode_json(state) if json else render_run(state), nl=json)
     for problem in opened.problems[:_MAX_PROBLEMS]:

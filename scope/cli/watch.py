@@ -38,12 +38,12 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
 
     Example: scope watch runs/first
     """
-    from scope.frames import open_run
     from scope.report.inert import readable_problem
+    from scope.report.nearby import open_run_near
     from scope.report.standing import standing_words
     from scope.report.watching import Watcher, find_findings
 
-    opened = open_run(run)
+    opened = open_run_near(run)
     watcher = Watcher(opened)
     told = False
     problems: list[str] = []

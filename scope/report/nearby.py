@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from scope.errors import RunError
 from scope.run import paths as run_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from scope.frames import Run
 
 TRACE_SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 """How the names of traces end."""
@@ -34,7 +39,10 @@ def where_traces_lie(folder: Path) -> str | None:
     runs, traces = _found_in(folder)
     parts = [f"folders in it with traces: {_listed(folder, traces)}"] * bool(traces)
     parts += [f"recorded runs in it: {_listed(folder, runs)}"] * bool(runs)
-    return f"{'; '.join(parts)}; name one of them" if parts else None
+    if not parts:
+        return None
+    all_of_them = "" if len(traces) < 2 else f", or all that are ranks of one job: {_name_all(folder, traces)}"
+    return f"{'; '.join(parts)}; name one of them{all_of_them}"
 
 
 def where_runs_lie(folder: Path) -> str | None:
@@ -51,6 +59,40 @@ def where_runs_lie(folder: Path) -> str | None:
     if _holds_traces(folder):
         return f"it holds traces: scope analyze {folder} reads them"
     return f"folders in it hold traces, which scope analyze reads: {_listed(folder, traces)}" if traces else None
+
+
+def open_run_near(folder: Path) -> Run:
+    """Open a run directory.
+
+    Raises:
+        RunError: It is none; the message says which lies around it.
+    """
+    from scope.frames import open_run
+
+    try:
+        return open_run(folder)
+    except RunError as error:
+        within = where_runs_lie(folder)
+        if within is None:
+            raise
+        message = f"{error}; {within}"
+        raise RunError(message) from error
+
+
+def _name_all(folder: Path, found: list[Path]) -> str:
+    """Return what names all of these folders in a shell: a pattern where it matches them alone, else their first."""
+    depths = {len(each.relative_to(folder).parts) for each in found}
+    pattern = "/".join("*" * min(depths))
+    matched = {each for each in islice(folder.glob(pattern), _MOST_FOLDERS) if not _is_hidden(each.relative_to(folder))}
+    if len(depths) == 1 and matched == set(found):
+        return f"{shlex.quote(str(folder))}/{pattern}"
+    first = " ".join(shlex.quote(str(each)) for each in found[:_MOST_NAMED])
+    return f"{first} ..." if len(found) > _MOST_NAMED else first
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a pattern of a shell leaves it out."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _run_around(folder: Path) -> Path | None:

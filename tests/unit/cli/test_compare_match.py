@@ -129,7 +129,7 @@ def test_a_host_timeline_and_a_device_have_their_host_steps_compared(scope: Call
 
 
 def test_two_windows_of_one_folder_are_compared(scope: Callable[..., Any], tmp_path: Path) -> None:
-    """`--windows` names the window of each side by its first step."""
+    """`--windows` names the window of each side by its first step, `--window` one for both."""
     for first, length in ((2, 300), (7, 500)):
         thread = {"ph": "X", "pid": 9, "tid": 9}
         step = {**thread, "cat": "user_annotation", "name": f"ProfilerStep#{first}", "ts": first * 1e4}
@@ -139,3 +139,5 @@ def test_two_windows_of_one_folder_are_compared(scope: Callable[..., Any], tmp_p
     done = scope("compare", tmp_path, tmp_path, "--windows", 2, 7, "--json")
     (row,) = json.loads(done.out)["step"]
     assert (row["before_step_ns"], row["after_step_ns"]) == (300_000, 500_000)
+    (same,) = json.loads(scope("compare", tmp_path, tmp_path, "--window", 7, "--json").out)["step"]
+    assert (same["before_step_ns"], same["after_step_ns"]) == (500_000, 500_000)

@@ -112,5 +112,9 @@ def test_compare_names_its_own_option(tmp_path: Path) -> None:
     error = CliRunner().invoke(compare, [run, run, "--windows", "5", "9"]).exception
     assert isinstance(error, UsageError)
     assert "--windows 5: no window" in str(error)
+    for_both = CliRunner().invoke(compare, [run, run, "--window", "5"]).exception
+    assert "--window 5: no window" in str(for_both)
+    both = CliRunner().invoke(compare, [run, run, "--window", "5", "--windows", "5", "9"]).exception
+    assert str(both).startswith("--window 5 is the step of both sides, and --windows names one of each")
     with pytest.raises(UsageError, match="--window 5: no window"):
         choose_traces([run], step=5)

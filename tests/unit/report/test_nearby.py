@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
-from scope.errors import InputError
+from scope.cli.show import show
+from scope.cli.watch import watch
+from scope.errors import InputError, RunError
 from scope.report.nearby import where_runs_lie, where_traces_lie
 from scope.report.windows import choose_traces
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from click import Command
 
 
 def _place(folder: Path, *names: str) -> Path:
@@ -26,11 +32,36 @@ def _place(folder: Path, *names: str) -> Path:
 def test_folders_with_traces_are_named_in_their_order(tmp_path: Path) -> None:
     """Of many folders the first four are named and the others counted; what Scope lays beside a trace is none."""
     shelf = _place(tmp_path, *(f"job{number}/rank0.json.gz" for number in range(6)), "own/a.summary.json", "txt/a.txt")
-    message = "folders in it with traces: job0, job1, job2, job3 and 2 more; name one of them"
+    message = (
+        "folders in it with traces: job0, job1, job2, job3 and 2 more; name one of them, or all that are ranks of one "
+        f"job: {shelf}/job0 {shelf}/job1 {shelf}/job2 {shelf}/job3 ..."
+    )
     assert where_traces_lie(shelf) == message
     with pytest.raises(InputError) as caught:
         choose_traces([str(shelf)])
     assert str(caught.value) == f"{shelf}: holds no trace itself; {message}"
+
+
+def test_a_folder_a_rank_is_named_by_a_pattern(tmp_path: Path) -> None:
+    """Where a pattern matches the folders with traces and no others, it names all; the reader takes them together."""
+    shelf = _place(tmp_path / "my job", *(f"rank_{rank}/step/trace.json" for rank in range(3)), ".old/step/note.txt")
+    said = where_traces_lie(shelf)
+    assert said is not None
+    assert said.startswith("folders in it with traces: rank_0/step, rank_1/step, rank_2/step; name one of them, or all")
+    assert said.endswith(f"ranks of one job: '{shelf}'/*/*")
+    named = subprocess.run(
+        ["/bin/sh", "-c", f"printf '%s\\n' {said.rpartition(': ')[2]}"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert named == [str(shelf / f"rank_{rank}" / "step") for rank in range(3)]
+
+
+@pytest.mark.parametrize(("command", "options"), [(show, []), (watch, ["--once"])])
+def test_commands_that_want_a_run_name_those_in_a_folder(command: Command, options: list[str], tmp_path: Path) -> None:
+    """A folder of runs is none: each command says which runs lie in it."""
+    shelf = _place(tmp_path, "first/run.json", "second/run.json")
+    error = CliRunner().invoke(command, [*options, str(shelf)]).exception
+    assert isinstance(error, RunError)
+    assert str(error).endswith("runs in it: first, second; name one of them")
 
 
 def test_a_run_is_named_as_one_and_not_by_its_inner_folders(tmp_path: Path) -> None:
