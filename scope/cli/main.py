@@ -18,7 +18,7 @@ import click
 import scope
 from scope.cli.registry import LazyGroup
 from scope.cli.streams import discard_output, prepare_output
-from scope.errors import ScopeError
+from scope.errors import LimitError, ScopeError
 
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
@@ -56,6 +56,9 @@ def run() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except MemoryError:
+        _complain("the memory that this process may use ran out: allow it more (ulimit -v), or give it less to read")
+        return LimitError.exit_code
     except BrokenPipeError:
         # The reader of our output went away.
         discard_output()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from scope.definitions import bus_factor
+from scope.errors import UsageError
 from scope.testing.program import (
     BeginStep,
     Call,
@@ -21,12 +22,14 @@ from scope.testing.simulate import simulate
 from scope.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from scope.testing.layout import Axis, Group, Layout
     from scope.testing.simulate import Simulation
 
 PlantKind = Literal["compute", "input", "memory", "host"]
+
+_KINDS: Final = get_args(PlantKind)
 
 START_NS: Final = 1_790_000_000 * NS_PER_S
 """When synthetic jobs begin: in September 2026."""
@@ -73,6 +76,10 @@ class TrainingJob:
     A step: fetch input, copy it to the device, forward and backward through the layers with tensor parallel
     all_reduce, expert parallel all_to_all and pipeline send and recv where the layout has them, all_reduce of the
     gradients over the data parallel group, optimizer.
+
+    Raises:
+        UsageError: A plant of a rank or kind that there is not, or that makes a step shorter; a slow group that the
+            layout does not have, or a share of its bandwidth that is none.
     """
 
     layout: Layout
@@ -84,6 +91,28 @@ class TrainingJob:
     """By description and first rank (`mesh_dp:0`): the share of its bandwidth that the group of a slow link keeps."""
     jitter_ns: int = 0
     """Spread of the start of the ranks' hosts, so that not all arrivals are equal."""
+
+    def __post_init__(self) -> None:
+        problems = [*self._find_plant_problems(), *self._find_group_problems()]
+        if problems:
+            raise UsageError("; ".join(problems))
+
+    def _find_plant_problems(self) -> Iterator[str]:
+        for plant in self.plants:
+            if not 0 <= plant.rank < self.layout.world_size:
+                yield f"a delay is planted on rank {plant.rank}, and the ranks are 0 to {self.layout.world_size - 1}"
+            if plant.kind not in _KINDS:
+                yield f"a delay of kind {plant.kind!r} is planted, and the kinds are {', '.join(_KINDS)}"
+            if plant.extra_ns < 0:
+                yield f"a delay of {plant.extra_ns} ns is planted on rank {plant.rank}; it is at least 0"
+
+    def _find_group_problems(self) -> Iterator[str]:
+        known = {f"{group.description}:{group.ranks[0]}" for group in self.layout.groups}
+        for name, share in self.slow_groups.items():
+            if name not in known:
+                yield f"there is no group {name!r} to be slow (mesh_dp:0 is the data parallel one of rank 0)"
+            if share <= 0:
+                yield f"the group {name!r} keeps {share} of its bandwidth; it is more than 0"
 
     @property
     def steps(self) -> range:
