@@ -263,7 +263,9 @@ def _are_all_ranks(folders: Sequence[Path]) -> bool:
 
 
 def _is_more_to_come(folders: Sequence[Path]) -> bool:
-    """Return whether there are more ranks than these, on this node or another, as far as the first of them knows."""
+    """Return whether one of these has only just made its folder, or there are more, as far as the first knows."""
+    if not all(any((folder / name).exists() for name in (paths.BLACK_BOX_FILE, paths.RANK_FILE)) for folder in folders):
+        return True
     world_size = _read_world_size(folders)
     return world_size is not None and world_size > len(folders)
 

@@ -169,9 +169,13 @@ def test_two_nodes_agree_on_the_step_of_the_first_that_looks(tmp_path: Path) -> 
 def test_ranks_that_are_yet_to_begin_are_waited_for(tmp_path: Path) -> None:
     """Rank 1 alone would begin at once: it is told when rank 0 is there too, and the file is gone then."""
     spool, run = tmp_path / "spool", tmp_path / "run"
-    first = make_rank(spool, 1, step=-1, lengths_ms=[])
+    made = paths.rank_folder(spool, 0, 1)
+    made.mkdir(parents=True)  # nothing in it tells of more ranks yet
     requests = Requests(spool, run)
     ask(run)
+    requests.poll()
+    assert [*made.iterdir()] == []
+    first = make_rank(spool, 1, step=-1, lengths_ms=[])
     requests.poll()
     assert not (first / paths.REQUEST_FILE).exists()
     late = make_rank(spool, 0, step=-1, lengths_ms=[])
