@@ -27,6 +27,8 @@ from scope.definitions import find_mesh_axis
 NOISE_FLOOR_NS: Final = 10_000
 """Lateness below this is the jitter of launches."""
 
+MARGIN: Final = "margin_ns"
+"""How much the own time of the rank exceeds every peer's; below 0 where it does not."""
 FLOOR: Final = "floor_ns"
 """Lateness below this is noise, by group."""
 STARK: Final = "stark_ns"
@@ -46,14 +48,15 @@ _STANDARD_ERRORS: Final = 3
 _MIN_TIMES: Final = 3
 """A place of the step that was seen fewer times does not tell what changes."""
 _FEW_RANKS: Final = 3
+_MANY: Final = 8
 _MIN_GROUPS: Final = 3
 """Of fewer groups of an axis the one with a late rank might be what is usual."""
 
 _DISTANCE: Final = "distance_ns"
-_MARGIN: Final = "margin_ns"
 _PLACE: Final = "place_in_step"
 _PLACES: Final = "places_in_step"
 _TIMES: Final = "num_times"
+_APART: Final = "apart_ns"
 _AXIS: Final = "axis"
 _IN_TIME: Final = f"{_SCATTER}_in_time"
 _OF_PLACE: Final = f"{_SCATTER}_of_place"
@@ -64,7 +67,7 @@ _PLACE_KEYS: Final = (_GROUP, _PLACES, _PLACE)
 
 
 def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
-    """Add to each call what lateness of its group is noise, and whether the rank is late there steadily.
+    """Add to each call how late the rank is by its own time, what of that is noise, and whether it is so steadily.
 
     Args:
         own: The judged calls, columns of `MatchedCalls`, the group, `READY` and `OWN`.
@@ -74,7 +77,7 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     time = pl.col(OWN)
     highest, second = time.max().over(_COLLECTIVE), time.top_k(2).min().over(_COLLECTIVE)
     by_place = (*_PLACE_KEYS, MatchedCalls.rank)
-    margin, seen = pl.col(_MARGIN), pl.col(_COLLECTIVE).n_unique().over(_PLACE_KEYS)
+    margin, seen = pl.col(MARGIN), pl.col(_COLLECTIVE).n_unique().over(_PLACE_KEYS)
     times, root = pl.len().over(by_place), pl.len().over(by_place).sqrt()
     mean, error = margin.mean().over(by_place), margin.std().over(by_place) / root
     # Calls that follow others at once vary by nothing, those behind a long stretch of compute by much. Two or three
@@ -93,12 +96,12 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
             on=_PLACE_KEYS,
             how="left",
         )
-        .with_columns((time - pl.when(time == highest).then(second).otherwise(highest)).alias(_MARGIN))
+        .with_columns((time - pl.when(time == highest).then(second).otherwise(highest)).alias(MARGIN))
         .with_columns(
             is_steady.alias(IS_STEADY),
             *((noise.ceil().cast(pl.Int64) + NOISE_FLOOR_NS).alias(name) for name, noise in floors.items()),
         )
-        .drop(_MARGIN, _PLACE, _PLACES, _SCATTER, _OF_PLACE)
+        .drop(_PLACE, _PLACES, _SCATTER, _OF_PLACE)
     )
 
 
@@ -151,9 +154,19 @@ def _scatter(placed: pl.DataFrame, groups: pl.DataFrame, *, by: tuple[str, ...])
         .agg(pl.col(_DISTANCE).median().alias(_IN_TIME))
     )
     found = placed.select(by).unique().join(across, on=by, how="left").join(changes, on=by, how="left")
+    # Without steps no place is seen again: then two are usually as far apart as at most of many collectives.
+    apart = (
+        calls.filter(num_ranks == 2)
+        .group_by(by)
+        .agg(pl.col(_DISTANCE).abs().median().alias(_APART), pl.len().alias(_TIMES))
+        .filter(pl.col(_TIMES) >= 2 * _MANY)
+        .drop(_TIMES)
+    )
     smaller = pl.min_horizontal(_SCATTER, _IN_TIME)
-    return found.join(_usual_of_pairs(found, groups, by=by), on=by, how="left").select(
-        *by, pl.coalesce(_USUAL, smaller).fill_null(0.0).alias(_SCATTER)
+    return (
+        found.join(_usual_of_pairs(found, groups, by=by), on=by, how="left")
+        .join(apart, on=by, how="left")
+        .select(*by, pl.coalesce(_USUAL, smaller, _APART).fill_null(0.0).alias(_SCATTER))
     )
 
 

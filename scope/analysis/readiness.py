@@ -12,7 +12,7 @@ rank under their waits look as late as that one. A rank is ready
 A call that began while compute launched before it still ran on the stream with most compute depends on no compute (a
 gather that runs ahead on a stream of its own): its begin says nothing about the rank's work, so the instant is unknown.
 Without launches (graphs, traces without the runtime) a rank is ready at the begin of its call, or at an unknown instant
-where that was queued under compute. On a host timeline it is ready at the begin.
+where compute ran beside the call that it was queued behind. On a host timeline it is ready at the begin.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ _LAUNCH_END: Final = "launch_end_ns"
 _DONE: Final = "compute_done_ns"
 _LAG: Final = "since_launch_ns"
 _LEFT: Final = "since_compute_ns"
-_COMPUTES: Final = "computes_at_begin"
+_SINCE: Final = "since_any_compute_ns"
+_AHEAD_START: Final = "start_ahead_ns"
 _SCHEMA: Final = {
     MatchedCalls.rank: pl.Int32,
     MatchedCalls.call_id: pl.UInt32,
     _LAG: pl.Int64,
     _LEFT: pl.Int64,
-    _COMPUTES: pl.Boolean,
+    _SINCE: pl.Int64,
 }
 
 
@@ -78,6 +79,7 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
     is_pair = pl.col(CollectiveRows.operation).is_in(PAIRS).fill_null(value=True)
     lag = pl.min_horizontal(_LAG, _LEFT)
     in_stream = (arrival - pl.col(MatchedCalls.end_ns).shift().over(in_group)).is_between(0, QUEUED_NS)
+    start_ahead = pl.when(in_stream).then(arrival.shift().over(in_group)).otherwise(_AHEAD_START)
     # What begins as soon as it can was held up by its launch or by compute, whatever ended then in another group.
     behind_any = (
         (arrival - pl.col(_AHEAD)).is_between(0, QUEUED_NS) & (lag > QUEUED_NS).fill_null(value=True) & ~is_pair
@@ -85,7 +87,11 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
     is_queued = pl.col(CollectiveRows.group_id).is_not_null() & (in_stream | behind_any)
     has_length = pl.col(MatchedCalls.end_ns) > arrival
     calls = collectives.calls.join(groups, on=CollectiveRows.collective_id, how="left")
-    ends = calls.filter(has_length, ~is_pair).select(MatchedCalls.rank, pl.col(MatchedCalls.end_ns).alias(_AHEAD))
+    ends = calls.filter(has_length, ~is_pair).select(
+        MatchedCalls.rank, pl.col(MatchedCalls.end_ns).alias(_AHEAD), arrival.alias(_AHEAD_START)
+    )
+    # Whether it was ready before or after the compute that ran beside the call ahead, its launch alone would tell.
+    is_untold = pl.col("queued") & pl.col(_LAG).is_null() & (pl.col(_SINCE) < arrival - start_ahead)
     ready = arrival - lag.clip(lower_bound=0)
     runs_ahead = (pl.col(_LEFT) < -_ROUNDING_NS).fill_null(value=False)
     return (
@@ -99,9 +105,7 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
             check_sortedness=False,
         )
         .with_columns(is_queued.fill_null(value=False).alias("queued"))
-        .with_columns(
-            (pl.col("queued") & pl.col(_LAG).is_null() & pl.col(_COMPUTES).fill_null(value=False)).alias(UNTOLD)
-        )
+        .with_columns(is_untold.fill_null(value=False).alias(UNTOLD))
         .select(
             *in_group,
             is_pair.alias(_PAIR),
@@ -123,7 +127,8 @@ def _lags(trace: RankTrace) -> pl.DataFrame:
     """Return, by call, how long it began after its launch and after the compute before it was done.
 
     Both are differences on the rank's own clock, null where the launch is unknown; that after the compute is below 0
-    where the compute still ran. Beside them stands whether any compute ran when the call began.
+    where the compute still ran. Beside them stands how long it began after the last compute that had begun,
+    whatever was launched when.
     """
     launches = trace.launches.select(
         Launches.launch_id, pl.col(Launches.start_ns).alias(_LAUNCHED), pl.col(Launches.end_ns).alias(_LAUNCH_END)
@@ -158,13 +163,13 @@ def _lags(trace: RankTrace) -> pl.DataFrame:
         trace.collective_calls.select(CollectiveCalls.call_id, CollectiveCalls.device, CollectiveCalls.start_ns)
         .sort(CollectiveCalls.start_ns)
         .join_asof(
-            kernels.select(*lane[:1], DeviceEvents.start_ns, pl.col(DeviceEvents.clipped_end_ns).alias(_COMPUTES)),
+            kernels.select(*lane[:1], DeviceEvents.start_ns, pl.col(DeviceEvents.clipped_end_ns).alias(_SINCE)),
             on=CollectiveCalls.start_ns,
             by=CollectiveCalls.device,
             allow_exact_matches=False,
             check_sortedness=False,
         )
-        .select(CollectiveCalls.call_id, CollectiveCalls.start_ns, (pl.col(_COMPUTES) > start).alias(_COMPUTES))
+        .select(CollectiveCalls.call_id, CollectiveCalls.start_ns, (start - pl.col(_SINCE)).alias(_SINCE))
     )
     launched = (
         first.sort(_LAUNCHED)
@@ -176,5 +181,5 @@ def _lags(trace: RankTrace) -> pl.DataFrame:
         MatchedCalls.call_id,
         (start - pl.col(_LAUNCH_END)).alias(_LAG),
         (start - pl.col(_DONE)).alias(_LEFT),
-        _COMPUTES,
+        _SINCE,
     )

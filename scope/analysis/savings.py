@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
+from scope.analysis.collective_tables import MatchedCalls
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
@@ -89,8 +89,3 @@ def savings_table(rows: Iterable[tuple[int, int, int | None, int]]) -> pl.DataFr
     return StragglerSavings.check(
         frame.sort(StragglerSavings.straggler, StragglerSavings.rank, MatchedCalls.step_number)
     )
-
-
-def charged_collectives(charges: pl.DataFrame, rank: int) -> list[int]:
-    """Return the collectives that a rank is charged for."""
-    return charges.filter(pl.col(CollectiveRows.last_rank) == rank)[MatchedCalls.collective_id].to_list()

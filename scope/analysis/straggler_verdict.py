@@ -35,7 +35,8 @@ def straggler_verdict(
     if found:
         worst = found[0]
         why = f", mostly by {worst.reason}" if worst.reason else ""
-        return f"rank {worst.rank} makes its peers wait {format_duration(worst.imposed_wait_ns)}{why}"
+        most = "at most " if worst.excess is None else ""
+        return f"rank {worst.rank} makes its peers wait {most}{format_duration(worst.imposed_wait_ns)}{why}"
     if num_judged:
         return f"no rank stands out in {num_judged} collectives"
     if len(job.ranks) < 2:

@@ -25,14 +25,13 @@ import polars as pl
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.late_together import LateTogether, compute_late_together, work_counts_since
 from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
-from scope.analysis.own_time_noise import FLOOR, IS_STEADY, NOISE_FLOOR_NS, STARK, with_floors
+from scope.analysis.own_time_noise import FLOOR, IS_STEADY, MARGIN, NOISE_FLOOR_NS, STARK, with_floors
 from scope.analysis.rank_activity import build_activity
 from scope.analysis.readiness import READY, UNTOLD, compute_ready
 from scope.analysis.replay import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import (
     MOST_REPLAYED,
-    charged_collectives,
     replay_without_straggler,
     savings_rows,
     savings_table,
@@ -95,7 +94,8 @@ class Straggler(Result, frozen=True, kw_only=True):
     imposed_wait_ns: int
     """How much sooner its groups' collectives would have begun without its lateness: its own time between collectives
     (exposed communication taken off) beyond every peer's, at most last less second-last arrival; of several nested
-    groups that feel one delay the largest counts."""
+    groups that feel one delay the largest counts. At most that long where `excess` is absent: some lateness may count
+    twice where no launches tell which compute calls waited for."""
     saving_ns: int | None
     """How much sooner the recorded part of the job would have ended, had the rank worked as fast as its peers."""
     worst_step_number: int | None
@@ -111,6 +111,7 @@ class Straggler(Result, frozen=True, kw_only=True):
     """The other ranks of that group, whose median it is compared with."""
     reason: StragglerReason | None
     excess: Excess | None
+    """Absent where no launches tell which compute calls waited for."""
     noise_floor_ns: int
     """Below the error of the clocks plus this, lateness is not held against anybody."""
 
@@ -157,16 +158,17 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     num_judged = own[MatchedCalls.collective_id].n_unique()
     skipped = collectives.collectives.height - num_judged
     lazy = LazyReplay(collectives, activity, ready) if are_together else None
+    own = with_floors(own, collectives.groups) if num_judged else own
     weighed = _weighed(own, collectives) if num_judged else None
     charges = None if weighed is None else _charges(weighed)
     is_untold = are_together and bool(ready[UNTOLD].any())
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
     ranked = _ranked(per_step)
     can_play = lazy is not None and bool(ranked) and not is_untold
-    shifts = {} if charges is None or lazy is None or not can_play else _without(ranked, lazy.replay, charges, own)
+    shifts = {} if charges is None or lazy is None or not can_play else _without(ranked, lazy.replay, own)
     together = None
     if weighed is not None and charges is not None and lazy is not None and not is_untold:
-        late_for = {rank: charged_collectives(charges, rank) for rank in ranked}
+        late_for = {rank: _late_for(rank, own) for rank in ranked}
         together = compute_late_together(own, weighed, late_for, lazy)
     if together is not None and together.saving_ns <= NOISE_FLOOR_NS + max(
         (each.job_ns for each in shifts.values()), default=0
@@ -174,9 +176,8 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         together = None
     unknown = collectives.num_of_unknown_group
     absent = {} if lazy is not None else {"lazy": "no collective of which all ranks were seen"}
-    found = (
-        [] if charges is None else [_straggler(rank, per_step, charges, own, (collectives, shifts)) for rank in ranked]
-    )
+    told = (collectives, shifts, is_untold)
+    found = [] if charges is None else [_straggler(rank, per_step, charges, own, told) for rank in ranked]
     return Stragglers(
         stragglers=tuple(found),
         per_step=StragglerSteps.check(per_step),
@@ -191,13 +192,19 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     )
 
 
-def _without(ranks: Sequence[int], replay: Replay, charges: pl.DataFrame, own: pl.DataFrame) -> dict[int, Shifts]:
+def _late_for(rank: int, own: pl.DataFrame) -> list[int]:
+    """Return the collectives that a rank is late for by its own time, also where others arrive as late.
+
+    Ranks of one ring wait for each other before they meet all others: then they are late alike, and one is to blame.
+    """
+    is_late = (pl.col(MatchedCalls.rank) == rank) & (pl.col(MARGIN) > pl.col(FLOOR))
+    return own.filter(is_late)[MatchedCalls.collective_id].sort().to_list()
+
+
+def _without(ranks: Sequence[int], replay: Replay, own: pl.DataFrame) -> dict[int, Shifts]:
     """Return, by rank, what changes when that rank alone works as fast as its peers: of the first of the ranks."""
     since = work_counts_since(own)
-    return {
-        rank: replay_without_straggler(replay, rank, charged_collectives(charges, rank), since)
-        for rank in ranks[:MOST_REPLAYED]
-    }
+    return {rank: replay_without_straggler(replay, rank, _late_for(rank, own), since) for rank in ranks[:MOST_REPLAYED]}
 
 
 def _are_together(collectives: Collectives) -> bool:
@@ -271,7 +278,7 @@ def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
         CollectiveRows.imposed_wait_ns,
         CollectiveRows.clock_error_ns,
     )
-    calls = with_floors(own, collectives.groups).join(rows, on=MatchedCalls.collective_id)
+    calls = own.join(rows, on=MatchedCalls.collective_id)
     is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
     time = pl.col(OWN)
     return (
@@ -319,9 +326,9 @@ def _straggler(
     per_step: pl.DataFrame,
     charges: pl.DataFrame,
     own: pl.DataFrame,
-    told: tuple[Collectives, Mapping[int, Shifts]],
+    told: tuple[Collectives, Mapping[int, Shifts], bool],
 ) -> Straggler:
-    collectives, shifts = told
+    collectives, shifts, is_untold = told
     steps = per_step.filter(pl.col(StragglerSteps.rank) == rank)
     imposed = int(steps[StragglerSteps.imposed_wait_ns].sum())
     worst = steps.sort(StragglerSteps.imposed_wait_ns, descending=True).row(0, named=True)
@@ -341,7 +348,9 @@ def _straggler(
         absent["worst_step_number"] = "the trace has no steps around it"
     shift = shifts.get(rank)
     if shift is None:
-        absent["saving_ns"] = _TOO_MANY if shifts else _UNTOLD
+        absent["saving_ns"] = _UNTOLD if is_untold else _TOO_MANY
+    if is_untold:
+        absent["excess"] = _UNTOLD
     return Straggler(
         rank=rank,
         imposed_wait_ns=imposed,
@@ -353,7 +362,7 @@ def _straggler(
         group_id=group,
         peers=tuple(each for each in ranks if each != rank),
         reason=reason,
-        excess=excess,
+        excess=None if is_untold else excess,
         noise_floor_ns=int(mine[FLOOR].item(0)),
         absent=absent,
     )

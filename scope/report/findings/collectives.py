@@ -288,7 +288,8 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: Lat
         heading = f"fixed together with {whom} it ends the recording sooner by"
         evidence.append(Evidence(_together_column(heading), together.saving_ns))
     steps = () if each.worst_step_number is None else (each.worst_step_number,)
-    wait = f"Rank {each.rank} makes its peers wait {format_duration(each.imposed_wait_ns)}, by {reason}"
+    most = "at most " if each.excess is None else ""
+    wait = f"Rank {each.rank} makes its peers wait {most}{format_duration(each.imposed_wait_ns)}, by {reason}"
     return Finding(
         kind="straggler",
         title=f"{wait}{_what_it_saves(each, cost, basis)}",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import pytest
+from msgspec import structs
 
 from scope.analysis.collectives import compute_collectives
 from scope.analysis.stragglers import Stragglers, compute_stragglers
@@ -15,6 +17,7 @@ from scope.testing.program import BeginStep, Call, EndStep, Exchange, Instructio
 from scope.testing.scenarios import START_NS, Scenario
 from scope.testing.simulate import Simulation, simulate
 from scope.trace import ReadOptions, load
+from scope.trace.schema import DeviceEvents
 from scope.units import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
@@ -157,6 +160,31 @@ def test_late_before_calls_that_stand_in_one_queue(name: str, tmp_path: Path) ->
     assert straggler.excess.compute_ns == NUM_STEPS * made.extra_ns
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_without_launches_what_is_imposed_is_a_bound(name: str, tmp_path: Path) -> None:
+    """Where no launch tells what queued calls waited for, the wait is a bound, and excess and saving are absent."""
+    made = MADE[name]
+    Scenario(layout=made.layout, simulation=made.run(is_late=True)).write(tmp_path)
+    job = load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1)
+    none = pl.lit(None, dtype=DeviceEvents.launch_id.dtype).alias(DeviceEvents.launch_id)
+    bare = [
+        structs.replace(each, launches=each.launches.clear(), device_events=each.device_events.with_columns(none))
+        for each in job.ranks
+    ]
+    unlaunched = structs.replace(job, ranks=tuple(bare))
+    found = compute_stragglers(unlaunched, compute_collectives(unlaunched)).check()
+    for each in found.stragglers:
+        if each.excess is None:
+            assert "overlap compute" in each.absent["excess"]
+            assert "overlap compute" in each.absent["saving_ns"]
+        else:
+            assert each.rank == made.rank
+            assert each.imposed_wait_ns <= NUM_STEPS * (made.extra_ns + BEGIN_GAP_NS)
+    if found.stragglers:
+        assert found.stragglers[0].rank == made.rank
+        assert ("at most" in found.verdict) == (found.stragglers[0].excess is None)
+
+
 @pytest.mark.parametrize(("cp", "dp"), [(2, 1), (2, 2), (4, 2)])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_ring_of_context_parallelism_judges_no_pair(cp: int, dp: int, *, is_late: bool, tmp_path: Path) -> None:
@@ -175,6 +203,10 @@ def test_a_ring_of_context_parallelism_judges_no_pair(cp: int, dp: int, *, is_la
         return [work(1000, "attention"), *exchanges, work(2000, "backward"), reduce, work(300, "optimizer")]
 
     made = Made(layout=layout, body=ring, place="backward", rank=1)
-    found = _found(layout, made.run(is_late=is_late), tmp_path)
+    simulation = made.run(is_late=is_late)
+    found = _found(layout, simulation, tmp_path)
     assert [each.rank for each in found.stragglers] == [1] * is_late
     assert found.num_collectives_judged == NUM_STEPS
+    for each in found.stragglers:
+        saving_ns = simulation.end_ns - made.run(is_late=False).end_ns
+        assert each.saving_ns == pytest.approx(saving_ns, abs=NUM_STEPS * BEGIN_GAP_NS)
