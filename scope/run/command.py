@@ -184,8 +184,12 @@ def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals], witness:
                 witness.forget_old()
         else:
             asked = _Asked(info.si_signo, time.monotonic_ns())
-            end = asked if asked.signal in _ENDING else end
-            stop = asked if asked.signal in _STOPPING else None if asked.signal == signal.SIGCONT else stop
+            if asked.signal in _ENDING:
+                end = asked
+            elif asked.signal in _STOPPING:
+                stop = asked
+            elif asked.signal == signal.SIGCONT:
+                stop = None
             _pass_on(info, child, witness)
         if stop is not None and _has_stopped(child, stop):
             _stop_by(stop.signal)

@@ -118,11 +118,10 @@ def test_nothing_is_left_of_a_run_without_ranks_that_cannot_be_written(tmp_path:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGXFSZ])
-@pytest.mark.parametrize("is_ignored", [True, False])
-def test_a_shell_that_ignores_what_python_ignores(tmp_path: Path, number: int, is_ignored: bool) -> None:
+@pytest.mark.parametrize("ignored", [(), (signal.SIGPIPE, signal.SIGXFSZ)])
+def test_a_shell_that_ignores_what_python_ignores(tmp_path: Path, ignored: tuple[int, ...]) -> None:
     """The command begins with SIGPIPE and SIGXFSZ as its shell has them, and not as Python does."""
-    before = f"trap '' {number};" if is_ignored else ""
+    before = f"trap '' {' '.join(map(str, map(int, ignored)))};" if ignored else ""
     command = shlex.join([*SCOPE_RUN, "--run-dir", str(tmp_path / "run")])
     done = subprocess.run(
         ["sh", "-c", f"{before} {command} -- grep SigIgn /proc/self/status; exit $?"],
@@ -132,10 +131,11 @@ def test_a_shell_that_ignores_what_python_ignores(tmp_path: Path, number: int, i
         timeout=60,
         check=True,
     )
-    assert bool(int(done.stdout.split()[1], 16) & 1 << (number - 1)) == is_ignored
+    found = int(done.stdout.split()[1], 16)
+    assert {number for number in (signal.SIGPIPE, signal.SIGXFSZ) if found & 1 << (number - 1)} == set(ignored)
 
 
-@pytest.mark.parametrize(("shell", "code"), [("exit 0", 0), ("exit 5", 5), ("kill -TERM $$", -signal.SIGTERM)])
+@pytest.mark.parametrize(("shell", "code"), [("exit 0", 0), ("kill -TERM $$", -signal.SIGTERM)])
 def test_what_cannot_be_said_changes_no_exit_code(tmp_path: Path, shell: str, code: int) -> None:
     """Standard error is full, or its reader is gone: the command ended as it ended."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
