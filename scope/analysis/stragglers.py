@@ -97,7 +97,8 @@ class Straggler(Result, frozen=True, kw_only=True):
     groups that feel one delay the largest counts. At most that long where `excess` is absent: some lateness may count
     twice where no launches tell which compute calls waited for."""
     saving_ns: int | None
-    """How much sooner the recorded part of the job would have ended, had the rank worked as fast as its peers."""
+    """How much sooner the recorded part of the job would have ended, had the rank worked as fast as its peers.
+    What it does behind its last collective there, the last optimizer step say, is not compared and saves nothing."""
     worst_step_number: int | None
     """The step with most imposed wait."""
     worst_step_imposed_wait_ns: int

@@ -20,13 +20,13 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         "imposed_wait_ns",
         "imposed wait",
         "How long its groups wait for it alone: its own time between collectives (exposed communication taken off) "
-        "beyond every peer's, at most last less second-last arrival.",
+        "beyond every peer's, at most last less second-last arrival. At most that long where the excess is absent.",
     ),
     column(
         "saving_ns",
         "fix saves",
         "How much sooner the recorded part of the job would have ended, had this rank alone worked as fast as its "
-        "peers' median: all collectives played again.",
+        "peers' median: all collectives played again. What it does behind its last collective there is not compared.",
     ),
     column("reason", "reason", "Which of its times exceeds the peers' median most: compute, input, memory, host."),
     column("compute_excess_ns", "excess compute", "Compute beyond the peers' median before those collectives."),
