@@ -125,12 +125,15 @@ class RunState:
 
     @property
     def unasked_returncodes(self) -> tuple[int, ...]:
-        """Those of `command_returncodes` that nobody asked for: no signal that people or schedulers end jobs with."""
-        return tuple(code for code in self.command_returncodes if -code not in _ASKED_TO_END)
+        """Those of `command_returncodes` that nobody asked for: they tell of no signal to end, and of no `timeout`."""
+        return tuple(code for code in self.command_returncodes if not _tells_of_end_from_outside(code))
 
     @property
     def was_ended_from_outside(self) -> bool:
-        """Whether every command that did not end in order tells that it was asked to end, by a signal or `timeout`."""
+        """Whether every command known to have ended out of order tells that it was asked to, by a signal or `timeout`.
+
+        Of a command whose end is not on record it tells nothing.
+        """
         return bool(self.command_returncodes) and all(map(_tells_of_end_from_outside, self.command_returncodes))
 
     @property

@@ -243,8 +243,10 @@ def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
     ranks = watched.state.open_ranks
     infos = [info for info in watched.infos if info.rank in ranks]
     first = find_first_end(infos, watched.boxes)
-    are_all = len(infos) == len(watched.infos)
-    if are_all and watched.state.was_ended_from_outside and not (first is not None and first.is_silent):
+    # A node that is lost leaves no end of its command: then others were ended because of it.
+    are_known = all(info.command_returncode is not None for info in watched.infos)
+    from_outside = are_known and watched.state.was_ended_from_outside and len(infos) == len(watched.infos)
+    if from_outside and not (first is not None and first.is_silent):
         return _judge_end_from_outside(watched)
     summary = f"{describe_ranks(list(ranks))} ended without a goodbye"
     if len(ranks) > 1:

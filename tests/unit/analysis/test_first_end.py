@@ -44,14 +44,14 @@ def box(
     )  # fmt: skip
 
 
-def judge(boxes: list[BlackBoxState], *, codes: tuple[int, ...] = ()) -> Verdict:
+def judge(boxes: list[BlackBoxState], *, codes: tuple[int | None, ...] = ()) -> Verdict:
     """Return the only finding of ranks whose processes are all gone, long after; commands ended with these codes."""
     (found,) = judge_all(boxes, codes=codes)
     return found
 
 
 def judge_all(
-    boxes: list[BlackBoxState], failures: tuple[Failure, ...] = (), *, codes: tuple[int, ...] = ()
+    boxes: list[BlackBoxState], failures: tuple[Failure, ...] = (), *, codes: tuple[int | None, ...] = ()
 ) -> list[Verdict]:
     """Return what is found of ranks whose processes are all gone, long after."""
     infos = [rank_info(each.identity.rank, num_ranks=len(boxes)) for each in boxes]
@@ -116,12 +116,22 @@ def test_ranks_that_their_launcher_ended_because_it_was_asked_to_are_no_crash(co
     assert alone.summary.startswith("rank 0 was ended from outside: the command ")
 
 
-@pytest.mark.parametrize("codes", [(1,), (-9,), (137,), (124, 1), ()])
-def test_other_ends_of_a_command_leave_the_cause_open(codes: tuple[int, ...]) -> None:
-    """Torchrun exits with 1 when a rank dies; SIGKILL is the out-of-memory killer's; one host's end is not all."""
+@pytest.mark.parametrize("codes", [(1,), (-9,), (137,), (124, 1), (-15, None), (0, None), ()])
+def test_other_ends_of_a_command_leave_the_cause_open(codes: tuple[int | None, ...]) -> None:
+    """Torchrun exits with 1 when a rank dies; SIGKILL is the out-of-memory killer's; one host's end is not all.
+
+    A host whose power was lost leaves no end of its command, and the others are ended because of it.
+    """
     found = judge([box(0), box(1), box(2)], codes=codes)
     assert (found.severity, found.ranks) == ("critical", (0, 1, 2))
     assert "out of memory" in (found.action or "")
+
+
+def test_a_rank_that_is_behind_on_a_host_without_an_end_is_named() -> None:
+    """Its launcher's end is not on record while the others were asked to end: the rank behind may be the cause."""
+    found = judge([box(0), box(1), box(2, step=15, issued=36, sign_s=DIED_S - 0.3)], codes=(-15, -15, None))
+    assert (found.severity, found.ranks) == ("critical", (2,))
+    assert "from outside" not in found.summary
 
 
 def test_a_rank_that_fell_silent_long_before_the_limit_is_named() -> None:

@@ -127,7 +127,10 @@ def test_how_the_command_ended_is_told_where_ranks_do_not(
     assert CliRunner().invoke(watch, ["--once", str(tmp_path / "a")]).output.splitlines()[-1].startswith(line)
 
 
-@pytest.mark.parametrize(("returncode", "is_told"), [(0, False), (3, True), (-9, True), (-15, False), (-2, False)])
+@pytest.mark.parametrize(
+    ("returncode", "is_told"),
+    [(0, False), (3, True), (-9, True), (-15, False), (-2, False), (143, False), (124, False)],
+)
 def test_a_command_that_fails_though_its_ranks_end_in_order_is_a_finding(
     tmp_path: Path, returncode: int, *, is_told: bool
 ) -> None:
