@@ -41,7 +41,8 @@ def where_traces_lie(folder: Path) -> str | None:
     parts += [f"recorded runs in it: {_listed(folder, runs)}"] * bool(runs)
     if not parts:
         return None
-    all_of_them = "" if len(traces) < 2 else f", or all that are ranks of one job: {_name_all(folder, traces)}"
+    together = _name_all(folder, traces) if len(traces) > 1 else None
+    all_of_them = f", or all that are ranks of one job: {together}" if together is not None else ""
     return f"{'; '.join(parts)}; name one of them{all_of_them}"
 
 
@@ -79,15 +80,19 @@ def open_run_near(folder: Path) -> Run:
         raise RunError(message) from error
 
 
-def _name_all(folder: Path, found: list[Path]) -> str:
-    """Return what names all of these folders in a shell: a pattern where it matches them alone, else their first."""
+def _name_all(folder: Path, found: list[Path]) -> str | None:
+    """Return what names all of these folders in a shell; None where that is long.
+
+    It is a pattern where one matches them and no other folders. Files beside them are left out by its last slash.
+    """
     depths = {len(each.relative_to(folder).parts) for each in found}
-    pattern = "/".join("*" * min(depths))
-    matched = {each for each in islice(folder.glob(pattern), _MOST_FOLDERS) if not _is_hidden(each.relative_to(folder))}
-    if len(depths) == 1 and matched == set(found):
+    pattern = "/".join("*" * min(depths)) + "/"
+    # One more than are looked into: a pattern that matches others behind them must not look as if it did not.
+    matches = islice(folder.glob(pattern), _MOST_FOLDERS + 1)
+    seen = {each for each in matches if not _is_hidden(each.relative_to(folder))}
+    if len(depths) == 1 and seen == set(found):
         return f"{shlex.quote(str(folder))}/{pattern}"
-    first = " ".join(shlex.quote(str(each)) for each in found[:_MOST_NAMED])
-    return f"{first} ..." if len(found) > _MOST_NAMED else first
+    return " ".join(shlex.quote(str(each)) for each in found) if len(found) <= _MOST_NAMED else None
 
 
 def _is_hidden(path: Path) -> bool:

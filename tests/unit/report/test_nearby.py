@@ -29,13 +29,16 @@ def _place(folder: Path, *names: str) -> Path:
     return folder
 
 
+def _expand(words: str) -> list[str]:
+    """Return what a shell makes of words that are pasted into it."""
+    command = ["/bin/sh", "-c", f"printf '%s\\n' {words}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def test_folders_with_traces_are_named_in_their_order(tmp_path: Path) -> None:
     """Of many folders the first four are named and the others counted; what Scope lays beside a trace is none."""
     shelf = _place(tmp_path, *(f"job{number}/rank0.json.gz" for number in range(6)), "own/a.summary.json", "txt/a.txt")
-    message = (
-        "folders in it with traces: job0, job1, job2, job3 and 2 more; name one of them, or all that are ranks of one "
-        f"job: {shelf}/job0 {shelf}/job1 {shelf}/job2 {shelf}/job3 ..."
-    )
+    message = "folders in it with traces: job0, job1, job2, job3 and 2 more; name one of them"
     assert where_traces_lie(shelf) == message
     with pytest.raises(InputError) as caught:
         choose_traces([str(shelf)])
@@ -48,11 +51,28 @@ def test_a_folder_a_rank_is_named_by_a_pattern(tmp_path: Path) -> None:
     said = where_traces_lie(shelf)
     assert said is not None
     assert said.startswith("folders in it with traces: rank_0/step, rank_1/step, rank_2/step; name one of them, or all")
-    assert said.endswith(f"ranks of one job: '{shelf}'/*/*")
-    named = subprocess.run(
-        ["/bin/sh", "-c", f"printf '%s\\n' {said.rpartition(': ')[2]}"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert named == [str(shelf / f"rank_{rank}" / "step") for rank in range(3)]
+    assert said.endswith(f"ranks of one job: '{shelf}'/*/*/")
+    named = _expand(said.rpartition(": ")[2])
+    assert named == [f"{shelf}/rank_{rank}/step/" for rank in range(3)]
+
+
+def test_files_beside_the_folders_do_not_spoil_the_pattern(tmp_path: Path) -> None:
+    """A README beside six folders with traces is left out by the pattern, which the shell makes these six of."""
+    shelf = _place(tmp_path, *(f"r{rank}/trace.json" for rank in range(6)), "README.md")
+    said = where_traces_lie(shelf)
+    assert said is not None
+    named = _expand(said.rpartition("or all that are ranks of one job: ")[2])
+    assert named == [f"{shelf}/r{rank}/" for rank in range(6)]
+    assert choose_traces(named) == (named, [])
+
+
+def test_a_few_folders_that_no_pattern_fits_are_named_each(tmp_path: Path) -> None:
+    """A folder without traces beside two that hold some: both are named, and both can be pasted."""
+    shelf = _place(tmp_path / "my jobs", "r0/trace.json", "r1/trace.json", "notes/readme.txt")
+    said = where_traces_lie(shelf)
+    assert said is not None
+    named = _expand(said.rpartition("or all that are ranks of one job: ")[2])
+    assert named == [str(shelf / "r0"), str(shelf / "r1")]
 
 
 @pytest.mark.parametrize(("command", "options"), [(show, []), (watch, ["--once"])])
