@@ -4,7 +4,8 @@ What a rank does differently from its peers each time is no chance: noise is how
 from one time to the next, at one place of the step. Where a place was seen too few times to tell, noise is how far the
 ranks lie from their median; of both the smaller counts. Of two ranks the distance from each other counts, and the
 noise that is usual among the pairs of their axis where there are some: a pair of which one is late now and then has
-nobody who shows what is usual.
+nobody who shows what is usual. Where their places were seen too few times, noise is how their distance changes from
+place to place.
 
 Of many collectives in many groups the noisiest are late by several times that, in a healthy job too. So a rank is named
 where it is late steadily, at one place of the step time after time, measured by the noise of its mean and by its own
@@ -154,9 +155,12 @@ def _scatter(placed: pl.DataFrame, groups: pl.DataFrame, *, by: tuple[str, ...])
         .agg(pl.col(_DISTANCE).median().alias(_IN_TIME))
     )
     found = placed.select(by).unique().join(across, on=by, how="left").join(changes, on=by, how="left")
-    # Without steps no place is seen again: then two are usually as far apart as at most of many collectives.
+    # Without steps no place is seen again: then noise is how the distance of two changes among many collectives. What
+    # it usually is may be lateness of one of them, and is no noise.
+    change_from_usual = pl.col(_DISTANCE) - pl.col(_DISTANCE).median().over(*by, MatchedCalls.rank)
     apart = (
         calls.filter(num_ranks == 2)
+        .with_columns(change_from_usual.alias(_DISTANCE))
         .group_by(by)
         .agg(pl.col(_DISTANCE).abs().median().alias(_APART), pl.len().alias(_TIMES))
         .filter(pl.col(_TIMES) >= 2 * _MANY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 
     from scope.testing.layout import Axis
 
-NUM_STEPS: Final = 5
-LAYERS: Final = 4
 LAYER_NS: Final = 800 * NS_PER_US
+
+
+class Length(NamedTuple):
+    """How much of a job is recorded, and whether compute hides its all-reduces of gradients."""
+
+    num_steps: int = 5
+    num_layers: int = 4
+    hides: bool = True
+
+
+USUAL: Final = Length()
 
 Late = dict[tuple[int, int], int]
 """By rank and step, how much longer its third layer takes."""
@@ -46,19 +55,26 @@ def _all_reduce(layout: Layout, axis: Axis, rank: int, transfer_us: int, *, hide
     return [call]
 
 
-def _run(layout: Layout, *, share: float, seed: int, late: Late) -> Simulation:
-    """Simulate a job whose kernels vary by a share of their length, normally, and that of late ranks without fault."""
+def _run(
+    layout: Layout, *, share: float, seed: int, late: Late, slow_by: float = 0.0, length: Length = USUAL
+) -> Simulation:
+    """Simulate a job whose kernels vary by a share of their length, normally, and that of late ranks without fault.
+
+    Rank 1 takes longer in every layer, by the share `slow_by` of it.
+    """
     programs: dict[int, tuple[Instruction, ...]] = {}
     for rank in range(layout.world_size):
         chance = random.Random(1000 * seed + rank)
         found: list[Instruction] = []
-        for step in range(NUM_STEPS):
+        for step in range(length.num_steps):
             found.append(BeginStep(number=step))
-            for layer in range(LAYERS):
-                length_ns = max(1000, round(LAYER_NS * chance.gauss(1, share)))
-                found.append(matrix_product(length_ns, extra_ns=late.get((rank, step), 0) if layer == 2 else 0))
+            for layer in range(length.num_layers):
+                own_ns = max(1000, round(LAYER_NS * chance.gauss(1, share)))
+                extra_ns = late.get((rank, step), 0) if layer == 2 else 0
+                extra_ns += round(LAYER_NS * slow_by) if rank == 1 else 0
+                found.append(matrix_product(own_ns, extra_ns=extra_ns))
                 found += _all_reduce(layout, "tp", rank, 100, hides=False)
-                found += _all_reduce(layout, "dp", rank, 300, hides=layer < LAYERS - 1)
+                found += _all_reduce(layout, "dp", rank, 300, hides=length.hides and layer < length.num_layers - 1)
             found.append(EndStep())
         programs[rank] = tuple(found)
     return simulate(programs, start_ns=dict.fromkeys(programs, START_NS))
@@ -84,7 +100,7 @@ def test_a_healthy_job_names_nobody(layout: Layout, share: float, seed: int, tmp
     assert found.num_collectives_judged > 0
 
 
-@pytest.mark.parametrize("steps", [range(NUM_STEPS), range(3, 4)], ids=["steadily", "once"])
+@pytest.mark.parametrize("steps", [range(USUAL.num_steps), range(3, 4)], ids=["steadily", "once"])
 @pytest.mark.parametrize("share", [0.0, 0.05])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"dp{layout.dp} tp{layout.tp}")
 def test_who_is_late_among_noise_is_named(layout: Layout, share: float, steps: range, tmp_path: Path) -> None:
@@ -97,5 +113,35 @@ def test_who_is_late_among_noise_is_named(layout: Layout, share: float, steps: r
     assert straggler.saving_ns is not None
     saving_ns = simulation.end_ns - _run(layout, share=share, seed=1, late={}).end_ns
     # Mended, it is as fast as its peers, not as it happened to be.
-    chance_ns = round(3 * share * LAYER_NS * LAYERS**0.5) * len(steps)
+    chance_ns = round(3 * share * LAYER_NS * USUAL.num_layers**0.5) * len(steps)
     assert straggler.saving_ns == pytest.approx(saving_ns, abs=chance_ns)
+
+
+PAIRS: Final = (Layout(dp=2), Layout(dp=2, tp=2))
+SHORT: Final = (Length(1, 10, hides=False), Length(2, 12, hides=False))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02])
+@pytest.mark.parametrize("length", SHORT, ids=lambda length: f"{length.num_steps} steps")
+@pytest.mark.parametrize("layout", PAIRS, ids=lambda layout: f"dp{layout.dp} tp{layout.tp}")
+def test_a_slow_rank_of_a_pair_is_named_from_few_steps(
+    layout: Layout, length: Length, share: float, tmp_path: Path
+) -> None:
+    """One of two that is slower in every layer is no noise, though no place of the step is seen again and again."""
+    simulation = _run(layout, share=share, seed=1, late={}, slow_by=0.3, length=length)
+    (straggler,) = _found(layout, simulation, tmp_path).stragglers
+    assert straggler.rank == 1
+    assert straggler.reason == "compute"
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1])
+@pytest.mark.parametrize("length", SHORT, ids=lambda length: f"{length.num_steps} steps")
+@pytest.mark.parametrize("layout", [*PAIRS, Layout(dp=2, tp=4)], ids=lambda layout: f"dp{layout.dp} tp{layout.tp}")
+def test_a_healthy_pair_names_nobody_from_few_steps(
+    layout: Layout, length: Length, share: float, tmp_path: Path
+) -> None:
+    """Chance between two ranks is noise also where no place of the step is seen again and again."""
+    found = _found(layout, _run(layout, share=share, seed=2, late={}, length=length), tmp_path)
+    assert found.stragglers == ()
+    assert found.together is None
+    assert found.num_collectives_judged > 0
