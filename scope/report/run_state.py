@@ -303,7 +303,7 @@ def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterato
 
 
 def _collectives(rows: Sequence[Mapping[str, Any]], outside: Mapping[str, Any]) -> Iterator[str]:
-    if not rows and not outside["num_calls"]:
+    if not rows and outside["num_calls"] == 0:
         return
     yield "collectives of ended steps" if rows else "collectives of ended steps: none"
     for row in rows[:_NUM_COLLECTIVES]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -14,6 +15,7 @@ from scope.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from scope.frames import Run
 
@@ -26,17 +28,27 @@ def find_outside(run: Run) -> dict[str, Any]:
 
     Such are calls before the first step (parameters are broadcast), after the last, and of ranks that make no steps.
     """
-    num_recorded = sum(
-        path.stat().st_size // CALL_BYTES
-        for path in run.path.glob(f"attempt-*/ranks/*/{paths.CALLS_FOLDER}/*{paths.SEGMENT_SUFFIX}")
-    )
-    if num_recorded > _MOST_CALLS:
+    if _has_many_calls(run.path):
         reason = f"more than {_MOST_CALLS:,} calls are on record; scope.open_run(RUN).collectives() reads them"
         unknown = dict.fromkeys(("num_calls", "in_bytes", "out_bytes"))
         return {**unknown, "absent": dict.fromkeys(unknown, reason)}
     found = select_outside(run.collectives(), run.steps().lazy())
     totals = found.select(pl.len(), pl.col(Calls.in_bytes).sum(), pl.col(Calls.out_bytes).sum()).row(0)
     return {**dict(zip(("num_calls", "in_bytes", "out_bytes"), totals, strict=True)), "absent": {}}
+
+
+def _has_many_calls(run: Path) -> bool:
+    """Return whether more calls are on record than are read; no more files are looked at than tell it."""
+    segments = run.glob(f"attempt-*/ranks/*/{paths.CALLS_FOLDER}/*{paths.SEGMENT_SUFFIX}")
+    return any(num_calls > _MOST_CALLS for num_calls in accumulate(map(_count_calls, segments)))
+
+
+def _count_calls(segment: Path) -> int:
+    """Return how many calls a segment holds; 0 of one that its writer has deleted since it was listed."""
+    try:
+        return segment.stat().st_size // CALL_BYTES
+    except OSError:
+        return 0
 
 
 def select_outside(calls: pl.DataFrame, steps: pl.LazyFrame) -> pl.DataFrame:
@@ -58,12 +70,14 @@ def select_outside(calls: pl.DataFrame, steps: pl.LazyFrame) -> pl.DataFrame:
 
 
 def outside_lines(outside: Mapping[str, Any]) -> Iterator[str]:
-    """Return a line on calls outside of ended steps; none where there are none, or it is not known.
+    """Return a line on calls outside of ended steps, or on why they are not known; none where there are none.
 
     Args:
         outside: What `find_outside` returns.
     """
-    if outside["num_calls"]:
+    if outside["num_calls"] is None:
+        yield f"  calls outside of ended steps are not known: {outside['absent']['num_calls']}"
+    elif outside["num_calls"]:
         given, got = format_bytes(outside["in_bytes"]), format_bytes(outside["out_bytes"])
         yield (
             f"  not among these: {count(outside['num_calls'], 'call')} on record outside of ended steps (before the "

@@ -22,7 +22,8 @@ def find_stepless(steps: pl.LazyFrame, *, attempt: int, counted_none: Iterable[i
     Args:
         steps: Table `RankSteps`.
         attempt: The attempt.
-        counted_none: Ranks of it whose black box has counted no step; of others nobody knows that they made none.
+        counted_none: Ranks of it whose black box has counted no step, without those that failed before their first; of
+            others nobody knows that they made none.
     """
     of_attempt = steps.filter(pl.col(RankSteps.attempt) == attempt)
     made = dict(of_attempt.group_by(RankSteps.rank).agg(pl.col(RankSteps.num_steps).sum()).collect().iter_rows())
@@ -32,14 +33,17 @@ def find_stepless(steps: pl.LazyFrame, *, attempt: int, counted_none: Iterable[i
 
 
 def describe_stepless(ranks: Sequence[int]) -> str:
-    """Return why ranks make no steps and what makes them, without a full stop.
+    """Return that ranks have ended no step and what ends one, without a full stop.
+
+    Why is not known: they may have none to make, or still be in a long first one.
 
     Args:
         ranks: What `find_stepless` returns, at least one.
     """
     one = len(ranks) == 1
     return (
-        f"{describe_ranks(list(ranks))} {'steps' if one else 'step'} no optimizer of torch, and what "
-        f"{'it does' if one else 'they do'} is part of no figure of steps; to count it, end each round of "
-        f"{'its' if one else 'their'} loop with recorder.end_step() of a scope.Recorder()"
+        f"{describe_ranks(list(ranks))} {'has' if one else 'have'} ended no step (of an optimizer of torch, or by "
+        f"end_step()), and what {'it does' if one else 'they do'} is part of no figure of steps; to count it where no "
+        f"optimizer steps, end each round of {'its' if one else 'their'} loop with recorder.end_step() of a "
+        "scope.Recorder()"
     )

@@ -15,7 +15,7 @@ from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, sum
 from scope.analysis.result import Distribution, Result
 from scope.definitions import model_flops_utilization
 from scope.frames.schema import Events, Ranks, RankSteps
-from scope.run.goodbyes import OTHER_THREAD
+from scope.run.goodbyes import EXITED, OTHER_THREAD
 from scope.run.schema import MOST_UTILIZATION
 from scope.units import NS_PER_S
 
@@ -125,8 +125,8 @@ def summarize_run(
     no_step = "no step has ended yet"
     unwritten = _find_unwritten(steps, boxes or {}, {} if events is None else _count_ended(events))
     no_goodput = _NO_RECORDS if any(each.num_steps for each in unwritten.values()) else no_step
-    counted_none = (rank for of, rank in boxes or {} if of == attempt and not unwritten[of, rank].num_steps)
-    stepless = find_stepless(steps, attempt=attempt, counted_none=counted_none)
+    counted_none = {rank for of, rank in boxes or {} if of == attempt and not unwritten[of, rank].num_steps}
+    stepless = find_stepless(steps, attempt=attempt, counted_none=counted_none - _find_failed(current))
     num_missing, missing = _find_missing(world_size or 0, set(current[Ranks.rank].to_list()))
     known = {
         "world_size": (world_size, "no rank has said it yet"),
@@ -228,6 +228,15 @@ def _count_ended(events: pl.DataFrame) -> dict[tuple[int, int], int]:
         if isinstance(num_steps, int) and not isinstance(num_steps, bool) and 0 <= num_steps <= _MOST_STEPS:
             found[attempt, rank] = num_steps
     return found
+
+
+def _find_failed(ranks: pl.DataFrame) -> set[int]:
+    """Return the ranks that an exception or exit code ended: they may have been about to make their first step.
+
+    Those that were asked to end are none: what they did until then is known as well as before.
+    """
+    reason = pl.col(Ranks.exit_reason)
+    return set(ranks.filter((reason == "exception") | reason.str.starts_with(EXITED))[Ranks.rank])
 
 
 def _find_missing(world_size: int, present: set[int]) -> tuple[int, tuple[int, ...]]:

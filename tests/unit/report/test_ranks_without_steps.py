@@ -76,8 +76,9 @@ def test_the_speed_is_that_of_the_ranks_that_make_steps() -> None:
 
 def test_what_to_do_for_ranks_without_steps_is_said() -> None:
     """The call that ends a step is named, for one rank and for several."""
-    assert describe_stepless([3]).startswith("rank 3 steps no optimizer of torch, and what it does is")
-    assert describe_stepless([0, 3]).startswith("ranks 0, 3 step no optimizer of torch, and what they do is")
+    known = "ended no step (of an optimizer of torch, or by end_step()), and what"
+    assert describe_stepless([3]).startswith(f"rank 3 has {known} it does is part of no figure")
+    assert describe_stepless([0, 3]).startswith(f"ranks 0, 3 have {known} they do is part of no figure")
     assert "recorder.end_step() of a scope.Recorder()" in describe_stepless([3])
 
 
@@ -106,7 +107,7 @@ def test_calls_outside_of_ended_steps_are_those_that_no_record_of_a_step_holds()
 
 
 def test_many_calls_are_not_read_to_count_them(tmp_path: Path) -> None:
-    """Beyond 65,536 calls on record the count is absent with the reason, and no line tells of it."""
+    """Beyond 65,536 calls on record the count is absent with the reason, which a line tells."""
     folder = paths.rank_folder(tmp_path, 0, 0) / paths.CALLS_FOLDER
     folder.mkdir(parents=True)
     (folder / f"000000{paths.SEGMENT_SUFFIX}").write_bytes(bytes((2**16 + 1) * layout.CALL_BYTES))
@@ -114,25 +115,73 @@ def test_many_calls_are_not_read_to_count_them(tmp_path: Path) -> None:
     outside = find_outside(run)
     assert (outside["num_calls"], outside["in_bytes"], outside["out_bytes"]) == (None, None, None)
     assert "more than 65,536 calls are on record" in outside["absent"]["num_calls"]
-    assert list(outside_lines(outside)) == []
+    reason = "more than 65,536 calls are on record; scope.open_run(RUN).collectives() reads them"
+    assert list(outside_lines(outside)) == [f"  calls outside of ended steps are not known: {reason}"]
 
 
-def test_a_run_of_which_one_rank_trains_tells_of_both(tmp_path: Path) -> None:
-    """Of a run on disk: the speed of rank 0, and in words that rank 1 makes none and how it would."""
-    write_run_info(tmp_path, run_id="r", source="option")
+def test_segments_are_looked_at_until_they_tell_that_calls_are_many() -> None:
+    """One that was deleted behind the listing holds none; those behind what is enough are not looked at."""
+    looked_at: list[str] = []
+
+    def segment(name: str, num_calls: int | None) -> Any:
+        def stat() -> Any:
+            looked_at.append(name)
+            if num_calls is None:
+                raise FileNotFoundError(name)
+            return SimpleNamespace(st_size=num_calls * layout.CALL_BYTES)
+
+        return SimpleNamespace(stat=stat)
+
+    segments = [segment("deleted", None), segment("full", 2**16), segment("one", 1), segment("behind", 9)]
+    run: Any = SimpleNamespace(path=SimpleNamespace(glob=lambda _: iter(segments)))
+    assert find_outside(run)["num_calls"] is None
+    assert looked_at == ["deleted", "full", "one"]
+
+
+def describe_two_ranks(run: Path, *, reason: str = "finished") -> dict[str, Any]:
+    """Write a run of which rank 0 made twelve steps and rank 1, which ended for a reason, none; describe it."""
+    write_run_info(run, run_id="r", source="option")
     for rank, number in ((0, 12), (1, 0)):
         info = RankInfo(schema="1.0", run_id="r", attempt=0, rank=rank, world_size=2, started_ns=1, host="h", pid=1)
-        writer = RankWriter(paths.rank_folder(tmp_path, 0, rank), info)
+        writer = RankWriter(paths.rank_folder(run, 0, rank), info)
         writer.black_box.write_state(layout.STATE.pack(number or -1, number, 100, 150, 160, S, 1, b"forward"))
         records = [
             StepRecord(step=at, start_ns=S * at, end_ns=S * (at + 1), phases={"other": S}) for at in range(number)
         ]
         lines = b"".join(msgspec.json.encode(each) + b"\n" for each in records)
         (writer.folder / paths.STEPS_FILE).write_bytes(lines)
-        writer.close("finished")
-    state = describe_run(open_run(tmp_path), now_ns=20 * S)
+        writer.close(reason if rank == 1 else "finished")
+    return describe_run(open_run(run), now_ns=20 * S)
+
+
+@pytest.mark.parametrize("reason", ["finished", "interrupted", "terminated by signal 15"])
+def test_a_run_of_which_one_rank_trains_tells_of_both(tmp_path: Path, reason: str) -> None:
+    """Of a run on disk: the speed of rank 0, and in words that rank 1 makes none and how it would.
+
+    So it is said of one that is asked to end: that makes no figure unknown which was known before.
+    """
+    state = describe_two_ranks(tmp_path, reason=reason)
     assert state["steps_absent"] == describe_stepless([1])
     assert state["collectives_outside_steps"] == {"num_calls": 0, "in_bytes": 0, "out_bytes": 0, "absent": {}}
     text = render_run(state)
     assert "step 1 s (median of 12; rank 1 makes no steps)" in text
-    assert "no steps: rank 1 steps no optimizer of torch" in text
+    assert "no steps: rank 1 has ended no step (of an optimizer of torch, or by end_step())" in text
+    assert "collectives" not in text
+
+
+@pytest.mark.parametrize("reason", ["exception", "exited with code 3"])
+def test_a_rank_that_failed_before_its_first_step_is_not_told_how_to_end_steps(tmp_path: Path, reason: str) -> None:
+    """It would have made steps: none of the run is whole, and its speed is not known for that reason."""
+    state = describe_two_ranks(tmp_path, reason=reason)
+    assert (state["steps_absent"], state["summary"]["speed"]["stepless_ranks"]) == (None, ())
+    assert "speed unknown: no step has records of all 2 ranks: rank 1 has none" in render_run(state)
+    assert "end_step()" not in render_run(state)
+
+
+def test_calls_that_are_not_known_are_not_shown_as_none(tmp_path: Path) -> None:
+    """A run without a call in its steps and with too many outside to count says so."""
+    unknown = dict.fromkeys(("num_calls", "in_bytes", "out_bytes"))
+    outside = {**unknown, "absent": dict.fromkeys(unknown, "too many")}
+    text = render_run(describe_two_ranks(tmp_path) | {"collectives_outside_steps": outside})
+    told = "collectives of ended steps: none\n  calls outside of ended steps are not known: too many\n"
+    assert told in f"{text}\n"
