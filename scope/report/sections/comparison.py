@@ -118,7 +118,12 @@ def _how_much(difference: float, size: str) -> str:
 def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
     """Return what changed among kernels, classes, operators or phases, the largest change first."""
     changes = change_set(comparison, kind)
-    only_one = {Changes.ratio: "only one of the runs has it"}
+    no_count = "time outside of phases is no phase that occurs"
+    reasons = {
+        Changes.ratio: "only one of the runs has it",
+        Changes.before_count: no_count,
+        Changes.after_count: no_count,
+    }
     # Means per rank and step are fractions; a length of time in a report is whole nanoseconds.
     means = [pl.col(name).round().cast(pl.Int64) for name in (Changes.before_ns, Changes.after_ns, Changes.delta_ns)]
     frame = changes.changes.with_columns(means)
@@ -126,7 +131,7 @@ def changes_table(comparison: Comparison, kind: ChangeKind) -> ReportTable:
         kind,
         f"{_TITLES[kind]}: {_TIMES.get(kind, 'time')} per {comparison.unit}",
         CHANGE_COLUMNS,
-        frame_rows(frame, _SHOWN, reasons=only_one),
+        frame_rows(frame, _SHOWN, reasons=reasons),
         notes=_notes(changes, _TITLES[kind]),
     )
 
