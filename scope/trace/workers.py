@@ -3,7 +3,8 @@
 The others are plain interpreters that run `serve`: they take the path of a file a line, lay its tables in memory that
 both share, answer with a line, and go on with the next file while this process unpacks. A pipe would hold them up: this
 process reads a file as well, and comes to empty a pipe only now and then. So no program that calls `load` must guard
-its `__main__`, as `multiprocessing` asks, and nothing is pickled.
+its `__main__`, as `multiprocessing` asks, and nothing is pickled. Answers have a pipe of their own, since what a site
+runs at the start of every interpreter may print.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _ERRORS: Final[dict[str, type[ScopeError]]] = {
 _ROOT: Final = str(Path(__file__).parent.parent.parent)
 _MOST_WORDS: Final = 200
 """Of the last words of a process that ended."""
+_LONGEST_END_S: Final = 5
+"""Between the end of the answers of a process and its own."""
 
 
 class _Task(msgspec.Struct):
@@ -71,24 +74,31 @@ class _Worker:
     """One interpreter, and two places in memory where it lays in turn what it has read."""
 
     def __init__(self) -> None:
-        self._places = (_shared_memory(), _shared_memory())
-        self._words = _shared_memory()
         self._num_read = 0
         # One thread each: the files already keep all cores busy.
         environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
-        # Nothing is imported from the folder that the user stands in, which may hold anything; where this package runs
-        # from a source tree, it is found there.
-        places = [place.fileno() for place in self._places]
-        program = f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; serve({places})"
-        with _interrupts_held():
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._words,
-                env=environment,
-                pass_fds=places,
+        with contextlib.ExitStack() as opened:
+            self._places = [opened.enter_context(_shared_memory()) for _ in range(2)]
+            self._words = opened.enter_context(_shared_memory())
+            here, there = os.pipe()
+            self._answers = opened.enter_context(os.fdopen(here, "rb"))
+            descriptors = [place.fileno() for place in self._places]
+            # Nothing is imported from the folder that the user stands in, which may hold anything; where this package
+            # runs from a source tree, it is found there.
+            program = (
+                f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; "
+                f"serve({descriptors}, answers={there})"
             )
+            with os.fdopen(there, "wb", buffering=0), _interrupts_held():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", program],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._words,
+                    env=environment,
+                    pass_fds=[*descriptors, there],
+                )
+            self._files = opened.pop_all()
 
     def ask(self, task: _Task) -> None:
         """Have the next file read; that the process has ended shows in the answer."""
@@ -99,11 +109,9 @@ class _Worker:
             stdin.flush()
 
     def answer(self) -> _Answer | None:
-        """Wait until the file is read; None where the process has ended."""
-        stdout = self._process.stdout
-        assert stdout is not None
+        """Wait until the file is read; None where the process has ended, or says what nobody understands."""
         try:
-            return msgspec.json.decode(stdout.readline() or b"null", type=_Answer | None)
+            return msgspec.json.decode(self._answers.readline() or b"null", type=_Answer | None)
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -119,8 +127,7 @@ class _Worker:
         self._num_read += 1
         if answer is None:
             message = (
-                f"{path}: the process that read it ended {self._describe_end()}; read fewer files at a time "
-                "(--processes 1)"
+                f"{path}: the process that read it {self._describe_end()}; read fewer files at a time (--processes 1)"
             )
             raise TraceError(message)
         if answer.error is not None:
@@ -129,8 +136,11 @@ class _Worker:
 
     def _describe_end(self) -> str:
         """Return how the process ended, and its words about it: those of memory, else the last."""
-        code = self._process.wait()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        try:
+            how = _how_ended(self._process.wait(timeout=_LONGEST_END_S))
+        except subprocess.TimeoutExpired:
+            self.end()
+            how = "gave no answer and was ended"
         self._words.seek(0)
         lines = [line.strip() for line in self._words.read().decode(errors="replace").splitlines() if line.strip()]
         words = next((line for line in lines if line.startswith("memory")), lines[-1] if lines else "out of memory?")
@@ -142,13 +152,22 @@ class _Worker:
 
     def close(self) -> None:
         """Wait for the end of the process, and close its pipes and places."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):
+            stdin.close()
         self._process.wait()
-        for place in (*self._places, self._words):
-            place.close()
+        self._files.close()
+
+
+def _how_ended(code: int) -> str:
+    """Return in words what a return code of `subprocess.Popen` tells."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"ended by signal {-code}"
 
 
 @contextlib.contextmanager
@@ -197,16 +216,17 @@ def read_side_by_side(
             worker.ask(_task(path, options))
         while path is not None:
             answer = worker.answer()
-            following = _next(waiting)
+            # Whoever has ended reads nothing more: the others, and this process, read the rest.
+            following = None if answer is None else _next(waiting)
             if following is not None:
                 worker.ask(_task(following, options))
             ready.put((path, _result(lambda path=path, answer=answer: worker.take(path, answer))))
             path = following
 
     threads = [Thread(target=run, args=(worker,), name="scope-read", daemon=True) for worker in workers]
-    for thread in threads:
-        thread.start()
     try:
+        for worker in workers[_start(threads) :]:
+            worker.end()
         for _ in paths:
             path = _next(waiting) if ready.empty() else None
             path, found = ready.get() if path is None else (path, None)
@@ -220,7 +240,7 @@ def read_side_by_side(
         waiting.clear()
         for worker in workers:
             worker.end()
-        for thread in threads:
+        for thread in filter(Thread.is_alive, threads):
             thread.join()
         for worker in workers:
             worker.close()
@@ -233,6 +253,16 @@ def _begin(num_workers: int) -> list[_Worker]:
         for _ in range(num_workers):
             workers.append(_Worker())  # noqa: PERF401 - those before stay where one cannot begin
     return workers
+
+
+def _start(threads: Sequence[Thread]) -> int:
+    """Start as many threads as the system allows, which counts them as it counts processes; return how many."""
+    for number, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError:
+            return number
+    return len(threads)
 
 
 def _size(path: Path) -> int:
@@ -270,19 +300,20 @@ def _task(path: Path, options: ReadOptions) -> _Task:
     )
 
 
-def serve(places: Sequence[int]) -> None:
+def serve(places: Sequence[int], *, answers: int) -> None:
     """Answer tasks on standard input until it ends, or until nobody is there to hear the answer.
 
     Args:
         places: Descriptors of the files that the tables are laid in, in turn.
+        answers: Descriptor of the pipe that takes a line for each file.
     """
     decoder = msgspec.json.Decoder(_Task)
     files = [_opened(place) for place in places]
     # Not buffered: what a buffer still holds is written, and fails, once more when the interpreter ends.
-    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as answers, contextlib.suppress(BrokenPipeError):
+    with open(answers, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
         for number, line in enumerate(sys.stdin.buffer):
             answer = _answer_to(decoder.decode(line), files[number % len(files)])
-            answers.write(msgspec.json.encode(answer) + b"\n")
+            pipe.write(msgspec.json.encode(answer) + b"\n")
 
 
 def _answer_to(task: _Task, place: BinaryIO) -> _Answer:

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from threading import Thread
 from typing import IO, TYPE_CHECKING
 
 import msgspec
@@ -77,25 +78,83 @@ def test_a_file_that_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
     assert [found[path] for path in paths] == [(f"k{number}", 3) for number in range(3)]
 
 
-def test_a_process_that_ends_says_which_file_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the other process is killed, its files are errors that name them, and nothing hangs."""
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGKILL, "ended by SIGKILL"), (signal.SIGRTMIN + 6, "ended by signal 40")]
+)
+def test_a_process_that_ends_costs_the_file_that_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    """Where another process is ended by a signal, with a name or without, all files but the one it read are read."""
 
     class Killed(workers._Worker):
         def __init__(self) -> None:
             super().__init__()
-            self._process.send_signal(signal.SIGKILL)
+            self._process.send_signal(number)
             self._process.wait()
 
     monkeypatch.setattr(workers, "_Worker", Killed)
-    paths = [write(tmp_path, number, 3) for number in range(6)]
-    found = dict(read_side_by_side(paths, OPTIONS, processes=2))
+    paths = [write(tmp_path, at, 3) for at in range(12)]
+    found = dict(read_side_by_side(paths, OPTIONS, processes=3))
     assert set(found) == set(paths)
     lost = {path: each for path, each in found.items() if isinstance(each, ScopeError)}
-    assert lost
+    assert 1 <= len(lost) <= 2  # one each
     for path, error in lost.items():
         assert isinstance(error, TraceError)
-        assert str(path) in str(error)
-        assert "the process that read it ended" in str(error)
+        assert str(error).startswith(f"{path}: the process that read it {words} (")
+
+
+def test_what_a_site_prints_at_the_start_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that every interpreter prints when it begins cost no file, and nothing waits for ever."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("print('null')\nprint('welcome', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    assert subprocess.check_output([sys.executable, "-P", "-c", ""]) == b"null\nwelcome\n"
+    paths = [write(tmp_path, number, 300) for number in range(6)]
+    found = {path: told(each) for path, each in read_side_by_side(paths, OPTIONS, processes=3)}
+    assert found == {path: (f"k{number}", 300) for number, path in enumerate(paths)}
+
+
+def test_a_process_that_lives_on_without_answers_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that answers nothing and stays is ended, and the error says so; nothing waits for ever."""
+    monkeypatch.setattr(workers, "_LONGEST_END_S", 0.01)
+    worker = workers._Worker()
+    try:
+        with pytest.raises(TraceError, match=r"0\.json: the process that read it gave no answer and was ended \("):
+            worker.take(tmp_path / "0.json", None)
+    finally:
+        worker.close()
+    assert worker._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("num_started", [0, 1])
+def test_where_no_thread_can_begin_the_others_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_started: int
+) -> None:
+    """A system that allows no more threads costs nothing but time, and leaves no process behind."""
+    begun: list[workers._Worker] = []
+    started: list[Thread] = []
+
+    class Counted(workers._Worker):
+        def __init__(self) -> None:
+            super().__init__()
+            begun.append(self)
+
+    class Scarce(Thread):
+        def start(self) -> None:
+            if len(started) == num_started:
+                message = "can't start new thread"
+                raise RuntimeError(message)
+            started.append(self)
+            super().start()
+
+    monkeypatch.setattr(workers, "_Worker", Counted)
+    monkeypatch.setattr(workers, "Thread", Scarce)
+    paths = [write(tmp_path, number, 3) for number in range(6)]
+    found = {path: told(each) for path, each in read_side_by_side(paths, OPTIONS, processes=4)}
+    assert found == {path: (f"k{number}", 3) for number, path in enumerate(paths)}
+    assert len(begun) == 3
+    assert [worker._process.returncode is None for worker in begun] == [False] * 3
 
 
 @pytest.mark.parametrize("limit", [10, 3_000])
@@ -144,16 +203,17 @@ def test_where_no_process_can_begin_this_one_reads(tmp_path: Path, monkeypatch: 
 
 
 def _begin_server(words: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Begin a process that reads files, as one of several, with a place for one file."""
+    """Begin a process that reads files, as one of several, with a place for one file, and answers on its output."""
     place = workers._shared_memory()
     with workers._interrupts_held(), place:
+        at = place.fileno()
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", f"import sys; sys.path.append({workers._ROOT!r})\n{_SERVE}{place.fileno()}])"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, pass_fds=[place.fileno()],
+            [sys.executable, "-P", "-c", f"import sys; sys.path.append({workers._ROOT!r})\n{_SERVE}[{at}], answers=1)"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, pass_fds=[at],
         )  # fmt: skip
 
 
-_SERVE = "from scope.trace.workers import serve; serve(["
+_SERVE = "from scope.trace.workers import serve; serve("
 
 
 def test_an_interrupt_or_the_end_of_its_parent_leaves_a_reader_silent(tmp_path: Path) -> None:
