@@ -151,7 +151,7 @@ class _Worker:
         self._process.kill()
 
     def close(self) -> None:
-        """Wait for the end of the process, and close its pipes and places."""
+        """Wait for the end of the process, and close its pipes and places; more than once is no more."""
         stdin = self._process.stdin
         assert stdin is not None
         with contextlib.suppress(OSError):
@@ -227,6 +227,7 @@ def read_side_by_side(
     try:
         for worker in workers[_start(threads) :]:
             worker.end()
+            worker.close()  # until it is waited for, it counts against the limit
         for _ in paths:
             path = _next(waiting) if ready.empty() else None
             path, found = ready.get() if path is None else (path, None)

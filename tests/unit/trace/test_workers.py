@@ -151,7 +151,11 @@ def test_where_no_thread_can_begin_the_others_read(
     monkeypatch.setattr(workers, "_Worker", Counted)
     monkeypatch.setattr(workers, "Thread", Scarce)
     paths = [write(tmp_path, number, 3) for number in range(6)]
-    found = {path: told(each) for path, each in read_side_by_side(paths, OPTIONS, processes=4)}
+    found: dict[Path, tuple[str, int] | str] = {}
+    for path, each in read_side_by_side(paths, OPTIONS, processes=4):
+        found[path] = told(each)
+        # Those without a thread are waited for at once: until then they count against the limit.
+        assert all(worker._process.returncode is not None for worker in begun[num_started:])
     assert found == {path: (f"k{number}", 3) for number, path in enumerate(paths)}
     assert len(begun) == 3
     assert [worker._process.returncode is None for worker in begun] == [False] * 3
