@@ -4,14 +4,16 @@ A step whose forwards got tensors of the same shapes as those of a counted one, 
 their proportion. Those of another length are worked out by `scope.record.fitted_steps`, once counted steps of several
 lengths have shown how FLOPs grow.
 
-Where forwards get no tensor, a step that does what a counted one did, on more or fewer tokens or samples, has FLOPs in
-their proportion. One that makes its update of another number of backward passes does so as well where its tokens or
-samples are more or fewer accordingly. Where neither is known, it is by the backward passes, once counted steps have
-shown that these are alike. Of all others nothing is known: equal would be a guess.
+Where forwards get no tensor, or more than the shapes of tensors tell, a step that does what a counted one did, on more
+or fewer tokens or samples, has FLOPs in their proportion. One that makes its update of another number of backward
+passes does so as well where its tokens or samples are more or fewer accordingly. Where neither is known, it is by the
+backward passes, once counted steps have shown that these are alike. Of all others nothing is known: equal would be a
+guess.
 """
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,15 +34,16 @@ class Kind(NamedTuple):
     """`tokens`, where they are known, else `samples`; `None` where neither are, or what forwards got tells more."""
     pattern: str | None = None
     """Of what its forwards got."""
-    num_forwards: Fraction | None = None
-    """To each backward pass."""
+    num_forwards: tuple[int, int] | None = None
+    """To each backward pass: a fraction in lowest terms."""
 
 
 def kind_of(step: CountedStep) -> Kind:
     """Return the kind of a step."""
     if step.inputs is not None:
-        forwards = Fraction(step.inputs.num_forwards, step.num_microbatches or 1)
-        return Kind(step.num_optimizer_steps, None, None, step.inputs.pattern, forwards)
+        forwards, passes = step.inputs.num_forwards, step.num_microbatches or 1
+        divisor = math.gcd(forwards, passes)
+        return Kind(step.num_optimizer_steps, None, None, step.inputs.pattern, (forwards // divisor, passes // divisor))
     measure = "tokens" if step.tokens else "samples" if step.samples else None
     return Kind(step.num_optimizer_steps, step.num_microbatches, measure)
 

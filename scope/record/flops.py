@@ -19,7 +19,7 @@ from scope.hardware.match import DeviceFacts, match_gpu
 from scope.record.counted_steps import Kind, is_proven, kind_of, scale_work
 from scope.record.fitted_steps import Work
 from scope.record.flop_counter import FlopCounter, can_count
-from scope.record.forward_inputs import Forward, ModuleNames, describe_inputs, rows_of, shapes_of
+from scope.record.forward_inputs import UNTOLD, Forward, ModuleNames, describe_inputs, pattern_of, rows_of, shapes_of
 from scope.run.schema import MOST_UTILIZATION, CountedStep, FlopsInfo
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ _NUM_PRODUCTS: Final = 8
 _MAX_TRIES: Final = 3
 _MAX_COUNTED_AGAIN: Final = 32
 """Steps that are counted, and slower, after the first one because others are unlike it."""
+_NUM_TRUSTED: Final = 4
+"""Of these, how many may be counted before any step was told by those counted."""
+_TOLD_FOR_ONE: Final = 4
+"""Steps told by counted ones, for which one more may be: shapes that never come again slow few steps down."""
 _SOON: Final = 16
 """Steps within which one has to have its like, so that a step of the kind may be waited for and counted."""
 _MAX_KINDS: Final = 64
@@ -116,13 +120,19 @@ class FlopMeter:
         self._judged: set[Forward] = set()
         self._unlike: dict[Kind, int] = {}
         self._awaited: list[CountedStep] = []
-        self._num_left = _MAX_COUNTED_AGAIN
+        self._was_called = False
+        self._proven: set[Kind] = set()
+        self._proven_patterns: set[str] = set()
+        self._num_left = _NUM_TRUSTED
+        self._num_not_earned = _MAX_COUNTED_AGAIN - _NUM_TRUSTED
+        self._num_told = 0
         self.info = self._from_user()
         self._session.writer.update_info(flops=self.info)
 
     def on_step(self, num_ended: int) -> None:
         """A step begins, after so many of this attempt: start counting at the chosen one."""
         self.forwards = {}
+        self._was_called = False
         if self._awaits_step:
             self.is_counting = self._first <= num_ended < self._first + _MAX_TRIES
         else:
@@ -134,22 +144,27 @@ class FlopMeter:
         self.is_counting = False
 
     def note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A model is called: note what it gets, and count the step from here if nothing tells of its like."""
-        clock = self._session.clock
-        if not clock.is_training():
+        """A model is called: note what it gets, and count the step from here if nothing tells of its like.
+
+        Only from the first call of the step on: what is counted of a part of it says nothing of the whole.
+        """
+        session = self._session
+        if not session.clock.is_training():
             return
+        start = time.monotonic_ns()
+        is_first, self._was_called = not self._was_called, True
         shapes = shapes_of(args, kwargs)
-        if not shapes:
-            return
-        forward = (self._names.name(module), *shapes)
-        forwards = self.forwards
-        if not forwards and self._num_left > 0 and forward not in self._judged and self.info.source == "counter":
-            self._judge(forward)
-        forwards[forward] = forwards.get(forward, 0) + 1
+        if shapes is None:
+            self.forwards[UNTOLD] = 1
+        elif shapes:
+            forward = (self._names.name(module), *shapes)
+            if is_first and self._num_left > 0 and forward not in self._judged and self.info.source == "counter":
+                self._judge(forward)
+            self.forwards[forward] = self.forwards.get(forward, 0) + 1
+        session.own_ns += time.monotonic_ns() - start
 
     def _judge(self, forward: Forward) -> None:
         """Count the step that begins with a forward of which counted steps do not tell."""
-        start = time.monotonic_ns()
         what, rows = rows_of(forward)
         known_rows = self._rows.get(what, ())
         # Two sizes of a batch show whether FLOPs are in proportion to it.
@@ -159,15 +174,19 @@ class FlopMeter:
             self._judged.add(forward)
         else:
             self.is_counting = True
-        self._session.own_ns += time.monotonic_ns() - start
 
     def _is_told(self, forward: Forward) -> bool:
         """Whether counted steps tell of one more that gets nothing else, whatever its rows and length are."""
+        if pattern_of(forward) in self._proven_patterns:
+            return True
         inputs = describe_inputs({forward: 1})
         for each in self.info.counted:
             if each.inputs and inputs and each.inputs.pattern == inputs.pattern:
                 alike = msgspec.structs.replace(inputs, num_forwards=each.inputs.num_forwards)
-                return is_proven(self.info.counted, msgspec.structs.replace(each, inputs=alike))
+                if not is_proven(self.info.counted, msgspec.structs.replace(each, inputs=alike)):
+                    return False
+                self._proven_patterns.add(inputs.pattern)
+                return True
         return False
 
     def begin_region(self, backward: bool) -> FlopCounter | None:
@@ -204,20 +223,30 @@ class FlopMeter:
         Args:
             tokens: Those of the step, as its record will have them.
         """
-        if self.is_counting:
-            start = time.monotonic_ns()
-            if self._awaits_step:
-                self._learn(tokens)
-            else:
-                self._learn_more(tokens)
-            self._session.own_ns += time.monotonic_ns() - start  # the step is still running, so this is part of it
+        start = time.monotonic_ns()
+        was_counting = self.is_counting
+        if was_counting and self._awaits_step:
+            self._learn(tokens)
+        elif was_counting:
+            self._learn_more(tokens)
         if self.info.source == "counter":
             # What makes the kind of a step; nearly all are of the kind of the one before, with nothing to look for.
             boundary = self._session.boundary
             known = bool(tokens), bool(self._session.samples)
             alike = boundary.num_optimizer_steps, boundary.num_microbatches, known, self.forwards
-            if alike != self._alike and self._look_for_unlike(self._describe_step(tokens, Work(0, 0))):
+            if alike == self._alike or self._look_for_unlike(self._describe_step(tokens, Work(0, 0))):
                 self._alike = alike
+                if not was_counting:
+                    self._earn()
+        self._session.own_ns += time.monotonic_ns() - start  # the step is still running, so this is part of it
+
+    def _earn(self) -> None:
+        """A step was told by others: after some of these one more may be counted."""
+        self._num_told += 1
+        if self._num_told >= _TOLD_FOR_ONE and self._num_not_earned > 0:
+            self._num_told = 0
+            self._num_not_earned -= 1
+            self._num_left += 1
 
     def _learn(self, tokens: int | None) -> None:
         """Make out of the first counted step what MFU is counted with."""
@@ -243,12 +272,14 @@ class FlopMeter:
         if kinds == {True, False} and step.model_flop and self._is_new(step):
             self._known.add(kind_of(step))
             self.info = msgspec.structs.replace(self.info, counted=(*self.info.counted, step))
+            self._proven.clear()
+            self._proven_patterns.clear()
             self._awaited = [each for each in self._awaited if scale_work(self.info.counted, each) is None]
             self._session.writer.update_info(flops=self.info)
 
     def _note_rows(self) -> None:
         """Note that the step in progress, with what its forwards got, was counted, so that its like is not again."""
-        for forward in self.forwards:
+        for forward in self.forwards.keys() - {UNTOLD}:
             what, rows = rows_of(forward)
             self._rows.setdefault(what, set()).add(rows)
 
@@ -264,14 +295,17 @@ class FlopMeter:
             Whether a step of its kind was counted, so that nothing has to be looked for in others of this kind.
         """
         kind = kind_of(step)
-        if step.inputs is None and kind in self._known:
+        if kind in self._proven or (step.inputs is None and kind in self._known):
             return True
         if scale_work(self.info.counted, step) is not None:
+            if is_proven(self.info.counted, step):
+                self._proven.add(kind)
             return step.inputs is not None
         if "model_flop" not in self.info.absent:
             why = (
                 "the FLOPs of steps that are unlike those counted, in optimizer steps, backward passes, in the shapes "
-                "that models get or, without these, in what is known of tokens and samples, cannot be worked out"
+                "that models get or, where these do not tell, in what is known of tokens and samples, cannot be worked "
+                "out"
             )
             self.info = msgspec.structs.replace(self.info, absent={**self.info.absent, "model_flop": why})
             self._session.writer.update_info(flops=self.info)

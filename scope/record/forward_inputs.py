@@ -10,51 +10,129 @@ import functools
 import math
 import weakref
 import zlib
-from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
-from scope.record.batches import tensors_in
 from scope.run.schema import StepInputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import nn
-
 Forward = tuple[Any, ...]
 """The name of a module, and the shape of each tensor that one call of it got."""
+UNTOLD: Final[Forward] = ()
+"""Stands for a forward that got more than shapes tell: an object of some kind, or more tensors than are looked at."""
 
 _LONGEST: Final = 160
 """Characters of a pattern; of a longer one a checksum stands for the rest."""
+_MAX_DEPTH: Final = 4
+_MAX_TENSORS: Final = 512
+"""Tensors of one call that are looked at; a step of longer lists is told by its tokens or samples."""
+_MAX_GONE: Final = 256
+_OF_NO_SIZE: Final = (int, float, complex, str, bytes, Enum, type, torch.dtype, torch.device, torch.layout)
+_SETTINGS: Final = (bool, int, str)
 
 
 class ModuleNames:
-    """Names of modules: their class, and a number where there were several of one."""
+    """Names of modules: their class, and a number where there were several of one.
+
+    One that is made in the place of another that is gone, as by a copy for each step, has the name of that one where it
+    is built alike: from modules with the same settings and parameters of the same shapes.
+    """
 
     def __init__(self) -> None:
-        self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
-        self._num_of_class: Counter[str] = Counter()
+        self._names: dict[int, tuple[weakref.ref[nn.Module], str, Any]] = {}
+        self._num_of_class: dict[str, int] = {}
+        self._gone: dict[Any, list[str]] = {}
 
     def name(self, module: nn.Module) -> str:
-        """Return the name of a module; one that is made in the place of another has a name of its own."""
+        """Return the name of a module."""
         known = self._names.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
-        kind = type(module).__name__
-        self._num_of_class[kind] += 1
-        number = self._num_of_class[kind]
-        name = kind if number == 1 else f"{kind} {number}"
-        self._names = {key: value for key, value in self._names.items() if value[0]() is not None}
-        self._names[id(module)] = weakref.ref(module), name
+        self._forget_gone()
+        structure = _structure_of(module)
+        free = self._gone.get(structure)
+        name = free.pop(0) if free else self._new_name(type(module).__name__)
+        self._names[id(module)] = weakref.ref(module), name, structure
         return name
 
+    def _new_name(self, kind: str) -> str:
+        number = self._num_of_class[kind] = self._num_of_class.get(kind, 0) + 1
+        return kind if number == 1 else f"{kind} {number}"
 
-def shapes_of(args: Any, kwargs: Any) -> list[tuple[int, ...]]:
-    """Return the shapes of the tensors among arguments; none of their values is read."""
+    def _forget_gone(self) -> None:
+        gone = [key for key, (module, _, _) in self._names.items() if module() is None]
+        if len(self._gone) > _MAX_GONE:
+            self._gone.clear()
+        for key in gone:
+            _, name, structure = self._names.pop(key)
+            self._gone.setdefault(structure, []).append(name)
+
+
+def _structure_of(module: nn.Module) -> int:
+    """Return a checksum of what a module is built from; none of the program's own code runs for it."""
+    parts: list[Any] = []
+    with torch._C.DisableTorchFunction():
+        for each in nn.Module.modules(module):
+            own = vars(each)
+            settings = [(key, value) for key, value in own.items() if _is_setting(value)]
+            tensors = [
+                (key, None if value is None or is_lazy(value) else tuple(value.shape))
+                for key, value in own["_parameters"].items()
+            ]
+            parts.append((type(each).__module__, type(each).__qualname__, settings, tensors))
+    return zlib.crc32(repr(parts).encode("utf-8", "replace"))
+
+
+def _is_setting(value: Any) -> bool:
+    return type(value) in _SETTINGS or (
+        type(value) in (list, tuple) and all(type(inner) in _SETTINGS for inner in value)
+    )
+
+
+def shapes_of(args: Any, kwargs: Any) -> list[tuple[int, ...]] | None:
+    """Return the shapes of the tensors among arguments; none of their values is read.
+
+    `None` where there may be more than these: a tensor without one shape (nested, or of symbols), an object of some
+    kind, or more and deeper containers than are looked at.
+    """
+    shapes: list[tuple[int, ...]] = []
     with torch._C.DisableTorchFunction():  # modes of the program see none of it
-        return [tensor.shape for tensor in tensors_in([*args, *kwargs.values()] if kwargs else args)]
+        is_told = _add_shapes([*args, *kwargs.values()] if kwargs else args, shapes, _MAX_DEPTH)
+    return shapes if is_told else None
+
+
+def _add_shapes(values: Any, shapes: list[tuple[int, ...]], depth: int) -> bool:
+    """Add the shapes of the tensors among values; return whether these are all that they hold."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_nested or len(shapes) == _MAX_TENSORS:
+                return False
+            shape = value.shape
+            for size in shape:
+                if type(size) is not int:
+                    return False
+            shapes.append(shape)
+        elif value is None or isinstance(value, _OF_NO_SIZE):
+            continue
+        elif not isinstance(value, list | tuple | Mapping) or not depth or len(value) > _MAX_TENSORS:
+            return False
+        else:
+            inner = list(value.values()) if isinstance(value, Mapping) else value
+            if not _add_shapes(inner, shapes, depth - 1):
+                return False
+    return True
+
+
+def pattern_of(forward: Forward) -> str:
+    """Return the pattern of a step that makes this forward alone, however often."""
+    return _shortened(_text(forward, has_length=True))
 
 
 def rows_of(forward: Forward) -> tuple[str, int]:
@@ -64,12 +142,12 @@ def rows_of(forward: Forward) -> tuple[str, int]:
 
 
 def describe_inputs(seen: dict[Forward, int]) -> StepInputs | None:
-    """Return what the forwards of a step got; `None` where no tensor was seen.
+    """Return what the forwards of a step got; `None` where no tensor was seen, or one got more than shapes tell.
 
     Args:
         seen: How many calls were alike, for all that were made.
     """
-    return _describe(tuple(seen.items())) if seen else None
+    return _describe(tuple(seen.items())) if seen and UNTOLD not in seen else None
 
 
 @functools.lru_cache(maxsize=64)

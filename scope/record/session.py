@@ -36,7 +36,7 @@ from scope.record.pipelines import PipelineHooks
 from scope.record.preflight import attach_preflight
 from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
-from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, EXITED, RAISED_EXIT, SAID
+from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, EXITED, OTHER_THREAD, RAISED_EXIT, SAID
 from scope.run.layout import GROUP
 from scope.run.schema import StepRecord
 from scope.run.writer import RankWriter, StepDraft
@@ -214,7 +214,8 @@ class Session:
             "an optimizer stepped in another thread than the one that imported torch, which alone is recorded: those "
             "updates are in no step and no figure; train in that thread"
         )
-        self.writer.add_event("warning", message, step=self.step, other_thread=True)
+        detail: dict[str, Any] = {OTHER_THREAD: True}
+        self.writer.add_event("warning", message, step=self.step, **detail)
 
     def _tell_other_thread(self) -> None:
         """Say that a thread has trained which nothing is measured of, and no other has."""
@@ -548,7 +549,7 @@ class Session:
                 self._take_batch()
         tokens = self._tokens if self.tokens_per_step is None or self.user_tokens else self.tokens_per_step
         own_ns = self.own_ns
-        self.flops.end_step(tokens)
+        self.guard.call("flops", self.flops.end_step, tokens)
         if end_ns is not None:
             self.own_ns = own_ns  # behind the step
         clock, writer, boundary = self.clock, self.writer, self.boundary
@@ -667,6 +668,8 @@ class Session:
     def _hook_disabled(self, hook: str, reason: str) -> None:
         if hook == "memory":
             self.clock.on_change = None
+        if hook == "flops":
+            self.flops.close()
         self.writer.add_event(
             "hook_disabled", f"{hook} raised and was switched off: {reason}", step=self.step, hook=hook
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from scope.record.forward_inputs import ModuleNames, describe_inputs, rows_of, shapes_of
+from scope.record.forward_inputs import UNTOLD, ModuleNames, describe_inputs, rows_of, shapes_of
 from scope.run.schema import StepInputs
 
 if TYPE_CHECKING:
@@ -89,11 +90,44 @@ def test_rows_are_left_open() -> None:
     assert rows_of(("Net", (9, 7), (7, 7))) == ("Net(B,7; 7,7)", 9)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_more_than_shapes_tells_has_none() -> None:
+    """Objects, nested tensors, and lists that are longer or deeper than is looked at; 128 tensors are looked at."""
+    one = torch.ones(1)
+    ragged = [torch.ones(number, 4) for number in (3, 5)]
+    for argument in (object(), {1}, iter([one]), [[[[[one]]]]], [one] * 513, [object()]):
+        assert shapes_of((argument, one), {}) is None
+    for layout in (torch.jagged, torch.strided):
+        assert shapes_of((torch.nested.nested_tensor(ragged, layout=layout),), {"mask": one}) is None
+    assert shapes_of(([one] * 128,), {}) == [(1,)] * 128
+    assert shapes_of((one,), {"dtype": torch.float32, "device": torch.device("cpu"), "scale": 0.5}) == [(1,)]
+    assert describe_inputs({("Net", (2, 3)): 1, UNTOLD: 1}) is None
+
+
 def test_modules_of_one_class_have_names_of_their_own() -> None:
-    """The second linear layer is told from the first, and so is one that is made after the first is gone."""
+    """The second linear layer is told from the first, and so is another one that is made after the first is gone."""
     names = ModuleNames()
     first, second = nn.Linear(1, 1), nn.Linear(1, 1)
     assert [names.name(each) for each in (first, second, first, nn.ReLU())] == ["Linear", "Linear 2", "Linear", "ReLU"]
     del first
     gc.collect()
-    assert [names.name(nn.Linear(1, 1)), names.name(second)] == ["Linear 3", "Linear 2"]
+    assert [names.name(nn.Linear(1, 2)), names.name(second)] == ["Linear 3", "Linear 2"]
+
+
+def test_a_copy_for_each_step_has_one_name() -> None:
+    """One that is built like another that is gone has its name; another stride is another module."""
+    names = ModuleNames()
+    model = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU())
+    fast, told = model, set[str]()
+    names.name(model)
+    for _ in range(5):
+        fast = copy.deepcopy(model)
+        gc.collect()
+        told.add(names.name(fast))
+    assert told == {"Sequential 2"}
+    del fast
+    gc.collect()
+    strided = nn.Sequential(nn.Conv2d(1, 1, 3, stride=2), nn.ReLU())
+    assert names.name(strided) == "Sequential 3"
+    assert names.name(nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU())) == "Sequential 2"
+    assert names.name(nn.LazyLinear(3)) == "LazyLinear"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -294,3 +296,145 @@ def test_two_models_of_one_class_are_told_apart(tmp_path: Path) -> None:
     by_hand = {4: 2 * (2 * 2 * 8 * 4), 32: 2 * (2 * 2 * 8 * 32)}
     told = [step.model_flop for step in steps if step.num_microbatches]
     assert told == [by_hand[4]] * 4 + [by_hand[32]] * 4
+
+
+class OfObject(nn.Module):
+    """Gets its rows in an object, and a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 64)
+
+    def forward(self, graph: Any, factor: torch.Tensor) -> torch.Tensor:
+        """Multiply the object's rows."""
+        return self.layer(graph.x) * factor
+
+
+def test_objects_are_told_by_tokens(tmp_path: Path) -> None:
+    """128 or 64 rows in an object beside a tensor of one shape: in proportion to the tokens that the program tells."""
+
+    def train(recorder: Recorder) -> None:
+        model = OfObject()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(8)):
+            rows = 128 if number % 4 else 64
+            model(SimpleNamespace(x=torch.ones(rows, 32)), torch.ones(1)).sum().backward()
+            recorder.add_tokens(rows)
+            optimizer.step()
+
+    steps, _ = record(tmp_path, train)
+    assert [step.model_flop for step in steps] == [2 * 2 * (step.tokens or 0) * 32 * 64 for step in steps]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_switch_no_hook_off(tmp_path: Path, layout: torch.layout) -> None:
+    """Their rows have no one shape: steps have their phases, and their FLOPs by the tokens."""
+    model = nn.Linear(32, 8)
+
+    def train(recorder: Recorder) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(6)):
+            lengths = (3, 5 + number % 2)
+            model(torch.nested.nested_tensor([torch.ones(n, 32) for n in lengths], layout=layout))
+            model(torch.ones(sum(lengths), 32)).sum().backward()
+            recorder.add_tokens(sum(lengths))
+            optimizer.step()
+        assert session.current is not None
+        assert session.current.guard.reasons == {}
+
+    steps, _ = record(tmp_path, train)
+    assert all(step.phases.get("forward") for step in steps)
+    assert {step.tokens for step in steps} == {8, 9}
+
+
+class Making(nn.Module):
+    """Makes so many rows of nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 512), nn.Linear(512, 32)
+
+    def forward(self, rows: int) -> torch.Tensor:
+        """Make them."""
+        return self.down(self.up(torch.ones(rows, 32)))
+
+
+def test_a_step_is_counted_from_its_first_forward_on(tmp_path: Path) -> None:
+    """A critic gets 16 or 64 rows of what gets a number alone: no step without the FLOPs of the latter."""
+
+    def train(recorder: Recorder) -> None:
+        maker, critic = Making(), nn.Linear(32, 8)
+        optimizer = torch.optim.SGD([*maker.parameters(), *critic.parameters()], lr=0.1)
+        for number in recorder.steps(range(8)):
+            critic(maker(64 if number % 4 else 16)).sum().backward()
+            optimizer.step()
+
+    steps, _ = record(tmp_path, train)
+    per_row = 2 * (2 * 32 * 512 + 3 * 512 * 32 + 3 * 32 * 8)
+    assert [step.model_flop for step in steps] == [per_row * (64 if number % 4 else 16) for number in range(8)]
+
+
+def test_lists_of_more_tensors_are_more_work(tmp_path: Path) -> None:
+    """Lists of 128 or 80 tensors of 4 x 32 through 32 x 64."""
+
+    class OfList(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(32, 64)
+
+        def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
+            return torch.cat([self.layer(part) for part in parts])
+
+    def train(recorder: Recorder) -> None:
+        model = OfList()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(6)):
+            model([torch.ones(4, 32)] * (128 if number % 3 else 80)).sum().backward()
+            optimizer.step()
+
+    steps, _ = record(tmp_path, train)
+    by_hand = [2 * 2 * 4 * 32 * 64 * (128 if number % 3 else 80) for number in range(6)]
+    assert [step.model_flop for step in steps] == by_hand
+
+
+def test_copies_for_each_step_are_one_kind(tmp_path: Path) -> None:
+    """A copy of the model, called once a step: the first step alone is counted, and tells of all."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in recorder.steps(range(10)):
+            fast = copy.deepcopy(model)
+            fast(torch.ones(2, 8))
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    assert [step.model_flop for step in steps] == [3 * 2 * 2 * 8 * 4] * 10
+    assert len(flops.counted) == 1
+
+
+def test_shapes_that_never_come_again_slow_few_steps_down(tmp_path: Path) -> None:
+    """A graph of other edges each step: five steps are counted, and the others have no FLOPs, and say so."""
+
+    class OfEdges(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            return self.layer(x[edges[0]])
+
+    def train(recorder: Recorder) -> None:
+        model = OfEdges()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(40)):
+            model(torch.ones(5, 8), torch.zeros(2, 10 + number, dtype=torch.int64)).sum().backward()
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    by_hand = [2 * 2 * (10 + number) * 8 * 4 for number in range(40)]
+    assert [step.model_flop for step in steps] == by_hand[:5] + [None] * 35
+    assert sum(step.disturbed == "flops_counted" for step in steps) == 5
+    assert "cannot be worked out" in flops.absent["model_flop"]
