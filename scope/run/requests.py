@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from scope.run.blackbox import BlackBoxState
 
+LATE_S: Final = 300.0
+"""How long a request is passed on to ranks that begin after others were told: those would profile alone later."""
 LIFETIME_S: Final = 60.0
 """How long a request stays after a node of several has passed it on."""
 AGREED: Final = ".capture-step-"
@@ -57,6 +59,9 @@ class _Passed(msgspec.Struct, kw_only=True):
         attempt: The attempt whose ranks it is for.
         content: What each of them is told.
         ranks: Those that were told.
+        passed_s: When the first of them were told, by the clock of this host.
+        is_taken_away: The file was taken away here, when every node had had the time to see it.
+        is_withdrawn: Somebody else took it away before that: no rank is told any more.
     """
 
     stamp: str = ""
@@ -64,13 +69,17 @@ class _Passed(msgspec.Struct, kw_only=True):
     attempt: int = -1
     content: str = ""
     ranks: list[int] = []
+    passed_s: float = -LATE_S
+    is_taken_away: bool = False
+    is_withdrawn: bool = False
 
 
 class Requests:
     """Passes each request on to the ranks of a spool once; touching the file again makes another request.
 
-    A rank that begins later in the same attempt is told as well. A request for a window that is made while ranks are
-    yet to begin waits for them, or for the first step that ends; one that a restart overtakes before any rank of this
+    A rank that begins up to five minutes later in the same attempt is told as well, unless the request was withdrawn:
+    somebody has taken the file out of the run directory. A request for a window that is made while ranks are yet to
+    begin waits for them, or for the first step that ends; one that a restart overtakes before any rank of this
     node has begun its window is passed on to the next attempt.
 
     What was passed on is noted in the spool: the publisher that follows one that died does not pass it on again.
@@ -109,15 +118,20 @@ class Requests:
             return
         if stamp is not None and stamp != known.stamp:
             known = _Passed(stamp=stamp, wanted=read_step(_read(self._run / name)))
+        elif stamp is None and not known.is_withdrawn and _is_withdrawn(known):
+            known.is_withdrawn = True
+            self._write_note(name)
         folders = self._list_folders()
         if known.stamp and folders and self._pass_on(name, known, folders):
             self._passed[name] = known
             self._seen_s.setdefault(f"{name} {known.stamp}", self._now())
-            replace_document(self._note(name), _note_encoder.encode(known))
+            self._write_note(name)
         if stamp is None or stamp != self._passed[name].stamp:
             return
         seen_s = self._seen_s.setdefault(f"{name} {stamp}", self._now())
         if _are_all_ranks(folders) or self._now() - seen_s > LIFETIME_S:
+            self._passed[name].is_taken_away = True
+            self._write_note(name)
             self._take_away(name)
 
     def _list_folders(self) -> list[Path]:
@@ -138,13 +152,16 @@ class Requests:
     def _pass_on(self, name: str, known: _Passed, folders: Sequence[Path]) -> bool:
         """Tell the ranks that have not been told; return whether there were any, and they are not to wait."""
         attempt, ranks = _place(folders)
+        is_late = known.attempt == attempt and not 0 <= self._now() - known.passed_s <= LATE_S
+        if known.is_withdrawn or is_late:
+            return False
         if known.attempt != attempt:
             if known.attempt >= 0 and not self._is_overtaken(name, known):
                 return False
             content = self._choose_content(name, known, folders)
             if content is None:
                 return False
-            known.attempt, known.ranks, known.content = attempt, [], content
+            known.attempt, known.ranks, known.content, known.passed_s = attempt, [], content, self._now()
         untold = [rank for rank in ranks if rank not in known.ranks]
         for rank in untold:
             with contextlib.suppress(OSError):
@@ -200,6 +217,9 @@ class Requests:
                 own.unlink()
         said = read_step(_read(path))
         return begin if said is None else said
+
+    def _write_note(self, name: str) -> None:
+        replace_document(self._note(name), _note_encoder.encode(self._passed[name]))
 
     def _note(self, name: str) -> Path:
         return self._spool / paths.note_of_passed(name)
@@ -279,6 +299,12 @@ def _place(folders: Sequence[Path]) -> tuple[int, list[int]]:
     """Return the attempt and the ranks of folders of one attempt."""
     places = [place for folder in folders if (place := paths.read_place(folder)) is not None]
     return places[0][0], [rank for _, rank in places]
+
+
+def _is_withdrawn(known: _Passed) -> bool:
+    """Return whether a request that is gone was taken away by somebody: nodes leave it for longer than it was there."""
+    made_ns = int(known.stamp.split()[-1])
+    return not known.is_taken_away and time.time_ns() - made_ns < LIFETIME_S * NS_PER_S
 
 
 def _read_note(path: Path) -> _Passed:

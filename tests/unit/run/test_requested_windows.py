@@ -208,6 +208,62 @@ def test_a_rank_that_begins_later_is_told_once_as_well(tmp_path: Path, name: str
     assert not (late / name).exists()
 
 
+@pytest.mark.parametrize("name", [paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE])
+@pytest.mark.parametrize(("later_s", "is_told"), [(299.0, True), (301.0, False), (3600.0, False), (-5.0, False)])
+def test_a_rank_that_begins_long_after_the_others_is_not_told(
+    tmp_path: Path, name: str, later_s: float, *, is_told: bool
+) -> None:
+    """After five minutes it would profile alone; so it would on a host that was started anew meanwhile."""
+    spool, run, clock = tmp_path / "spool", tmp_path / "run", [1000.0]
+    make_rank(spool, 1, step=3, lengths_ms=[100] * 3)
+    run.mkdir()
+    (run / name).write_text("40\n")
+    Requests(spool, run, now=lambda: clock[0]).poll()
+    clock[0] += later_s
+    late = make_rank(spool, 0, step=-1, lengths_ms=[])
+    Requests(spool, run, now=lambda: clock[0]).poll()
+    assert (late / name).exists() == is_told
+
+
+@pytest.mark.parametrize("is_new_publisher", [True, False])
+@pytest.mark.parametrize("name", [paths.REQUEST_FILE, paths.STACKS_REQUEST_FILE])
+def test_a_request_that_was_withdrawn_reaches_no_other_rank(
+    tmp_path: Path, name: str, *, is_new_publisher: bool
+) -> None:
+    """Who takes the file away ends the request: ranks of this and of the next attempt are not told; another one is."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    make_rank(spool, 1, step=3, lengths_ms=[100] * 3)
+    requests = Requests(spool, run)
+    run.mkdir()
+    (run / name).write_text("40\n")
+    requests.poll()
+    (run / name).unlink()
+    requests.poll()
+    if is_new_publisher:
+        requests = Requests(spool, run)
+    late = make_rank(spool, 0, step=-1, lengths_ms=[])
+    requests.poll()
+    assert not (late / name).exists()
+    (run / name).write_text("50\n")
+    requests.poll()
+    assert (late / name).exists()
+    (run / name).unlink(missing_ok=True)
+
+
+def test_a_request_that_another_node_took_away_in_time_is_not_withdrawn(tmp_path: Path) -> None:
+    """Made longer ago than nodes leave it, it was seen by all: a rank of this one that begins later is told."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    make_rank(spool, 1, step=3, lengths_ms=[100] * 3)
+    ask(run, "40")
+    os.utime(run / paths.REQUEST_FILE, ns=(1, 1))
+    requests = Requests(spool, run)
+    requests.poll()
+    (run / paths.REQUEST_FILE).unlink()
+    late = make_rank(spool, 0, step=-1, lengths_ms=[])
+    requests.poll()
+    assert (late / paths.REQUEST_FILE).read_bytes() == b"40\n"
+
+
 @pytest.mark.parametrize("has_read", [True, False])
 @pytest.mark.parametrize(("text", "expected"), [("120", [b"120\n"] * 2), ("", [b"24\n"] * 2)])
 def test_a_restart_does_not_lose_a_request(tmp_path: Path, text: str, expected: list[bytes], *, has_read: bool) -> None:
