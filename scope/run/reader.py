@@ -292,8 +292,9 @@ class RankReader:
     def new_steps(self, *, max_bytes: int | None = None) -> list[StepLine]:
         """Return the steps and summaries written since the last call, oldest first, each step once.
 
-        A line that tells of a step once more is left out; `take_problems` names the first such line. An operation or
-        variant that this version does not know becomes "unknown" or "plain"; the first is named likewise.
+        A line that tells of a step once more is left out; `take_problems` names the first such line. So is one that
+        lasts into two steps beside it, where one call reads all three: of a file that grows lines may come one by one.
+        An operation or variant that this version does not know becomes "unknown" or "plain"; the first is named.
 
         Raises:
             RunError: As `LineTail.read`.

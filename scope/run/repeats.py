@@ -89,7 +89,8 @@ def leave_out_overlapping(lines: Sequence[StepLine]) -> tuple[list[StepLine], li
     """Return the lines whose time may be theirs, and those left out: single steps that last into two others.
 
     A step is judged by the two behind it and by the two before it, which do not overlap each other. Where only two
-    steps lie in the same time, nothing tells which of them is wrong, and both count.
+    steps lie in the same time, nothing tells which of them is wrong, and both count. Nothing tells so either of lines
+    that are not among those given: a file that is read as it grows is judged by what each read gives.
 
     Args:
         lines: Lines in the order of the file.
