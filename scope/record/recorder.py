@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from scope.record.exits import describe_end
 from scope.record.settings import CaptureSettings, Settings, read_settings
 from scope.record.tracebacks import hide_own_frames
+from scope.run.identity import RUN_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _Batch = TypeVar("_Batch")
 _HOOK: Final = "phase"
+_told: set[str] = set()
+"""What this process was told on standard error that need not be told twice."""
 
 
 class Recorder:
@@ -72,22 +76,23 @@ class Recorder:
         self._owner = False
         self._entered = 0
         self._was_entered = False
-        self._told = False
         self._start: int | None = None
 
     @property
     def folder(self) -> Path | None:
-        """This rank's folder; `None` while nothing is recorded."""
-        return self._session.writer.folder if self._session is not None else None
+        """This rank's folder; `None` while nothing is recorded. As `session`, before this recorder has joined, too."""
+        session = self.session
+        return session.writer.folder if session is not None else None
 
     @property
     def run_dir(self) -> Path | None:
         """Folder with the layout of a run directory that this rank writes to, for `scope.open_run`, also after the end.
 
         It is the run directory itself, or this node's spool of it: under `scope run`, and beside a network file system.
-        `None` where nothing was recorded.
+        `None` where nothing was recorded. As `session`, before this recorder has joined, too.
         """
-        return self._written
+        session = self.session
+        return _run_dir_of(session) if session is not None else self._written
 
     @property
     def session(self) -> Session | None:
@@ -193,9 +198,8 @@ class Recorder:
     def _look_up(self, call: str) -> Session | None:
         """Return the recording in progress; where there is none since nobody has begun one, say so once."""
         session = self.session
-        if session is None and not self._was_entered and not self._told:
-            self._told = True
-            _say(f"recorder.{call}() did nothing: begin the recording first, `with scope.Recorder() as recorder:`")
+        if session is None and not self._was_entered:
+            _say_once("nothing is recorded", f"recorder.{call}() did nothing: {_why_nothing()}")
         return session
 
     def _open(self) -> None:
@@ -211,8 +215,7 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 - the guard: training must begin whatever happens here
                 _say(f"training goes on unrecorded: {error}")
                 return
-        # RUN/attempt-000/ranks/00042
-        self._written = self._session.writer.folder.parents[2]
+        self._written = _run_dir_of(self._session)
         for model in self._models:
             self._session.hooks.add_root(model)
         for optimizer in self._optimizers:
@@ -310,9 +313,27 @@ class _Steps(Generic[_Batch]):
         return batch
 
 
+def _run_dir_of(session: Session) -> Path:
+    return session.writer.folder.parents[2]  # RUN/attempt-000/ranks/00042
+
+
+def _why_nothing() -> str:
+    if RUN_DIR in os.environ:
+        return "under `scope run` this process is not recorded; where its recording could not begin, it has said why"
+    return "begin the recording first, `with scope.Recorder() as recorder:`"
+
+
+def _say_once(kind: str, message: str) -> None:
+    if kind not in _told:
+        _told.add(kind)
+        _say(message)
+
+
 def _say(message: str) -> None:
+    # Where nobody can be told (closed, a full disk, a pipe without reader) training goes on all the same.
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - it is where it was closed
-        sys.stderr.write(f"scope: {message}\n")
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"scope: {message}\n")
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from scope.record import Recorder, session
+from scope.record import recorder as recorder_module
 from scope.record.settings import CaptureSettings
 from scope.run.reader import RankReader, read_steps
 
@@ -193,8 +194,16 @@ def test_a_recorder_that_is_not_entered_speaks_to_the_recording_in_progress(tmp_
     assert training.warnings() == []
 
 
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was told nothing yet, outside of `scope run`."""
+    monkeypatch.setattr(recorder_module, "_told", set())
+    monkeypatch.delenv("SCOPE_RUN_DIR", raising=False)
+
+
+@pytest.mark.usefixtures("untold")
 def test_a_recorder_that_nobody_enters_says_once_that_it_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a recording in progress the first call that is lost is told on standard error, the others are not."""
+    """Without a recording in progress the first call that is lost is told on standard error, and no other."""
     recorder = Recorder()
     recorder.start_at(3)
     assert capsys.readouterr().err == ""
@@ -204,6 +213,46 @@ def test_a_recorder_that_nobody_enters_says_once_that_it_does_nothing(capsys: py
     recorder.capture()
     with recorder.phase("x"):
         pass
+    for _ in range(3):
+        Recorder().end_step()
     assert capsys.readouterr().err == (
         "scope: recorder.steps() did nothing: begin the recording first, `with scope.Recorder() as recorder:`\n"
     )
+
+
+@pytest.mark.usefixtures("untold")
+def test_under_scope_run_nobody_is_told_to_begin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `scope run` could not record, a recording of the script's own is not what is missing."""
+    monkeypatch.setenv("SCOPE_RUN_DIR", "/runs/r")
+    Recorder().end_step()
+    told = capsys.readouterr().err
+    assert told.startswith("scope: recorder.end_step() did nothing: under `scope run` this process is not recorded")
+    assert "with scope.Recorder()" not in told
+
+
+@pytest.mark.usefixtures("untold")
+@pytest.mark.parametrize("error", [ValueError, OSError, BrokenPipeError, None])
+def test_words_that_cannot_be_written_stop_no_training(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None
+) -> None:
+    """Standard error is closed, full, read by nobody, or there is none."""
+
+    class Broken:
+        def write(self, _: str) -> None:
+            assert error is not None
+            raise error
+
+    monkeypatch.setattr(sys, "stderr", None if error is None else Broken())
+    Recorder().add_tokens(5)
+
+
+def test_a_recorder_that_nobody_enters_tells_where_is_recorded(tmp_path: Path) -> None:
+    """Folder and run directory are those of the recording in progress, and none before and after."""
+    other = Recorder()
+    with Recorder(run_dir=tmp_path) as recorder:
+        assert (other.folder, other.run_dir) == (recorder.folder, recorder.run_dir)
+        assert other.run_dir == tmp_path
+    assert (other.folder, other.run_dir, recorder.folder) == (None, None, None)
+    assert recorder.run_dir == tmp_path
