@@ -103,16 +103,20 @@ class FlightRecorderPoll:
         self._point_to_point: dict[str, int] = {}
         self._before = {key: max(status.last_enqueued_collective, 0) for key, status in self._read(ring=False).items()}
         self._status: dict[str, _Status] = {}
-        self._num_passed_over = 0
+        self._num_polls = 0
+        self._num_groups = 0
 
     def poll(self, log: CallLog | None = None) -> None:
         """Read the status, and note it in the log for the black box.
 
-        While it tells of no group, as on CPUs, it is read at every eighth call alone.
+        While it tells of no group, as on CPUs, it is read at every eighth call alone, from when a group appeared.
         """
-        if self._status or not self._num_passed_over:
+        num_groups = len(self._groups.names())
+        if num_groups != self._num_groups:
+            self._num_groups, self._num_polls = num_groups, 0
+        if self._status or self._num_polls % _READ_EVERY == 0:
             self._status = self._read(ring=False)
-        self._num_passed_over = (self._num_passed_over + 1) % _READ_EVERY
+        self._num_polls += 1
         unknown = [key for key in self._status if key not in self._names]
         if unknown and self._ring_reads < _MAX_RING_READS:
             self._ring_reads += 1

@@ -318,6 +318,25 @@ def test_an_empty_flight_recorder_is_read_seldom(recorder: CollectiveRecorder) -
     assert num_reads == 3 + 3
 
 
+def test_a_flight_recorder_is_read_at_once_when_a_group_appears(recorder: CollectiveRecorder) -> None:
+    """The first poll comes before any group: the next one after the first call reads the status, not the eighth."""
+    reads: list[bool] = []
+
+    def dump(*, includeCollectives: bool) -> bytes:
+        reads.append(includeCollectives)
+        return b"{}"
+
+    poll = FlightRecorderPoll(recorder.groups, dump)
+    poll.poll()
+    reads.clear()
+    poll.poll()
+    assert reads == []
+    dist.all_reduce(torch.ones(2))
+    poll.poll()
+    poll.poll()
+    assert reads == [False]
+
+
 def test_coverage_counts_from_the_attachment(log: CallLog, recorder: CollectiveRecorder) -> None:
     """What the Flight Recorder had counted before is not held against the hooks: of four more, one was seen."""
     counted = 10
