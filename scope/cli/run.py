@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from scope.cli.options import UNASKED_PATH
+from scope.cli.streams import discard_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,8 +117,11 @@ def _launch(plan: LaunchPlan) -> LaunchResult:
 
 def _say(message: str) -> None:
     """Tell the user something, who may have closed what it would be written to: the command's end is not changed."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         click.echo(f"scope: {message}", err=True)
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            discard_errors()
 
 
 def _end_like(returncode: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 _PLAIN: Final = {"█": "#", "→": "->", "–": "-", "…": ".", "µ": "u", "×": "x"}
 _HANDLER: Final = "scope.plain"
@@ -47,5 +47,14 @@ def _hold_closed() -> None:
 
 
 def discard_output() -> None:
-    """Let what is still buffered go nowhere; else Python complains once more when it closes standard output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Let what is still buffered for standard output go nowhere; else Python complains once more when it closes it."""
+    _discard(sys.stdout)
+
+
+def discard_errors() -> None:
+    """Let what is still buffered for standard error go nowhere; else Python ends with a code of its own."""
+    _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
