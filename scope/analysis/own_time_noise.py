@@ -28,6 +28,8 @@ from scope.definitions import find_mesh_axis
 NOISE_FLOOR_NS: Final = 10_000
 """Lateness below this is the jitter of launches."""
 
+MIN_TIMES: Final = 3
+"""A place of the step that was seen fewer times does not tell what changes."""
 MARGIN: Final = "margin_ns"
 """How much the own time of the rank exceeds every peer's; below 0 where it does not."""
 FLOOR: Final = "floor_ns"
@@ -46,8 +48,6 @@ _STEADY_SCALE: Final = 6
 """The mean of several at one place names above this many times the scatter, divided by the root of their number."""
 _STANDARD_ERRORS: Final = 3
 """It names above this many times its own standard error."""
-_MIN_TIMES: Final = 3
-"""A place of the step that was seen fewer times does not tell what changes."""
 _FEW_RANKS: Final = 3
 _MANY: Final = 8
 _MIN_GROUPS: Final = 3
@@ -88,12 +88,12 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     of_places = pl.when(are_few).then(of_place.quantile(0.75).over(_GROUP)).otherwise(of_place)
     scatter = pl.max_horizontal(pl.col(_SCATTER) * _allowance((_GROUP,)), of_places)
     least = scatter * _STEADY_SCALE / root + NOISE_FLOOR_NS
-    is_steady = (times >= _MIN_TIMES) & (mean > least) & (mean > error * _STANDARD_ERRORS)
+    is_steady = (times >= MIN_TIMES) & (mean > least) & (mean > error * _STANDARD_ERRORS)
     floors = {FLOOR: pl.col(_SCATTER) * _NOISE_SCALE, STARK: scatter * _STARK_SCALE}
     return (
         placed.join(_scatter(placed, groups, by=(_GROUP,)), on=_GROUP)
         .join(
-            _scatter(placed.filter(seen >= _MIN_TIMES), groups, by=_PLACE_KEYS).rename({_SCATTER: _OF_PLACE}),
+            _scatter(placed.filter(seen >= MIN_TIMES), groups, by=_PLACE_KEYS).rename({_SCATTER: _OF_PLACE}),
             on=_PLACE_KEYS,
             how="left",
         )
@@ -147,7 +147,7 @@ def _scatter(placed: pl.DataFrame, groups: pl.DataFrame, *, by: tuple[str, ...])
     change = pl.col(_DISTANCE).diff().over(by_rank).abs() / sqrt(2)
     changes = (
         calls.with_columns(change.alias(_DISTANCE), pl.len().over(by_rank).alias(_TIMES))
-        .filter(pl.col(_TIMES) >= _MIN_TIMES)
+        .filter(pl.col(_TIMES) >= MIN_TIMES)
         .group_by(*by, MatchedCalls.rank)
         # Of few the lower: one who is late once changes twice.
         .agg(pl.col(_DISTANCE).quantile(0.5, "lower"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scope.analysis.own_time_noise import MIN_TIMES
 from scope.units import format_duration
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def straggler_verdict(
         most = "at most " if worst.excess is None else ""
         return f"rank {worst.rank} makes its peers wait {most}{format_duration(worst.imposed_wait_ns)}{why}"
     if num_judged:
-        return f"no rank stands out in {num_judged} collectives"
+        are_few = any(0 < trace.steps.height < MIN_TIMES for trace in job.ranks)
+        seldom = f"; in fewer than {MIN_TIMES} steps only lateness far beyond the noise does" if are_few else ""
+        return f"no rank stands out in {num_judged} collectives{seldom}"
     if len(job.ranks) < 2:
         return "one rank alone shows nobody waiting: give the traces of all ranks"
     if job.missing_ranks:
