@@ -53,7 +53,8 @@ _LONGEST_END_S: Final = 5
 
 
 class _Task(msgspec.Struct):
-    path: str
+    path: bytes
+    """As the file system has it: names of files need not be text."""
     python_calls: bool
     tables: list[str] | None
     patterns: list[tuple[str, str]]
@@ -63,11 +64,12 @@ class _Task(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     error: str | None = None
-    message: str = ""
+    message: bytes = b""
+    """With what of a name of a file is no text."""
     sizes: dict[str, int] = {}
     """Names of the pieces in the shared memory, and the bytes of each."""
     is_unwritten: bool = False
-    """There was no room for them in the shared memory."""
+    """There was no room for them in the shared memory, or they hold a name that is no text."""
 
 
 class _Worker:
@@ -131,7 +133,7 @@ class _Worker:
             )
             raise TraceError(message)
         if answer.error is not None:
-            raise _ERRORS.get(answer.error, TraceError)(answer.message)
+            raise _ERRORS.get(answer.error, TraceError)(answer.message.decode(errors="surrogatepass"))
         return None if answer.is_unwritten else unpack_rank(place, answer.sizes)
 
     def _describe_end(self) -> str:
@@ -202,9 +204,13 @@ def read_side_by_side(
         paths: The files.
         options: How to read them.
         processes: How many processes, this one among them.
+
+    Raises:
+        UsageError: A limit that the environment sets is no size or number.
     """
     from scope.trace.loading import read_file
 
+    limits = options.limits or Limits.from_environment()
     # A large file that is begun last would keep one process busy while the others have nothing left.
     waiting = deque(sorted(paths, key=_size, reverse=True))
     ready: SimpleQueue[tuple[Path, RankTrace | Exception | None]] = SimpleQueue()
@@ -213,13 +219,13 @@ def read_side_by_side(
     def run(worker: _Worker) -> None:
         path = _next(waiting)
         if path is not None:
-            worker.ask(_task(path, options))
+            worker.ask(_task(path, options, limits))
         while path is not None:
             answer = worker.answer()
             # Whoever has ended reads nothing more: the others, and this process, read the rest.
             following = None if answer is None else _next(waiting)
             if following is not None:
-                worker.ask(_task(following, options))
+                worker.ask(_task(following, options, limits))
             ready.put((path, _result(lambda path=path, answer=answer: worker.take(path, answer))))
             path = following
 
@@ -288,11 +294,10 @@ def _result(read: Callable[[], RankTrace | None]) -> RankTrace | Exception | Non
         return error
 
 
-def _task(path: Path, options: ReadOptions) -> _Task:
-    limits = options.limits or Limits.from_environment()
+def _task(path: Path, options: ReadOptions, limits: Limits) -> _Task:
     chosen = options.tables
     return _Task(
-        path=str(path),
+        path=os.fsencode(path),
         python_calls=options.python_calls,
         tables=None if chosen is None else [name for name, table in TABLE_NAMES.items() if table in chosen],
         patterns=[(pattern.expression.pattern, pattern.kernel_class) for pattern in options.patterns],
@@ -328,10 +333,10 @@ def _answer_to(task: _Task, place: BinaryIO) -> _Answer:
         limits=Limits(max_bytes=task.max_bytes, max_ratio=task.max_ratio),
     )
     try:
-        trace = read_file(Path(task.path), options)
+        trace = read_file(Path(os.fsdecode(task.path)), options)
     except ScopeError as error:
-        return _Answer(error=type(error).__name__, message=str(error))
+        return _Answer(error=type(error).__name__, message=str(error).encode(errors="surrogatepass"))
     try:
         return _Answer(sizes=pack_rank(trace, place))
-    except (OSError, MemoryError, PolarsError):
+    except (OSError, MemoryError, PolarsError, UnicodeEncodeError):
         return _Answer(is_unwritten=True)  # a limit on file sizes holds for memory that is shared as well

@@ -15,9 +15,10 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 import pytest
 
-from scope.errors import ScopeError, TraceError
+from scope.errors import ScopeError, TraceError, UsageError
 from scope.trace import ReadOptions, load_rank, workers
 from scope.trace.schema import DeviceEvents
+from scope.trace.sources import Limits
 from scope.trace.store import pack_rank, unpack_rank
 from scope.trace.workers import read_side_by_side
 
@@ -113,6 +114,25 @@ def test_what_a_site_prints_at_the_start_is_no_answer(tmp_path: Path, monkeypatc
     paths = [write(tmp_path, number, 300) for number in range(6)]
     found = {path: told(each) for path, each in read_side_by_side(paths, OPTIONS, processes=3)}
     assert found == {path: (f"k{number}", 300) for number, path in enumerate(paths)}
+
+
+def test_names_that_are_no_text_are_read_and_told(tmp_path: Path) -> None:
+    """Files whose names are bytes of another encoding are read by all processes, and named in errors."""
+    paths = [write(tmp_path, number, 300).rename(tmp_path / f"{number}\udcff.json") for number in range(6)]
+    broken = [tmp_path / f"broken{number}\udcff.json" for number in range(6)]
+    for path in broken:
+        path.write_text("no trace" + 10_000 * " ")
+    found = {path: told(each) for path, each in read_side_by_side([*paths, *broken], OPTIONS, processes=3)}
+    for path in broken:
+        assert str(found.pop(path)).startswith(f"{path}: ")
+    assert found == {path: (f"k{number}", 300) for number, path in enumerate(paths)}
+
+
+def test_a_limit_that_is_no_size_is_told_before_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is set to nonsense is an error at once, of all files, and nothing waits for ever."""
+    monkeypatch.setenv("SCOPE_MAX_TRACE_BYTES", "nonsense")
+    with pytest.raises(UsageError, match="'nonsense' is not a size"):
+        list(read_side_by_side([write(tmp_path, number, 3) for number in range(4)], OPTIONS, processes=2))
 
 
 def test_a_process_that_lives_on_without_answers_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +247,7 @@ def test_an_interrupt_or_the_end_of_its_parent_leaves_a_reader_silent(tmp_path: 
         assert process.stdin is not None
         assert process.stdout is not None
         process.send_signal(signal.SIGINT)
-        task = msgspec.json.encode(workers._task(path, OPTIONS)) + b"\n"
+        task = msgspec.json.encode(workers._task(path, OPTIONS, Limits())) + b"\n"
         process.stdin.write(task)
         process.stdin.flush()
         assert b'"sizes"' in process.stdout.readline()
