@@ -8,8 +8,9 @@ nobody who shows what is usual. Where their places were seen too few times, nois
 place to place.
 
 Of many collectives in many groups the noisiest are late by several times that, in a healthy job too. So a rank is named
-where it is late steadily, at one place of the step time after time, measured by the noise of its mean and by its own
-standard error, or where it is late once far beyond all noise. What such a rank is late by counts above the usual noise.
+where it is late steadily, at one place of the step time after time (of fewer than three steps, at all places of them on
+the average), measured by the noise of its mean and by its own standard error, or where it is late once far beyond all
+noise. What such a rank is late by counts above the usual noise.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FLOOR: Final = "floor_ns"
 STARK: Final = "stark_ns"
 """One lateness above this is no noise, by group."""
 IS_STEADY: Final = "is_steadily_late"
-"""The rank is later than all its peers at this place of the step, time after time."""
+"""The rank is later than all its peers at this place of the step, time after time; of few steps, at all of them."""
 
 _SCATTER: Final = "scatter_ns"
 _NOISE_SCALE: Final = 3
@@ -77,18 +78,19 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     placed = _placed(own)
     time = pl.col(OWN)
     highest, second = time.max().over(_COLLECTIVE), time.top_k(2).min().over(_COLLECTIVE)
-    by_place = (*_PLACE_KEYS, MatchedCalls.rank)
-    margin, seen = pl.col(MARGIN), pl.col(_COLLECTIVE).n_unique().over(_PLACE_KEYS)
-    times, root = pl.len().over(by_place), pl.len().over(by_place).sqrt()
-    mean, error = margin.mean().over(by_place), margin.std().over(by_place) / root
+    seen = pl.col(_COLLECTIVE).n_unique().over(_PLACE_KEYS)
     # Calls that follow others at once vary by nothing, those behind a long stretch of compute by much. Two or three
     # ranks tell little of one place, so what many of their places show counts.
     of_place = pl.col(_OF_PLACE) * _allowance(_PLACE_KEYS)
     are_few = pl.len().over(_COLLECTIVE) <= _FEW_RANKS
     of_places = pl.when(are_few).then(of_place.quantile(0.75).over(_GROUP)).otherwise(of_place)
     scatter = pl.max_horizontal(pl.col(_SCATTER) * _allowance((_GROUP,)), of_places)
-    least = scatter * _STEADY_SCALE / root + NOISE_FLOOR_NS
-    is_steady = (times >= MIN_TIMES) & (mean > least) & (mean > error * _STANDARD_ERRORS)
+    # What few steps do not show by one place, all places of them may: who is slow is later than its peers at most.
+    is_steady = (
+        pl.when(seen >= MIN_TIMES)
+        .then(_is_steady(scatter, (*_PLACE_KEYS, MatchedCalls.rank), at_least=MIN_TIMES))
+        .otherwise(_is_steady(scatter, (_GROUP, MatchedCalls.rank), at_least=_MANY))
+    )
     floors = {FLOOR: pl.col(_SCATTER) * _NOISE_SCALE, STARK: scatter * _STARK_SCALE}
     return (
         placed.join(_scatter(placed, groups, by=(_GROUP,)), on=_GROUP)
@@ -104,6 +106,14 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
         )
         .drop(_PLACE, _PLACES, _SCATTER, _OF_PLACE)
     )
+
+
+def _is_steady(scatter: pl.Expr, by: tuple[str, ...], *, at_least: int) -> pl.Expr:
+    """Return whether a rank is later than all its peers on the average, beyond noise and its own standard error."""
+    margin, times = pl.col(MARGIN), pl.len().over(by)
+    mean, error = margin.mean().over(by), margin.std().over(by) / times.sqrt()
+    least = scatter * _STEADY_SCALE / times.sqrt() + NOISE_FLOOR_NS
+    return (times >= at_least) & (mean > least) & (mean > error * _STANDARD_ERRORS)
 
 
 def _allowance(by: tuple[str, ...]) -> pl.Expr:

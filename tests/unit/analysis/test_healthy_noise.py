@@ -121,13 +121,11 @@ PAIRS: Final = (Layout(dp=2), Layout(dp=2, tp=2))
 SHORT: Final = (Length(1, 10, hides=False), Length(2, 12, hides=False))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.02])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.05])
 @pytest.mark.parametrize("length", SHORT, ids=lambda length: f"{length.num_steps} steps")
-@pytest.mark.parametrize("layout", PAIRS, ids=lambda layout: f"dp{layout.dp} tp{layout.tp}")
-def test_a_slow_rank_of_a_pair_is_named_from_few_steps(
-    layout: Layout, length: Length, share: float, tmp_path: Path
-) -> None:
-    """One of two that is slower in every layer is no noise, though no place of the step is seen again and again."""
+@pytest.mark.parametrize("layout", [*PAIRS, Layout(dp=8)], ids=lambda layout: f"dp{layout.dp} tp{layout.tp}")
+def test_a_slow_rank_is_named_from_few_steps(layout: Layout, length: Length, share: float, tmp_path: Path) -> None:
+    """Who is slower in every layer is named, of two or eight, though no place of the step is seen time after time."""
     simulation = _run(layout, share=share, seed=1, late={}, slow_by=0.3, length=length)
     (straggler,) = _found(layout, simulation, tmp_path).stragglers
     assert straggler.rank == 1
@@ -136,11 +134,13 @@ def test_a_slow_rank_of_a_pair_is_named_from_few_steps(
 
 @pytest.mark.parametrize("share", [0.05, 0.1])
 @pytest.mark.parametrize("length", SHORT, ids=lambda length: f"{length.num_steps} steps")
-@pytest.mark.parametrize("layout", [*PAIRS, Layout(dp=2, tp=4)], ids=lambda layout: f"dp{layout.dp} tp{layout.tp}")
-def test_a_healthy_pair_names_nobody_from_few_steps(
+@pytest.mark.parametrize(
+    "layout", [*PAIRS, Layout(dp=2, tp=4), Layout(dp=8)], ids=lambda layout: f"dp{layout.dp} tp{layout.tp}"
+)
+def test_a_healthy_job_names_nobody_from_few_steps(
     layout: Layout, length: Length, share: float, tmp_path: Path
 ) -> None:
-    """Chance between two ranks is noise also where no place of the step is seen again and again."""
+    """Chance is noise also where no place of the step is seen time after time."""
     found = _found(layout, _run(layout, share=share, seed=2, late={}, length=length), tmp_path)
     assert found.stragglers == ()
     assert found.together is None
