@@ -182,21 +182,23 @@ def _describe_mixture(seen: Sequence[tuple[Forward, int]], num_forwards: int) ->
 
 def _rows_and_length(shapes: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Return the first and the second dimension of the first tensor that has any; 1 and 0 where it has none."""
-    first = next((shape for shape in shapes if len(shape)), ())
-    return first[0] if first else 1, first[1] if len(first) > 1 else 0
+    for shape in shapes:
+        if shape:
+            return shape[0], shape[1] if len(shape) > 1 else 0
+    return 1, 0
 
 
+@functools.lru_cache(maxsize=1024)
 def _text(forward: Forward, *, has_length: bool) -> str:
     """Return module and shapes with B for the rows and, if it is left open as well, L for the length."""
     name, *shapes = forward
     rows, length = _rows_and_length(shapes)
-
-    def dimension(place: int, size: int) -> str:
-        if place == 0 and size == rows:
-            return "B"
-        return "L" if has_length and size == length else str(size)
-
-    texts = (",".join(dimension(place, size) for place, size in enumerate(shape)) for shape in shapes)
+    texts: list[str] = []
+    for shape in shapes:
+        sizes = ["L" if has_length and size == length else str(size) for size in shape]
+        if sizes and shape[0] == rows:
+            sizes[0] = "B"
+        texts.append(",".join(sizes))
     return f"{name}({'; '.join(texts)})"
 
 
