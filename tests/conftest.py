@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +16,11 @@ hypothesis.settings.register_profile("dev", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("nightly", max_examples=5_000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("SCOPE_HYPOTHESIS", "ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C, as do programs that tests start, also where a shell that started all this with `&` ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _missing_programs(item: pytest.Item) -> list[str]:

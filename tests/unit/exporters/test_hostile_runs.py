@@ -327,6 +327,12 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
+def _time_of_reading(spoilt: Spoilt) -> float:
+    began = time.process_time()
+    spoilt.read()
+    return time.process_time() - began
+
+
 def test_ten_thousand_ranks_of_other_nodes(in_memory: Path) -> None:
     """A shared run directory of a large job costs a bounded look each time, and this node's ranks are all found."""
     spoilt = Spoilt(in_memory)
@@ -342,11 +348,7 @@ def test_ten_thousand_ranks_of_other_nodes(in_memory: Path) -> None:
     for rank in (4_999, 9_999):
         (ranks / f"{rank:05d}" / paths.STEPS_FILE).unlink()
         (ranks / f"{rank:05d}" / paths.STEPS_FILE).write_text(step(0))
-    spent: list[float] = []
-    for _ in range(10):
-        began = time.process_time()
-        spoilt.read()
-        spent.append(time.process_time() - began)
+    spent = [_time_of_reading(spoilt) for _ in range(10)]
     series = spoilt.read()
     assert {number: series.get(t.STEPS, (short_hash("job"), str(number))) for number in (1, 4_999, 9_999)} == {
         1: None, 4_999: 1, 9_999: 1
@@ -355,9 +357,8 @@ def test_ten_thousand_ranks_of_other_nodes(in_memory: Path) -> None:
     assert spoilt.problems == []
     assert len(series) < 200
     assert max(spent) < 1.5
-    began = time.process_time()
-    spoilt.read()
-    assert time.process_time() - began < 0.05
+    # Which ranks are this node's is looked for again now and then, not at each reading.
+    assert min(_time_of_reading(spoilt) for _ in range(4)) < 0.05
 
 
 def test_more_ranks_of_this_node_than_are_shown(spoilt: Spoilt) -> None:

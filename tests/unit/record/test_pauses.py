@@ -41,14 +41,6 @@ def _raise_inside_collection() -> None:
 
 
 @pytest.fixture
-def interrupts() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also where whoever started the tests ignores it, as a shell does behind `&`."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
 def pauses() -> Iterator[Pauses]:
     """Pauses that are attached, with no collection but those of the test, and no callbacks of other libraries."""
     gc.collect()
@@ -64,14 +56,13 @@ def pauses() -> Iterator[Pauses]:
     gc.enable()
 
 
-@pytest.mark.usefixtures("interrupts", "pauses")
+@pytest.mark.usefixtures("pauses")
 def test_a_signal_during_a_collection_is_raised_behind_it() -> None:
     """Ctrl-C that arrives while garbage is collected interrupts the program, as it does without Scope."""
     with pytest.raises(KeyboardInterrupt):
         _raise_inside_collection()
 
 
-@pytest.mark.usefixtures("interrupts")
 def test_a_signal_during_a_collection_is_lost_by_a_callback_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal of the test above is one that a callback with Python code in it does lose."""
     dropped: list[type[BaseException] | None] = []
