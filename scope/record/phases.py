@@ -113,7 +113,9 @@ class PhaseClock:
         if automatic and len(stack) > 1 and (stack[-1] == (name, True) or self.is_absorbing()):
             self._noticed_ns = now
             return False
-        self._change(now, len(stack), (name, automatic))
+        self._spend(now)
+        stack.append((name, automatic))
+        self._tell(now)
         if self.num_changes > self._timed_at:
             self._take_time(self._now() - now)
         return True
@@ -124,7 +126,10 @@ class PhaseClock:
         depth = len(stack) - 1
         while depth > 0:
             if stack[depth][0] == name:
-                self._change(self._now(), depth)
+                now = self._now()
+                self._spend(now)
+                del stack[depth:]
+                self._tell(now)
                 return
             depth -= 1
 
@@ -201,54 +206,6 @@ class PhaseClock:
         # All at first: runs of a few steps know their cost too, and the slow first ones weigh little.
         self._timed_at = self.num_changes + (_TIMED_EVERY if len(costs) == costs.maxlen else 0)
 
-    def _change(self, now: int, depth: int, opened: tuple[str, bool] | None = None) -> None:
-        """Give the time up to now to the phase in progress, end what is open from a depth on, and tell the black box.
-
-        `_spend` and `_tell` in one: each change comes from a place where the program has emptied the caches, so that
-        every function that is entered is fetched from memory first.
-
-        Args:
-            now: The instant.
-            depth: Open phases that stay open.
-            opened: The phase that begins, if one does, and whether a hook found it.
-        """
-        stack = self._stack
-        name = stack[-1][0]
-        on_change = self.on_change
-        if on_change is not None:
-            try:
-                on_change(name, now)
-            except Exception as error:  # noqa: BLE001 - the one guard around hooks
-                self._stop_measuring(error)
-        length = now - self._changed_ns
-        if length > 0:
-            spent = self._spent
-            spent[name] = spent.get(name, 0) + length
-        self._changed_ns = now
-        self.num_changes += 1
-        if opened is None:
-            del stack[depth:]
-            name = stack[-1][0]
-        else:
-            stack.append(opened)
-            name = opened[0]
-        written = self._written.get(name)
-        if written is None:
-            written = self._remember(name)
-        self._calls.phase, text = written
-        box = self._black_box
-        descriptor = box.descriptor
-        if descriptor < 0:
-            return
-        mark = now & MARK_BITS
-        state = _pack_state(
-            mark, self.step, self.num_steps, self._cut_ns, now, now, self._last_length_ns, len(stack) - 1, text, mark
-        )
-        try:
-            _pwrite(descriptor, state, STATE_OFFSET)
-        except OSError:
-            box.num_failed += 1
-
     def _spend(self, now: int) -> None:
         """Give the time up to now to the phase in progress, which goes on."""
         name = self._stack[-1][0]
@@ -257,19 +214,15 @@ class PhaseClock:
             try:
                 on_change(name, now)
             except Exception as error:  # noqa: BLE001 - the one guard around hooks
-                self._stop_measuring(error)
+                self.on_change = None
+                if self.failed is not None:
+                    self.failed(error)
         length = now - self._changed_ns
         if length > 0:
             spent = self._spent
             spent[name] = spent.get(name, 0) + length
         self._changed_ns = now
         self.num_changes += 1
-
-    def _stop_measuring(self, error: Exception) -> None:
-        """Call `on_change` no more, since it has raised."""
-        self.on_change = None
-        if self.failed is not None:
-            self.failed(error)
 
     def _tell(self, now: int) -> None:
         """Write the phase in progress into the black box."""

@@ -125,7 +125,7 @@ def test_a_checkpoint_is_as_long_as_its_phase(tmp_path: Path, monkeypatch: pytes
         folder = recorder.folder
         recorder.end_step()
         with monkeypatch.context() as patch:
-            make_slow(patch, phases.PhaseClock, "_change", phases.PhaseClock._change)
+            make_slow(patch, phases.PhaseClock, "_tell", phases.PhaseClock._tell)
             torch.save(torch.ones(4), tmp_path / "model.pt")
         recorder.end_step()
     assert folder is not None
