@@ -2,6 +2,7 @@
 
 from scope.analysis.recorded.changes import PhaseChanges, compare_phases
 from scope.analysis.recorded.collectives import CollectiveSummary, summarize_collectives
+from scope.analysis.recorded.crashes import Ends, describe_ends, is_explained
 from scope.analysis.recorded.failures import Failure, describe_failures, find_failures
 from scope.analysis.recorded.goodput import compute_goodput, compute_kept, count_lost_steps, is_count_of_lost_at_least
 from scope.analysis.recorded.groups import (
@@ -12,6 +13,7 @@ from scope.analysis.recorded.groups import (
     peer_sets,
     summarize_excess_by_group,
 )
+from scope.analysis.recorded.imposed_wait import ImposedWait, compute_imposed_wait
 from scope.analysis.recorded.progress import (
     GroupProgress,
     MissedCall,
@@ -36,6 +38,7 @@ from scope.analysis.recorded.standing import (
 )
 from scope.analysis.recorded.stepless import describe_stepless
 from scope.analysis.recorded.steps import StepSummary, compute_phase_totals, summarize_steps
+from scope.analysis.recorded.stragglers import is_mended
 from scope.analysis.recorded.summary import (
     RunSummary,
     compute_waste,
@@ -44,16 +47,8 @@ from scope.analysis.recorded.summary import (
     with_goodput,
 )
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
-from scope.analysis.recorded.verdicts import (
-    Ends,
-    ImposedWait,
-    Watched,
-    compute_imposed_wait,
-    describe_ends,
-    find_verdicts,
-    is_explained,
-    is_mended,
-)
+from scope.analysis.recorded.verdicts import find_verdicts
+from scope.analysis.recorded.watched import Watched
 
 __all__ = [
     "SILENCE_CAUSES",

@@ -1,0 +1,94 @@
+"""Who holds a live run up, by not arriving at a collective or by issuing another; and that a run has fallen silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from scope.analysis.doctor.diagnosis import describe_ranks
+from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
+from scope.analysis.recorded.standing import SILENCE_CAUSES
+from scope.analysis.recorded.watched import describe_places, judge
+from scope.frames.schema import RankSteps
+from scope.run.alive import find_signs
+from scope.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scope.analysis.recorded.watched import Watched
+    from scope.run.schema import Verdict
+
+_SILENT_NS: Final = 10 * NS_PER_S
+
+
+def find_hangs(watched: Watched) -> list[Verdict]:
+    """Return which ranks the others wait for while no step ends, and which issued other collectives than they."""
+    state = watched.state
+    if state.standing != "no step":
+        return []
+    last_step = watched.steps.select(pl.col(RankSteps.step).max()).collect().item()
+    found = _find_mismatches(watched)
+    calls: dict[tuple[str, str, str, int], list[int]] = {}
+    for missed in state.missed:
+        calls.setdefault((missed.group, missed.group_title, missed.operation, missed.number), []).append(missed.rank)
+    for (group, title, operation, number), ranks in calls.items():
+        have = "has" if len(ranks) == 1 else "have"
+        found.append(
+            judge(
+                watched,
+                "hang",
+                f"{describe_ranks(ranks)} {have} not arrived at {operation} {number} of group {title}",
+                ranks=tuple(ranks),
+                group=group,
+                step=None if last_step is None else last_step + 1,
+                action=_look_for_stop(watched, ranks),
+                evidence={"operation": operation, "call": number},
+            )
+        )
+    if not found:
+        summary = "no step ends, and no rank is behind in any group"
+        action = "A long checkpoint or evaluation, or a collective that all have begun: look at links and devices."
+        found.append(judge(watched, "stall", summary, severity="warning", action=action))
+    return found
+
+
+def find_silence(watched: Watched) -> list[Verdict]:
+    """Return that what is seen of a run is old, which blames no rank: training may go on all the same."""
+    if watched.state.silent_ns is None:
+        return []
+    summary = f"no rank gives a sign of life: {SILENCE_CAUSES}"
+    action = "See whether scope run lives on its nodes, and whether they and the file system of the run answer."
+    return [judge(watched, "silence", summary, severity="warning", action=action)]
+
+
+def _find_mismatches(watched: Watched) -> list[Verdict]:
+    progress = compute_group_progress(watched.infos, watched.boxes)
+    odd = progress.filter(pl.col(GroupProgress.is_mismatched))
+    groups: dict[tuple[str, str], list[int]] = {}
+    for row in odd.iter_rows(named=True):
+        names = row[GroupProgress.group], row[GroupProgress.group_title]
+        groups.setdefault(names, []).append(row[GroupProgress.rank])
+    return [
+        judge(
+            watched,
+            "mismatch",
+            f"{describe_ranks(ranks)} issued different collectives in group {title}",
+            ranks=tuple(sorted(ranks)),
+            group=group,
+            action="Compare their last calls on the Post-mortem page: a branch that only some ranks took.",
+        )
+        for (group, title), ranks in groups.items()
+    ]
+
+
+def _look_for_stop(watched: Watched, ranks: Sequence[int]) -> str:
+    infos = {info.rank: info for info in watched.infos}
+    signs = {rank: max(find_signs(infos[rank], watched.boxes.get(rank))) for rank in ranks}
+    silent = [rank for rank, sign_ns in signs.items() if watched.now_ns - sign_ns > _SILENT_NS]
+    action = f"See where it stands: py-spy dump --pid PID on its host ({describe_places(watched, ranks)})."
+    if not silent:
+        return action
+    gives = "gives" if len(silent) == 1 else "give"
+    return f"{action} {describe_ranks(silent).capitalize()} {gives} no sign of life: its node may be gone."
