@@ -5,16 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from scope.errors import TraceError
 from scope.trace import ReadOptions, load, load_rank
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNCACHED = ReadOptions(use_cache=False)
 UNREADABLE = {
