@@ -1,8 +1,7 @@
-"""MFU and HFU: FLOPs counted on a step of each kind, the peak of the device, and the reason where either is unknown."""
+"""Counts FLOPs on a step of each kind, and says with what MFU and HFU are worked out, or why they are unknown."""
 
 # torch annotates only a part of itself.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -11,23 +10,20 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import torch
-from torch import nn
 
-from scope import definitions
-from scope.hardware.match import DeviceFacts, match_gpu
 from scope.record.counted_steps import Kind, is_proven, kind_of, scale_work
+from scope.record.device_peak import find_peak
 from scope.record.fitted_steps import Work
 from scope.record.flop_counter import FlopCounter, can_count
+from scope.record.flop_formula import flop_by_formula
 from scope.record.forward_inputs import UNTOLD, Forward, ModuleNames, describe_inputs, pattern_of, rows_of, shapes_of
-from scope.run.schema import MOST_UTILIZATION, CountedStep, FlopsInfo
+from scope.run.schema import CountedStep, FlopsInfo
 
 if TYPE_CHECKING:
-    from scope.record.session import Session
-    from scope.run.schema import StepRecord
+    from torch import nn
 
-_PRODUCT_SIZE: Final = 512
-_NUM_PRODUCTS: Final = 8
+    from scope.record.session import Session
+
 _MAX_TRIES: Final = 3
 _MAX_COUNTED_AGAIN: Final = 32
 """Steps that are counted, and slower, after the first one because others are unlike it."""
@@ -40,51 +36,6 @@ _SOON: Final = 16
 _MAX_KINDS: Final = 64
 _MAX_JUDGED: Final = 1024
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
-
-
-def work_of(info: FlopsInfo, step: StepRecord, forwards: dict[Forward, int]) -> dict[str, float | None]:
-    """Return the FLOPs of a step and what they are of the peak, by the names of its record's fields.
-
-    Args:
-        info: What MFU was counted with when the step ended.
-        step: Its record.
-        forwards: What its forwards got.
-    """
-    model, hardware = _flop_of(info, step, forwards) or (None, None)
-    length_ns = step.end_ns - step.start_ns
-    return {
-        "model_flop": model,
-        "hardware_flop": hardware,
-        "mfu_ratio": _share(model, info.peak_flop_per_s, length_ns),
-        "hfu_ratio": _share(hardware, info.peak_flop_per_s, length_ns),
-    }
-
-
-def _flop_of(
-    info: FlopsInfo, step: StepRecord, forwards: dict[Forward, int]
-) -> Work | tuple[float | None, None] | None:
-    if info.source == "counter":
-        described = CountedStep(
-            step=step.step,
-            model_flop=0,
-            hardware_flop=0,
-            num_optimizer_steps=step.num_optimizer_steps,
-            num_microbatches=step.num_microbatches,
-            tokens=step.tokens,
-            samples=step.samples,
-            inputs=describe_inputs(forwards),
-        )
-        return scale_work(info.counted, described)
-    if info.model_flop_per_token is None or step.tokens is None:
-        return None
-    return info.model_flop_per_token * step.tokens, None
-
-
-def _share(flop: float | None, peak: float | None, length_ns: int) -> float | None:
-    if flop is None or peak is None:
-        return None
-    ratio = definitions.model_flops_utilization(flop, step_ns=length_ns, peak_flop_per_s=peak)
-    return ratio if ratio is None or ratio <= MOST_UTILIZATION else None  # FLOPs or peak are not those of this device
 
 
 class FlopMeter:
@@ -351,7 +302,7 @@ class FlopMeter:
         if settings.model_flop_per_token is None:
             why = "no step has been counted yet" if settings.count_flops else "counting FLOPs is switched off"
             return FlopsInfo(absent={"mfu": why})
-        peak, source, why = self._peak("bfloat16")
+        peak, source, why = find_peak("bfloat16", of_user=settings.peak_flop_per_s)
         return FlopsInfo(
             source="user",
             model_flop_per_token=settings.model_flop_per_token,
@@ -370,8 +321,8 @@ class FlopMeter:
         dtypes: Counter[Any] = sum((region.by_dtype for region in self._regions), Counter())
         dtype = str(dtypes.most_common(1)[0][0]).removeprefix("torch.")
         peak_dtype = "bfloat16" if dtype in _EIGHT_BIT else dtype
-        peak, source, why = self._peak(peak_dtype)
-        formula = self._formula(tokens)
+        peak, source, why = find_peak(peak_dtype, of_user=self._settings.peak_flop_per_s)
+        formula = flop_by_formula(self._session.hooks.models(), tokens=tokens, samples=self._session.samples)
         return FlopsInfo(
             source="counter",
             convention="full",
@@ -390,91 +341,7 @@ class FlopMeter:
             absent={} if peak else {"mfu": why},
         )
 
-    def _formula(self, tokens: int | None) -> tuple[int, float] | None:
-        """Return N and the FLOPs of the step by the closed formula, for a model that says its own shape."""
-        samples = self._session.samples
-        for model in self._session.hooks.models():
-            shape = _read_shape(model)
-            if shape is None or not tokens or not samples:
-                continue
-            num_parameters = count_matrix_parameters(model)
-            layers, width = shape
-            per_token = definitions.transformer_flops_per_token(
-                num_parameters, num_layers=layers, attention_width=width, sequence_length=tokens // samples
-            )
-            return num_parameters, per_token * tokens
-        return None
-
     def _why_nothing(self) -> str:
         if not self._regions:
             return "no forward or backward was seen in the counted step (a compiled training step is not counted)"
         return "no operator of the counted step has a FLOP formula (a compiled model runs kernels of its own)"
-
-    def _peak(self, dtype: str) -> tuple[float | None, str | None, str]:
-        """Return the peak, its source, and the reason when there is none."""
-        if self._settings.peak_flop_per_s is not None:
-            return self._settings.peak_flop_per_s, "user", ""
-        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-            return measure_product(dtype), "measured matrix product", ""
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        match = match_gpu(
-            DeviceFacts(
-                name=properties.name,
-                total_memory_bytes=properties.total_memory,
-                num_sms=properties.multi_processor_count,
-                compute_capability=(properties.major, properties.minor),
-            )
-        )
-        gpu = match.usable
-        figure = gpu.matrix_peak(dtype) if gpu is not None else None
-        if figure is None:
-            return None, None, gpu.why_absent(dtype) if gpu is not None else match.reason
-        return figure.value, figure.source, ""
-
-
-def count_matrix_parameters(model: nn.Module) -> int:
-    """Return the parameters that take part in matrix products: matrices, but no table that is only looked up.
-
-    An embedding that is tied to the output layer is multiplied there, and counts.
-    """
-    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    multiplied = {
-        id(parameter)
-        for module in model.modules()
-        if not isinstance(module, nn.Embedding)
-        for parameter in module.parameters(recurse=False)
-    }
-    return sum(
-        parameter.numel()
-        for parameter in model.parameters()
-        if parameter.dim() >= 2 and (id(parameter) not in looked_up or id(parameter) in multiplied)
-    )
-
-
-def _read_shape(model: nn.Module) -> tuple[int, int] | None:
-    """Return layers and attention width of a model that carries a configuration in Hugging Face's names."""
-    config = getattr(getattr(model, "module", model), "config", None)
-    layers, heads = getattr(config, "num_hidden_layers", None), getattr(config, "num_attention_heads", None)
-    hidden = getattr(config, "hidden_size", None)
-    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(hidden, int) and heads):
-        return None
-    head = getattr(config, "head_dim", None)
-    return layers, heads * (head if isinstance(head, int) else hidden // heads)
-
-
-def measure_product(dtype: str) -> float:
-    """Return the FLOP/s of a 512 x 512 matrix product on this process's CPU threads, the best of eight.
-
-    No random numbers are drawn, so that training stays bit-identical; no mode that the program has entered (a default
-    device, its own dispatch or function modes, autocast) sees the product or changes it.
-    """
-    best = 0
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch._C._DisableAutocast():
-        matrix = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE, dtype=getattr(torch, dtype), device="cpu")
-        with torch.no_grad():
-            for _ in range(_NUM_PRODUCTS):
-                start = time.perf_counter_ns()
-                torch.mm(matrix, matrix)
-                elapsed = time.perf_counter_ns() - start
-                best = elapsed if not best else min(best, elapsed)
-    return 2 * _PRODUCT_SIZE**3 * 1e9 / max(best, 1)

@@ -26,7 +26,7 @@ from scope.record.captures import Captures
 from scope.record.checkpoints import CheckpointHooks
 from scope.record.collectives.guard import HookGuard
 from scope.record.collectives.recorder import CollectiveRecorder
-from scope.record.flops import FlopMeter, work_of
+from scope.record.flops import FlopMeter
 from scope.record.hooks import TrainingHooks
 from scope.record.identities import Identities
 from scope.record.patches import PatchTable
@@ -36,6 +36,7 @@ from scope.record.pipelines import PipelineHooks
 from scope.record.preflight import attach_preflight
 from scope.record.stacks import StackDumps
 from scope.record.steps import StepBoundary
+from scope.record.utilization import work_of
 from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, EXITED, OTHER_THREAD, RAISED_EXIT, SAID
 from scope.run.layout import GROUP
 from scope.run.schema import StepRecord

@@ -20,9 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from scope import definitions
 from scope.errors import UsageError
 from scope.record.batches import measure_batch
+from scope.record.device_peak import measure_product
 from scope.record.facts import describe_model
 from scope.record.flop_counter import FlopCounter
-from scope.record.flops import count_matrix_parameters, measure_product
+from scope.record.flop_formula import count_matrix_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from scope.record import Recorder, flops, hooks, phases
+from scope.record import Recorder, device_peak, hooks, phases
 from scope.record.settings import CaptureSettings
 from scope.run.reader import RankReader, read_steps
 
@@ -70,7 +70,7 @@ def train(recorder: Recorder, *, num_steps: int = 4) -> Path:
 
 def test_measuring_the_peak_is_part_of_the_counted_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A measurement of 100 ms lies in the step that is marked, is its recorder's cost, and touches no step after it."""
-    measured = make_slow(monkeypatch, flops, "measure_product", flops.measure_product)
+    measured = make_slow(monkeypatch, device_peak, "measure_product", device_peak.measure_product)
     steps = read_steps(train(Recorder(run_dir=tmp_path, run_id="r", capture=NO_CAPTURE)))
     assert [step.disturbed for step in steps] == ["flops_counted", None, None, "end_unknown"]
     assert [holds(step, measured) for step in steps] == [True, False, False, False]
