@@ -183,7 +183,7 @@ class FlopMeter:
         if self.info.source == "counter":
             # What makes the kind of a step; nearly all are of the kind of the one before, with nothing to look for.
             boundary = self._session.boundary
-            known = bool(tokens), bool(self._session.samples)
+            known = bool(tokens), bool(self._session.batches.samples)
             alike = boundary.num_optimizer_steps, boundary.num_microbatches, known, self.forwards
             if alike == self._alike or self._look_for_unlike(self._describe_step(tokens, Work(0, 0))):
                 self._alike = alike
@@ -276,7 +276,7 @@ class FlopMeter:
             num_optimizer_steps=session.boundary.num_optimizer_steps,
             num_microbatches=session.boundary.num_microbatches or None,
             tokens=tokens,
-            samples=session.samples,
+            samples=session.batches.samples,
             inputs=describe_inputs(self.forwards),
         )
 
@@ -322,7 +322,7 @@ class FlopMeter:
         dtype = str(dtypes.most_common(1)[0][0]).removeprefix("torch.")
         peak_dtype = "bfloat16" if dtype in _EIGHT_BIT else dtype
         peak, source, why = find_peak(peak_dtype, of_user=self._settings.peak_flop_per_s)
-        formula = flop_by_formula(self._session.hooks.models(), tokens=tokens, samples=self._session.samples)
+        formula = flop_by_formula(self._session.hooks.models(), tokens=tokens, samples=self._session.batches.samples)
         return FlopsInfo(
             source="counter",
             convention="full",

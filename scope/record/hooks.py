@@ -176,7 +176,7 @@ class TrainingHooks:
             finally:
                 if opened:
                     self._call("input", session.end_phase, "input")
-            self._call("batch", session.note_batch, batch)
+            self._call("batch", session.batches.note, batch)
             return batch
 
         return __next__

@@ -181,7 +181,7 @@ class Recorder:
         """Say that this step trained on so many more tokens on this rank."""
         session = self._look_up("add_tokens")
         if session is not None:
-            session.guard.call("tokens", session.add_tokens, tokens)
+            session.guard.call("tokens", session.batches.add_tokens, tokens)
 
     def end_step(self) -> None:
         """End the step here, for loops in which steps cannot be told by an optimizer of torch."""
@@ -221,7 +221,7 @@ class Recorder:
         for optimizer in self._optimizers:
             self._session.expect_optimizer(optimizer)
         if isinstance(self._tokens, int):
-            self._session.tokens_per_step = self._tokens
+            self._session.batches.tokens_per_step = self._tokens
         start, self._start = self._start, None
         if start is not None:
             self._session.guard.call("start", self._session.start_at, start)
@@ -301,15 +301,15 @@ class _Steps(Generic[_Batch]):
             self._start = None
         self._num_batches += 1
         opened = session.guard.call("input", session.begin_input)
-        seen = session.num_batches
+        seen = session.batches.num_batches
         try:
             batch = next(self._iterator)
         finally:
             if opened:
                 session.guard.call("input", session.end_phase, "input")
-        if session.num_batches == seen:
+        if session.batches.num_batches == seen:
             # A DataLoader's iterator has told already.
-            session.guard.call("batch", session.note_batch, batch)
+            session.guard.call("batch", session.batches.note, batch)
         return batch
 
 

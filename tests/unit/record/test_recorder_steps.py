@@ -308,7 +308,7 @@ def test_a_hook_that_raises_is_switched_off(tmp_path: Path) -> None:
     def train(recorder: Recorder) -> None:
         assert recorder.session is not None
         recorder.session.begin_backward = explode  # type: ignore[method-assign]
-        recorder.session.note_batch = explode  # type: ignore[method-assign]
+        recorder.session.batches.note = explode  # type: ignore[method-assign]
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for batch in make_loader([torch.ones(8)] * 6, batch_size=2):
