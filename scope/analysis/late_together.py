@@ -22,7 +22,8 @@ from scope.analysis.savings import MOST_REPLAYED, removed_work, savings_rows, sa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from scope.analysis.replay import LazyReplay, Place
+    from scope.analysis.replay import Place
+    from scope.analysis.replay_building import LazyReplay
 
 _GAP: Final = "gap_ns"
 _PLACE: Final = "place"

@@ -28,7 +28,7 @@ from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
 from scope.analysis.own_time_noise import FLOOR, IS_STEADY, MARGIN, NOISE_FLOOR_NS, STARK, with_floors
 from scope.analysis.rank_activity import build_activity
 from scope.analysis.readiness import READY, UNTOLD, compute_ready
-from scope.analysis.replay import LazyReplay
+from scope.analysis.replay_building import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import (
     MOST_REPLAYED,

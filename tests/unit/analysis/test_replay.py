@@ -12,7 +12,7 @@ from scope.analysis.collective_tables import CollectiveRows, GroupRows
 from scope.analysis.collectives import Collectives, compute_collectives
 from scope.analysis.rank_activity import build_activity
 from scope.analysis.readiness import compute_ready
-from scope.analysis.replay import LazyReplay, build_replay
+from scope.analysis.replay_building import LazyReplay, build_replay
 from scope.analysis.stragglers import compute_stragglers
 from scope.testing import scenarios
 from scope.testing.jobs import Plant, PlantKind, TrainingJob
