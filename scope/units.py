@@ -7,6 +7,7 @@ Bandwidth is decimal: 1 GB/s is 1e9 bytes a second. Memory sizes that vendors st
 from __future__ import annotations
 
 import re
+import signal
 from typing import Final, NewType
 
 from scope.errors import UsageError
@@ -125,6 +126,19 @@ def format_ratio(ratio: float) -> str:
         '5.9 %'
     """
     return f"{100 * ratio:.1f} %"
+
+
+def signal_name(number: int) -> str | None:
+    """Return the name of a signal; None for one that has none, as most real-time signals have.
+
+    Examples:
+        >>> signal_name(9)
+        'SIGKILL'
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
 
 
 def parse_duration(text: str) -> Ns:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import ScopeError
+from scope.units import signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +78,7 @@ class Children:
         if code is None:
             return "did not become ready"
         if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
+            return f"was ended by {signal_name(-code) or f'signal {-code}'}"
         return "has ended" if code == 0 else f"has ended with code {code}, see {self.log(name)}"
 
     def error_of(self, name: str) -> ScopeError:

@@ -32,6 +32,7 @@ from scope.trace.narrowing import TABLE_NAMES
 from scope.trace.reader import NotATraceError
 from scope.trace.sources import Limits
 from scope.trace.store import pack_rank, unpack_rank
+from scope.units import signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -166,10 +167,7 @@ def _how_ended(code: int) -> str:
     """Return in words what a return code of `subprocess.Popen` tells."""
     if code >= 0:
         return f"ended with code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:  # most real-time signals have no name
-        return f"ended by signal {-code}"
+    return f"ended by {signal_name(-code) or f'signal {-code}'}"
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
 from scope.run.alive import find_fate, find_signs, has_ended, is_gone, left_an_end
 from scope.run.goodbyes import EXITED, FINISHED
-from scope.units import NS_PER_S
+from scope.units import NS_PER_S, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -244,11 +244,8 @@ def describe_command_end(returncode: int) -> str:
     """
     if returncode >= 0:
         return f"the command exited with code {returncode}{_explain_code(returncode)}"
-    try:
-        name = f" ({signal.Signals(-returncode).name})"
-    except ValueError:
-        name = ""
-    return f"the command was ended by signal {-returncode}{name}"
+    name = signal_name(-returncode)
+    return f"the command was ended by signal {-returncode}{f' ({name})' if name else ''}"
 
 
 def _tells_of_end_from_outside(returncode: int) -> bool:
