@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from scope.report.findings import collectives, kernels, links, quality, time
 from scope.report.findings.basis import Basis, make_basis
 from scope.report.findings.model import FINDING_KINDS, Evidence, Finding, FindingKind, Where
+from scope.report.findings.time_awaited import AWAITED_SHARE, find_awaited_launches
 from scope.report.sections.quality import format_ranks
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _RULES: Final[tuple[Callable[[Results, Basis], Iterator[Finding]], ...]] = (
 def find_all(results: Results) -> tuple[Finding, ...]:
     """Return all findings, the costliest first; those whose cost is not known come last, in the order of the rules."""
     basis = make_basis(results.analysis)
+    if basis.share(basis.idle_by_cause_ns["launch_latency"]) >= AWAITED_SHARE:
+        basis = replace(basis, awaited=find_awaited_launches(results))
     found = [finding for rule in _RULES for finding in rule(results, basis)]
     ranked = sorted(found, key=lambda each: -1.0 if each.share_ratio is None else each.share_ratio, reverse=True)
     return tuple(_with_numbers(finding, ranked) for finding in ranked)

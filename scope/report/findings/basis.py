@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scope.analysis.idle import IDLE_CAUSES
 from scope.analysis.job import summed_ranks
 from scope.analysis.step_time import judged_steps
+from scope.report.findings.time_awaited import NOTHING, Awaited
 from scope.structs import Record
 from scope.units import format_duration, format_ratio
 
@@ -31,6 +32,7 @@ class Basis(Record, frozen=True, kw_only=True):
         num_launches: Launches whose events start in the parts.
         num_devices_by_step: By number of a step, the devices of whose basis it is a part.
         num_devices_without: Devices whose basis is their whole window.
+        awaited: Launches that waited for something in a blocking call, where launches take long; else nothing.
     """
 
     is_steps: bool
@@ -45,6 +47,7 @@ class Basis(Record, frozen=True, kw_only=True):
     num_launches: int
     num_devices_by_step: dict[int, int]
     num_devices_without: int
+    awaited: Awaited = NOTHING
 
     def share(self, part_ns: int) -> float:
         """Return a sum over devices as a share of the basis; 0 for a basis of no length."""

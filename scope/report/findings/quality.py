@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.report.findings.model import Evidence, Finding, Where
-from scope.report.findings.time_awaited import find_awaited_launches
+from scope.report.findings.time_awaited import AWAITED_SHARE
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
 from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops, Steps
@@ -28,8 +28,6 @@ UNLINKED_SHARE: Final = 0.10
 """Share of device events without a launch above which causes and operators are in doubt."""
 UNKNOWN_SHARE: Final = 0.9
 """Share of a stream's time above which kernels of no known class are all it is there for."""
-AWAITED_SHARE: Final = 0.10
-"""Share of step time that launched work waits for what the trace does not show, above which that is said."""
 WORTH_ASKING_SHARE: Final = 0.01
 """Share of a device's busy time that such a stream must hold to be worth a question."""
 _METADATA: Final = (
@@ -48,7 +46,7 @@ _OF_DEVICE: Final = "of_device_ns"
 
 def trace_too_poor(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield one finding that lists what the traces do not hold, which figures that costs, and how to get it."""
-    gaps = [*_gaps(results), *_unseen_work(results, basis)]
+    gaps = [*_gaps(results), *_unseen_work(basis)]
     if not gaps:
         return
     missing = ", ".join(name for name, _ in gaps)
@@ -84,11 +82,9 @@ def _counts(results: Results) -> Iterator[Evidence]:
             yield Evidence(column(key, heading, meaning, unit="count"), count)
 
 
-def _unseen_work(results: Results, basis: Basis) -> Iterator[tuple[str, str]]:
+def _unseen_work(basis: Basis) -> Iterator[tuple[str, str]]:
     """Yield that launched work waited for something that the traces do not show, where that took long."""
-    if basis.share(basis.idle_by_cause_ns["launch_latency"]) < AWAITED_SHARE:
-        return
-    awaited = find_awaited_launches(results)
+    awaited = basis.awaited
     if basis.share(awaited.time_ns) >= AWAITED_SHARE:
         yield (
             f"what held launched work up for {format_duration(awaited.time_ns)} while the host waited for it in "

@@ -14,7 +14,6 @@ from scope.report.findings.collectives import late_ranks
 from scope.report.findings.links import slow_link_costs
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.findings.quality import is_mostly_replay
-from scope.report.findings.time_awaited import find_awaited_launches
 from scope.report.findings.unknown_waits import exposed_with_unknown_waits
 from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
@@ -133,9 +132,7 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
 
     A launch that its thread waits for in a later blocking call is not held up by the host.
     """
-    host, latency = basis.idle_by_cause_ns["host"], basis.idle_by_cause_ns["launch_latency"]
-    if basis.share(latency) >= LAUNCH_BOUND_SHARE:
-        latency -= find_awaited_launches(results).time_ns
+    host, latency = basis.idle_by_cause_ns["host"], basis.idle_by_cause_ns["launch_latency"] - basis.awaited.time_ns
     cost = host + latency
     if basis.share(cost) < LAUNCH_BOUND_SHARE:
         return

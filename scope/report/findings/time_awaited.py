@@ -18,6 +18,8 @@ from scope.trace.schema import Launches
 if TYPE_CHECKING:
     from scope.report.results import Results
 
+AWAITED_SHARE: Final = 0.10
+"""Share of step time that launched work waits for what the trace does not show, above which that is said."""
 _CALL_NS: Final = "call_ns"
 _STEP_TIME: Final = "step_time"
 _AWAITED: Final = "awaited"
@@ -31,6 +33,10 @@ class Awaited(Record, frozen=True, kw_only=True):
     """Summed over the devices that findings are judged on."""
     calls: tuple[str, ...]
     """The blocking calls it sat in, by name."""
+
+
+NOTHING: Final = Awaited(time_ns=0, calls=())
+"""No launch was awaited, or launches took too little to look for what they waited for."""
 
 
 def find_awaited_launches(results: Results) -> Awaited:

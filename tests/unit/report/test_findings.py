@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scope.report.build import compute_results
-from scope.report.findings import FINDING_KINDS, find_all
+from scope.report.findings import FINDING_KINDS, find_all, time_awaited
 from scope.report.findings.time_awaited import find_awaited_launches
 from scope.trace import load
 
@@ -410,6 +410,22 @@ def test_a_launch_that_a_later_blocking_call_waits_for_is_not_slow(builder: Any,
     builder.host("cuda_runtime", "cudaStreamSynchronize", 240, 600)
     assert find_awaited_launches(results_of(builder)).time_ns == 560 * US
     assert the(results_of(builder), "launch_bound").cost_ns == (90 + 40) * US
+
+
+def test_what_launches_waited_for_is_looked_for_once(
+    builder: Any, results_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two findings rest on it, and the timeline of the one rank is built once for both."""
+    builder.step(1, 0, 1300)
+    builder.launch("sm90_gemm_kernel", 0, 10, 100)
+    builder.launch("sm90_gemm_kernel", 200, 800, 300)
+    builder.host("cuda_runtime", "cudaStreamSynchronize", 240, 600)
+    results = results_of(builder)
+    built: list[Any] = []
+    original = time_awaited.build_timeline
+    monkeypatch.setattr(time_awaited, "build_timeline", lambda *a, **k: built.append(a) or original(*a, **k))
+    assert {"launch_bound", "trace_too_poor"} <= set(kinds(results))
+    assert len(built) == 1
 
 
 def test_ranks_of_different_steps_are_told(builder: Any, results_of: Make) -> None:
