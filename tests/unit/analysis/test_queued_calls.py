@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pytest
+from made_calls import make_call
 from msgspec import structs
 
 from scope.analysis.collectives import compute_collectives
 from scope.analysis.stragglers import Stragglers, compute_stragglers
 from scope.testing.jobs import matrix_product
 from scope.testing.layout import Layout
-from scope.testing.program import BeginStep, Call, EndStep, Exchange, Instruction
+from scope.testing.program import BeginStep, EndStep, Exchange, Instruction
 from scope.testing.scenarios import START_NS, Scenario
 from scope.testing.simulate import Simulation, simulate
 from scope.trace import ReadOptions, load
@@ -23,8 +24,6 @@ from scope.units import NS_PER_MS, NS_PER_US
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from scope.testing.layout import Group
 
     Work = Callable[[int, str], Instruction]
     """Length in us, and place in the step, to compute."""
@@ -36,37 +35,28 @@ BEGIN_GAP_NS: Final = 2 * US
 """Devices begin a call that was not queued about as long after the compute that it depends on."""
 
 
-def _call(group: Group | None, operation: str, transfer_us: int, *, hides: bool, follows: Group | None = None) -> Call:
-    assert group is not None
-    elements, part = 1 << 22, (1 << 22) // len(group.ranks)
-    return Call(
-        group=group,
-        operation=operation,
-        in_elements=part if operation == "all_gather" else elements,
-        out_elements=part if operation == "reduce_scatter" else elements,
-        transfer_ns=transfer_us * US,
-        is_blocking=not hides,
-        follows=follows,
-    )
-
-
 def _sharded(layout: Layout, rank: int, work: Work) -> list[Instruction]:
     """Return steps in which a gather stands right behind the scatter before it."""
     del rank
-    found: list[Instruction] = [_call(layout.world, "all_gather", 300, hides=False)]
+    found: list[Instruction] = [make_call(layout.world, "all_gather", 300, hides=False)]
     for place in range(4):
-        found += [_call(layout.world, "all_gather", 300, hides=True), work(600, f"forward {place}")]
+        found += [make_call(layout.world, "all_gather", 300, hides=True), work(600, f"forward {place}")]
     for place in range(4):
-        found += [_call(layout.world, "all_gather", 300, hides=True), work(1200, f"backward {place}")]
-        found.append(_call(layout.world, "reduce_scatter", 400, hides=place < 3))
+        found += [make_call(layout.world, "all_gather", 300, hides=True), work(1200, f"backward {place}")]
+        found.append(make_call(layout.world, "reduce_scatter", 400, hides=place < 3))
     return [*found, work(300, "optimizer")]
 
 
 def _norm(layout: Layout, rank: int, work: Work) -> list[Instruction]:
     """Return steps in which two tiny calls run back to back."""
     del rank
-    tiny = [_call(layout.world, "all_reduce", 20, hides=place == 0) for place in range(2)]
-    return [work(2000, "backward"), *tiny, work(300, "optimizer"), _call(layout.world, "all_gather", 400, hides=False)]
+    tiny = [make_call(layout.world, "all_reduce", 20, hides=place == 0) for place in range(2)]
+    return [
+        work(2000, "backward"),
+        *tiny,
+        work(300, "optimizer"),
+        make_call(layout.world, "all_gather", 400, hides=False),
+    ]
 
 
 def _hybrid(layout: Layout, rank: int, work: Work) -> list[Instruction]:
@@ -75,8 +65,8 @@ def _hybrid(layout: Layout, rank: int, work: Work) -> list[Instruction]:
     found = [work(600, "forward")]
     for place in range(6):
         found.append(work(1200, f"backward {place}"))
-        found.append(_call(shards, "reduce_scatter", 400, hides=place < 5))
-        found.append(_call(replicas, "all_reduce", 300, hides=place < 5, follows=shards))
+        found.append(make_call(shards, "reduce_scatter", 400, hides=place < 5))
+        found.append(make_call(replicas, "all_reduce", 300, hides=place < 5, follows=shards))
     return [*found, work(300, "optimizer")]
 
 
@@ -86,8 +76,8 @@ def _beside(layout: Layout, rank: int, work: Work) -> list[Instruction]:
     found = [work(600, "forward")]
     for place in range(6):
         found.append(work(1000, f"backward {place}"))
-        found.append(_call(outer, "all_reduce", 700, hides=place < 5))
-        found.append(_call(inner, "all_reduce", 150, hides=False))
+        found.append(make_call(outer, "all_reduce", 700, hides=place < 5))
+        found.append(make_call(inner, "all_reduce", 150, hides=False))
     return [*found, work(300, "optimizer")]
 
 
@@ -199,7 +189,7 @@ def test_a_ring_of_context_parallelism_judges_no_pair(cp: int, dp: int, *, is_la
         send = Exchange(group=group, is_send=True, peer=to, elements=1 << 20, transfer_ns=50 * US)
         receive = Exchange(group=group, is_send=False, peer=since, elements=1 << 20, transfer_ns=50 * US)
         exchanges = [send, receive] if place % 2 else [receive, send]
-        reduce = _call(layout.world, "all_reduce", 500, hides=False)
+        reduce = make_call(layout.world, "all_reduce", 500, hides=False)
         return [work(1000, "attention"), *exchanges, work(2000, "backward"), reduce, work(300, "optimizer")]
 
     made = Made(layout=layout, body=ring, place="backward", rank=1)

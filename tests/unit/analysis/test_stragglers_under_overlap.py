@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pytest
+from made_calls import make_call
 from msgspec.structs import replace
 
 from scope.analysis.collectives import compute_collectives
 from scope.analysis.stragglers import Straggler, Stragglers, compute_stragglers
 from scope.testing.jobs import Plant, TrainingJob, matrix_product
 from scope.testing.layout import Layout
-from scope.testing.program import BeginStep, Call, EndStep, Host, Instruction
+from scope.testing.program import BeginStep, EndStep, Host, Instruction
 from scope.testing.scenarios import START_NS, Scenario
 from scope.testing.simulate import Simulation, simulate
 from scope.trace import ReadOptions, load
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from scope.testing.layout import Group
-
     Body = Callable[["Work"], list[Instruction]]
 
 Extra = dict[tuple[int, str], int]
@@ -35,19 +34,6 @@ US: Final = NS_PER_US
 FOUR: Final = Layout(dp=4)
 EIGHT: Final = Layout(dp=8)
 REPLICAS: Final = Layout(dp=4, tp=2)
-
-
-def _call(group: Group, operation: str, transfer_us: int, *, hides: bool = False, root: int | None = None) -> Call:
-    elements, part = 1 << 22, (1 << 22) // len(group.ranks)
-    return Call(
-        group=group,
-        operation=operation,
-        in_elements=part if operation == "all_gather" else elements,
-        out_elements=part if operation == "reduce_scatter" else elements,
-        transfer_ns=transfer_us * US,
-        is_blocking=not hides,
-        root=root,
-    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +55,7 @@ def _buckets(layout: Layout, *, number: int, compute_us: int, transfer_us: int) 
         found = [work(2000, "forward")]
         for place in range(number):
             found.append(work(compute_us, f"backward {place}"))
-            found.append(_call(layout.world, "all_reduce", transfer_us, hides=place < number - 1))
+            found.append(make_call(layout.world, "all_reduce", transfer_us, hides=place < number - 1))
         return [*found, work(300, "optimizer")]
 
     return body
@@ -78,26 +64,26 @@ def _buckets(layout: Layout, *, number: int, compute_us: int, transfer_us: int) 
 def _sharded(work: Work) -> list[Instruction]:
     """Return steps of a sharded model: parameters are gathered ahead, gradients reduced under the backward pass."""
     world = EIGHT.world
-    found: list[Instruction] = [_call(world, "all_gather", 500)]
+    found: list[Instruction] = [make_call(world, "all_gather", 500)]
     for place in range(4):
-        found += [_call(world, "all_gather", 500, hides=True), work(1000, f"forward {place}")]
+        found += [make_call(world, "all_gather", 500, hides=True), work(1000, f"forward {place}")]
     for place in range(4):
-        found += [_call(world, "all_gather", 500, hides=True), work(2000, f"backward {place}")]
-        found.append(_call(world, "reduce_scatter", 600, hides=place < 3))
+        found += [make_call(world, "all_gather", 500, hides=True), work(2000, f"backward {place}")]
+        found.append(make_call(world, "reduce_scatter", 600, hides=place < 3))
     return [*found, work(400, "optimizer")]
 
 
 def _never_waited_for(work: Work) -> list[Instruction]:
     """Return sharded steps of which only a small all-reduce at the end is waited for."""
     world = FOUR.world
-    found: list[Instruction] = [_call(world, "all_gather", 400)]
+    found: list[Instruction] = [make_call(world, "all_gather", 400)]
     for place in range(3):
-        found += [_call(world, "all_gather", 400, hides=True) if place < 2 else Host(length_ns=US)]
+        found += [make_call(world, "all_gather", 400, hides=True) if place < 2 else Host(length_ns=US)]
         found.append(work(1000, f"forward {place}"))
     for place in range(3):
-        found += [_call(world, "all_gather", 400, hides=True), work(2000, f"backward {place}")]
-        found.append(_call(world, "reduce_scatter", 500, hides=True))
-    return [*found, _call(world, "all_reduce", 20), work(300, "optimizer")]
+        found += [make_call(world, "all_gather", 400, hides=True), work(2000, f"backward {place}")]
+        found.append(make_call(world, "reduce_scatter", 500, hides=True))
+    return [*found, make_call(world, "all_reduce", 20), work(300, "optimizer")]
 
 
 def _tensor_parallel(work: Work) -> list[Instruction]:
@@ -107,10 +93,10 @@ def _tensor_parallel(work: Work) -> list[Instruction]:
     assert outer is not None
     found: list[Instruction] = [Host(length_ns=200 * US, activity="input")]
     for place in range(3):
-        found += [work(1000, f"forward {place}"), _call(inner, "all_reduce", 150)]
+        found += [work(1000, f"forward {place}"), make_call(inner, "all_reduce", 150)]
     for place in range(3):
-        found += [work(2000, f"backward {place}"), _call(inner, "all_reduce", 150)]
-        found.append(_call(outer, "all_reduce", 1200, hides=place < 2))
+        found += [work(2000, f"backward {place}"), make_call(inner, "all_reduce", 150)]
+        found.append(make_call(outer, "all_reduce", 1200, hides=place < 2))
     return [*found, work(400, "optimizer")]
 
 
@@ -232,7 +218,7 @@ def test_the_later_of_two_late_ranks_is_named(num_ranks: int, second_us: int, tm
 
 def _rooted(operation: str, root: int, *rest: Instruction) -> Body:
     def body(work: Work) -> list[Instruction]:
-        return [work(1000, "compute"), _call(FOUR.world, operation, 80, root=root), *rest]
+        return [work(1000, "compute"), make_call(FOUR.world, operation, 80, root=root), *rest]
 
     return body
 
@@ -257,7 +243,7 @@ def test_a_late_root_makes_the_receivers_wait(operation: str, tmp_path: Path) ->
 def test_a_late_sender_makes_the_root_wait(operation: str, tmp_path: Path) -> None:
     """The root of a reduce or gather waits for the late sender, which is named with what the job would save."""
     # Roots end when they please; what all do together tells the clocks.
-    body = _rooted(operation, 1, _call(FOUR.world, "all_reduce", 80))
+    body = _rooted(operation, 1, make_call(FOUR.world, "all_reduce", 80))
     made = Made(layout=FOUR, body=body, extra={(2, "compute"): 9 * MS}, named=2)
     straggler = _only(_found(Scenario(layout=FOUR, simulation=made.run(made.extra)), tmp_path))
     assert (straggler.rank, straggler.reason) == (2, "compute")
