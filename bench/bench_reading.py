@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,9 +263,11 @@ def cache(folder: Path) -> list[Row]:
 def many(folder: Path) -> list[Row]:
     """Compare many ranks side by side with one rank's work, as often, divided by the cores.
 
-    One rank's work is the mean of the same ranks read one after the other by a process that keeps them all: each is
-    another file, whose tables need memory of their own. Each measurement is of a fresh process after its imports, what
-    it takes to start others counts, and both ways take turns.
+    One rank's work is the mean of the same ranks read one after the other by processes that keep them all: each is
+    another file, whose tables need memory of their own. As many such processes run as there are cores, each with its
+    share, and nothing is handed over between them: cores that are all busy slow one another down, whatever they do, as
+    the mean of one process alone shows beside. Each measurement is of fresh processes after their imports, what it
+    takes to start others counts, and the ways take turns.
     """
     content = gzip.compress(uncompressed(SHARED / TRACES[0]), 1)
     for rank in range(NUM_RANKS):
@@ -272,19 +275,35 @@ def many(folder: Path) -> list[Row]:
     cores = len(os.sched_getaffinity(0))
     rows: list[Row] = []
     for number in (NUM_RANKS, NUM_FEW):
-        commands = [[sys.executable, "-c", MANY, str(folder), str(number), str(processes)] for processes in (1, cores)]
-        rounds = [[printed(command)["wall"] for command in commands] for _ in range(MANY_REPEATS)]
-        in_turn, side_by_side = (statistics.median(times) for times in zip(*rounds, strict=True))
+        rounds = [
+            (
+                read_at_once(folder, number, processes=1, at_once=1),
+                read_at_once(folder, number // cores, processes=1, at_once=cores),
+                read_at_once(folder, number, processes=cores, at_once=1),
+            )
+            for _ in range(MANY_REPEATS)
+        ]
+        alone, shared, side_by_side = (statistics.median(times) for times in zip(*rounds, strict=True))
+        each = shared / (number // cores)
         rows += [
-            Row(f"{number} ranks in turn by one process that keeps them: mean of one", in_turn / number, "s"),
+            Row(f"{number} ranks in turn by one process that keeps them: mean of one", alone / number, "s"),
+            Row(f"... by {cores} processes at once, each its share", each, "s"),
             Row(
-                f"{number} ranks side by side by {number} times this mean, divided by {cores} cores",
-                side_by_side * cores / in_turn,
+                f"{number} ranks side by side by {number} times the latter mean, divided by {cores} cores",
+                side_by_side / (number * each / cores),
                 "ratio",
                 "<= 1",
             ),
+            Row("... by the former", side_by_side / (alone / cores), "ratio"),
         ]
     return rows
+
+
+def read_at_once(folder: Path, number: int, *, processes: int, at_once: int) -> float:
+    """Return the seconds of the slowest of some programs that each load as many ranks, in as many processes."""
+    command = [sys.executable, "-c", MANY, str(folder), str(number), str(processes)]
+    with ThreadPoolExecutor(at_once) as pool:
+        return max(found["wall"] for found in pool.map(printed, [command] * at_once))
 
 
 def many_small(folder: Path) -> list[Row]:
