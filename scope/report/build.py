@@ -16,6 +16,7 @@ from scope.analysis.step_time import compute_step_time
 from scope.analysis.summary import analyze
 from scope.analysis.tables import narrow_tables
 from scope.hardware import intra_node_ceiling
+from scope.report.recorded_slowest import say_slowest
 from scope.report.results import ALL_PARTS, Results
 from scope.structs import Record
 
@@ -84,6 +85,8 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     analysis = _with_coverage(analysis, rooflines)
     if chosen.tables_step is not None:
         analysis = narrow_tables(analysis, job, number=chosen.tables_step)
+    if "stragglers" in parts:
+        analysis = replace(analysis, warnings=(*analysis.warnings, *say_slowest(job, stragglers)))
     return Results(
         job=job,
         analysis=analysis if collectives is None else _with_clocks(analysis, collectives.clock),

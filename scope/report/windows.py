@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scope.errors import InputError, RunError, UsageError
+from scope.errors import InputError, UsageError
 from scope.report.nearby import TRACE_SUFFIXES, where_traces_lie
 from scope.run import paths as run_paths
 
@@ -91,30 +91,18 @@ def _check_is_no_shelf(path: str) -> None:
 
 def _say_missing(run: Path, window: _Window) -> list[str]:
     """Return what the run knows of ranks that a window lacks: the slowest is seldom the one that was profiled."""
-    if not (run / run_paths.RUN_FILE).is_file():
-        return []
-    import polars as pl
+    from scope.report.recorded_slowest import WAITING_IS_NO_BUCKET, read_slowest
 
-    from scope.analysis.recorded import compute_rank_excess, describe_slowest, peer_sets
-    from scope.frames import open_run
-    from scope.frames.schema import RankSteps
-
-    try:
-        opened = open_run(run)
-    except RunError:
-        return []  # the window can be read all the same
-    infos = [info for info in opened.rank_infos if info.attempt == window.attempt]
-    missing = len(infos) - len({trace.info.rank for trace in window.traces})
-    if missing <= 0:
+    recorded = read_slowest(run, window.attempt)
+    missing = 0 if recorded is None else recorded.num_ranks - len({trace.info.rank for trace in window.traces})
+    if recorded is None or missing <= 0:
         return []
-    steps = opened.steps().lazy().filter(pl.col(RankSteps.attempt) == window.attempt)
-    slowest = describe_slowest(compute_rank_excess(steps, peers=peer_sets(infos)))
-    lacks = f"the window lacks {missing} of {len(infos)} ranks"
-    if slowest is None:
+    lacks = f"the window lacks {missing} of {recorded.num_ranks} ranks"
+    if recorded.slowest is None:
         return [f"{lacks}: what is found below holds for the others"]
     return [
-        f"{lacks}, and by the records of all steps {slowest}: look at that first (scope show {run}); waiting for it "
-        "is exposed communication of the others, which larger buckets do not mend"
+        f"{lacks}, and by the records of all steps {recorded.slowest}: look at that first (scope show {run}); "
+        f"{WAITING_IS_NO_BUCKET}"
     ]
 
 

@@ -1,0 +1,72 @@
+"""Who works longer than its peers by the records of a run, which hold every step where a profiler window holds few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from scope.errors import RunError
+from scope.run import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scope.analysis.stragglers import Stragglers
+    from scope.trace.model import Job
+
+WAITING_IS_NO_BUCKET: Final = "waiting for it is exposed communication of the others, which larger buckets do not mend"
+"""What a reader of findings on communication must know who is told of a slow rank beside them."""
+
+
+class Recorded(NamedTuple):
+    """What the records of one attempt say."""
+
+    num_ranks: int
+    slowest: str | None
+    """Which rank works notably longer than its peers, as the beginning of a sentence; None where none does."""
+
+
+def read_slowest(run: Path, attempt: int) -> Recorded | None:
+    """Return what the records of an attempt say of who is slow; None where this is no run that can be read."""
+    if not (run / paths.RUN_FILE).is_file():
+        return None
+    from scope.analysis.recorded import compute_rank_excess, describe_slowest, peer_sets
+    from scope.frames import open_run
+    from scope.frames.schema import RankSteps
+
+    try:
+        opened = open_run(run)
+    except RunError:
+        return None  # its traces can be read all the same
+    infos = [info for info in opened.rank_infos if info.attempt == attempt]
+    steps = opened.steps().lazy().filter(pl.col(RankSteps.attempt) == attempt)
+    return Recorded(len(infos), describe_slowest(compute_rank_excess(steps, peers=peer_sets(infos))))
+
+
+def say_slowest(job: Job, stragglers: Stragglers | None) -> Iterator[str]:
+    """Yield who is slow by the records of the run that the traces are a window of, where the window names nobody.
+
+    Where the window lacks ranks, that is said when it is chosen (`scope.report.windows`).
+    """
+    if stragglers is not None and (stragglers.stragglers or stragglers.together is not None):
+        return
+    places = {_place(Path(trace.path)) for trace in job.ranks}
+    place = places.pop()
+    if places or place is None:
+        return
+    recorded = read_slowest(*place)
+    if recorded is None or recorded.slowest is None or recorded.num_ranks > len(job.ranks):
+        return
+    yield (
+        f"this window names no straggler, but by the records of all steps {recorded.slowest}: look at that first "
+        f"(scope show RUN); {WAITING_IS_NO_BUCKET}"
+    )
+
+
+def _place(trace: Path) -> tuple[Path, int] | None:
+    """Return the run and the attempt that a captured trace lies in; None for any other."""
+    folder = trace.parent.parent
+    place = paths.read_place(folder) if trace.parent.name == paths.TRACES_FOLDER else None
+    return None if place is None else (folder.parent.parent.parent, place[0])
