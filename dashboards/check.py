@@ -17,8 +17,9 @@ from dashboards.settings import VARIABLE, Settings, write_environment
 from dashboards.sources.catalogue import find_sources
 from dashboards.state import SOURCE
 from scope.analysis.recorded import (
+    INPUT_BOUND_RATIO,
     RankExcess,
-    compute_phase_totals,
+    compute_input_cost,
     compute_rank_excess,
     describe_slowest,
     peer_sets,
@@ -35,8 +36,6 @@ VIEWS = Path(__file__).parent / "views"
 _TIMEOUT_S = 120.0
 _ALWAYS_DRAWN = frozenset({"overview", "steps", "ranks", "memory"})
 """Pages with a figure of any run that has made steps."""
-_NOTABLE_INPUT = 0.1
-"""Share of the host's time from which input is what a run is slow by, as the Overview has it."""
 
 
 def problems_of(place: Path, *, steps: int, ranks: int) -> Iterator[str]:
@@ -85,10 +84,10 @@ def faults_not_named(place: Path, *, straggler: int | None, slow_input: bool) ->
             found = describe_slowest(excess) or "no rank works notably longer than its peers"
             yield f"rank {straggler} was slowed down, and {found}"
     if slow_input:
-        phases_ns = compute_phase_totals(steps)
-        share = phases_ns.get("input", 0) / max(1, sum(phases_ns.values()))
-        if share < _NOTABLE_INPUT:
-            yield f"the data loader was slowed down, and input takes {format_ratio(share)} of all steps"
+        cost = compute_input_cost(steps, peers=peer_sets(run.rank_infos))
+        share = 0.0 if cost is None else cost.share_ratio
+        if share < INPUT_BOUND_RATIO:
+            yield f"the data loader was slowed down, and input takes {format_ratio(share)} of the last steps"
 
 
 def _overview_problems(app: AppTest, *, steps: int, ranks: int) -> Iterator[str]:

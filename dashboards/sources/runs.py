@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 import polars as pl
 
 from scope.analysis.recorded import (
+    InputCost,
     ProcessTable,
     RunState,
     RunSummary,
@@ -23,6 +24,7 @@ from scope.analysis.recorded import (
     assess_run,
     bin_rank_steps,
     compute_goodput,
+    compute_input_cost,
     compute_kept,
     compute_rank_excess,
     find_failures,
@@ -285,6 +287,10 @@ class LiveRun:
     def excess(self) -> pl.DataFrame:
         """Return the table `RankExcess` of the last attempt, each rank against its peers."""
         return self.kept("excess", lambda: compute_rank_excess(self.of_attempt, peers=self.peers()))
+
+    def input_cost(self) -> InputCost | None:
+        """Return what waiting for data costs the newest steps of the last attempt."""
+        return self.kept("input", lambda: compute_input_cost(self.of_attempt, peers=self.peers()))
 
     def peers(self) -> dict[int, int]:
         """Return the set of peers of each rank in the last attempt; empty when no data parallel axis is known."""

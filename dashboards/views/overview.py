@@ -25,8 +25,8 @@ from dashboards.shell import load_run, on_each_refresh, open_page, say_age, say_
 from dashboards.sources.traces import load_traces
 from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import metric, say_problems
-from scope.analysis.recorded import RunSummary, StepSummary, compute_waste, find_unwritten_reason
-from scope.frames.schema import RankSteps
+from scope.analysis.doctor.diagnosis import describe_ranks
+from scope.analysis.recorded import INPUT_BOUND_RATIO, RunSummary, compute_waste, find_unwritten_reason
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.page_figures import rank_bars
 from scope.report.run_state_peaks import describe_mfu, find_peaks
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dashboards.sources.catalogue import Source
     from dashboards.sources.runs import LiveRun
 
-NOTABLE_INPUT = 0.1
-RECENT_STEPS = 50
 SLOWEST_S = 5.0
 
 
@@ -161,31 +159,18 @@ def draw_time(run: LiveRun) -> None:
     show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
 
 
-def input_share(steps: pl.DataFrame) -> tuple[int, float] | None:
-    """Return how long the slowest rank's host waits for input in a step, and its share; None before the first step.
-
-    Args:
-        steps: Table `StepSummary` of one attempt; its last 50 rows count.
-    """
-    recent = steps.tail(RECENT_STEPS).select(
-        pl.col(StepSummary.num_steps, RankSteps.input_ns, RankSteps.duration_ns).sum()
-    )
-    num_steps, input_ns, duration_ns = recent.row(0)
-    return (input_ns // num_steps, input_ns / duration_ns) if num_steps and duration_ns else None
-
-
 def draw_input(run: LiveRun) -> None:
-    """Say when the run waits for its data, whoever's loader it is."""
-    found = input_share(run.by_step_of_attempt())
-    if found is None or found[1] < NOTABLE_INPUT:
+    """Say when the run waits for its data, and on which ranks."""
+    cost = run.input_cost()
+    if cost is None or cost.share_ratio < INPUT_BOUND_RATIO:
         return
-    length_ns, share = found
     say.warning(
         say.words(
-            "**Input-bound**: each of the last steps waits {} for its data ({} of the step). More loader workers or "
-            "faster storage would gain up to that.",
-            format_duration(length_ns),
-            format_ratio(share),
+            "**Input-bound**: each of the last steps waits {} for its data ({} of the step), on {}. More loader "
+            "workers or faster storage there would gain up to that.",
+            format_duration(cost.mean_ns),
+            format_ratio(cost.share_ratio),
+            describe_ranks(list(cost.ranks)),
         ),
         icon=":material/hourglass_top:",
     )

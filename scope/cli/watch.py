@@ -85,7 +85,7 @@ def _print_state(change: Change) -> None:
     from scope.report.standing import standing_words
 
     watched = change.watched
-    lines = [*cost_lines(find_costs(watched.steps))]
+    lines = [*cost_lines(find_costs(watched))]
     if watched.state.standing not in ("not begun", "no step"):
         lines += slowest_lines(*find_slowest(watched))
     for words in (*lines, standing_words(watched.state, now_ns=watched.now_ns)):

@@ -95,7 +95,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "ranks": [_rank(box, now) for _, box in sorted(boxes.items())],
         "stopped_ranks": describe_stops(watched),
         "mfu_against": find_peaks(ranks, attempt=summary.attempt),
-        "costs": find_costs(watched.steps),
+        "costs": find_costs(watched),
         "collectives": summarize_collectives(run.collective_totals().lazy(), calls=run.collectives).to_dicts(),
         "collectives_outside_steps": find_outside(run),
         "memory": _memory(steps),

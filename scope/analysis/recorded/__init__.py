@@ -14,6 +14,7 @@ from scope.analysis.recorded.groups import (
     summarize_excess_by_group,
 )
 from scope.analysis.recorded.imposed_wait import ImposedWait, compute_imposed_wait
+from scope.analysis.recorded.input_cost import INPUT_BOUND_RATIO, InputCost, compute_input_cost, keep_usual_steps
 from scope.analysis.recorded.progress import (
     GroupProgress,
     MissedCall,
@@ -51,6 +52,7 @@ from scope.analysis.recorded.verdicts import find_verdicts
 from scope.analysis.recorded.watched import Watched
 
 __all__ = [
+    "INPUT_BOUND_RATIO",
     "SILENCE_CAUSES",
     "AxisTraffic",
     "CollectiveSummary",
@@ -59,6 +61,7 @@ __all__ = [
     "GroupExcess",
     "GroupProgress",
     "ImposedWait",
+    "InputCost",
     "MeshRanks",
     "MissedCall",
     "PhaseChanges",
@@ -74,6 +77,7 @@ __all__ = [
     "compute_goodput",
     "compute_group_progress",
     "compute_imposed_wait",
+    "compute_input_cost",
     "compute_kept",
     "compute_phase_totals",
     "compute_rank_excess",
@@ -92,6 +96,7 @@ __all__ = [
     "is_explained",
     "is_mended",
     "is_nobody_compared",
+    "keep_usual_steps",
     "mesh_axes",
     "peer_sets",
     "say_where",

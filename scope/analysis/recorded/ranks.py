@@ -84,7 +84,7 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
     medians = (
         usable.with_columns(
             busy().alias(BUSY_NS),
-            *(_without_wait(column, name).alias(column) for column, name in _CAUSES.items()),
+            *(without_wait(column, name).alias(column) for column, name in _CAUSES.items()),
         )
         .with_columns(
             (pl.col(column) - _unplaced_wait()).clip(lower_bound=0).alias(_at_least(column)) for column in _CAUSES
@@ -95,7 +95,7 @@ def compute_rank_excess(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None 
             *(lower_median_ns(column) for column in (BUSY_NS, *_CAUSES, *map(_at_least, _CAUSES))),
         )
         .collect()
-        .with_columns(_set_of_rank(peers or {}).alias(_PEERS))
+        .with_columns(set_of_rank(peers or {}).alias(_PEERS))
     )
     medians = medians.join(_compute_spread(usable, peers or {}), on=RankSteps.rank, how="left", maintain_order="left")
     usual = {column: lower_median_ns(column).over(_PEERS) for column in (BUSY_NS, *_CAUSES)}
@@ -136,7 +136,8 @@ def _wait_in(phase: str) -> pl.Expr:
     return pl.col(RankSteps.communication_wait_by_phase).struct.field(phase).fill_null(0)
 
 
-def _without_wait(column: str, phase: str) -> pl.Expr:
+def without_wait(column: str, phase: str) -> pl.Expr:
+    """Return the time in a phase less the wait in communication that is known to lie in it."""
     return (pl.col(column) - _wait_in(phase)).clip(lower_bound=0)
 
 
@@ -151,7 +152,7 @@ def _compute_spread(usable: pl.LazyFrame, peers: Mapping[int, int]) -> pl.DataFr
     own = pl.col("own_ns")
     return (
         usable.select(RankSteps.rank, RankSteps.step, busy().alias(BUSY_NS))
-        .with_columns(_set_of_rank(peers).alias(_PEERS))
+        .with_columns(set_of_rank(peers).alias(_PEERS))
         .with_columns((pl.col(BUSY_NS) - lower_median_ns(BUSY_NS).over(_PEERS, RankSteps.step)).alias("own_ns"))
         .group_by(RankSteps.rank)
         .agg(lower_median(own).alias("typical_ns"), (own - own.median()).abs().median().alias("spread_ns"))
@@ -202,7 +203,7 @@ def phase_place(phase: str) -> str:
     return _PLACES.get(phase, f"in {phase}")
 
 
-def _set_of_rank(peers: Mapping[int, int]) -> pl.Expr:
+def set_of_rank(peers: Mapping[int, int]) -> pl.Expr:
     """Return the number of each rank's set of peers, -1 for ranks without one."""
     ranks = pl.col(RankSteps.rank)
     return ranks.replace_strict(dict(peers), default=-1, return_dtype=pl.Int64) if peers else pl.lit(-1, pl.Int64)

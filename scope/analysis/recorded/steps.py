@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from scope.analysis.medians import lower_median_ns
+from scope.analysis.recorded.ranks import busy
 from scope.frames.schema import PHASE_COLUMNS, RankSteps
 from scope.trace.columns import Column, Table
 
@@ -20,17 +21,19 @@ class StepSummary(Table):
     Where ranks folded old steps, a row is the shortest range of steps that none of their summaries reaches across: the
     rows never overlap, and `num_steps` adds up to the steps of the job. Lengths are then those of the whole range.
 
-    The phases are those of the slowest rank, so that they sum to `duration_ns` exactly.
+    The slowest rank is the one that works longest, its wait in communication taken off: ranks that wait for each other
+    are equally long. The phases are its, so that they sum to `slowest_ns` exactly.
     """
 
     attempt = Column("attempt", pl.Int32, "restart count")
     step = Column("step", pl.Int64, "number of the step, the first one of a range of folded steps")
     num_steps = Column("num_steps", pl.Int64, "1, or the steps of such a range, whichever ranks recorded them")
     num_ranks = Column("num_ranks", pl.UInt32, "ranks that have recorded it")
-    slowest_rank = Column("slowest_rank", pl.Int32, "rank with the longest step; the lowest of equals")
+    slowest_rank = Column("slowest_rank", pl.Int32, "rank that works longest; the lowest of equals")
     start_ns = Column("start_ns", pl.Int64, "earliest start of a rank")
     end_ns = Column("end_ns", pl.Int64, "latest end of a rank")
-    duration_ns = Column("duration_ns", pl.Int64, "length on the slowest rank")
+    duration_ns = Column("duration_ns", pl.Int64, "length on the rank on which it is longest")
+    slowest_ns = Column("slowest_ns", pl.Int64, "length on the slowest rank")
     median_ns = Column("median_ns", pl.Int64, "median length over the ranks, the lower of two")
     model_flop = Column("model_flop", pl.Float64, "FLOPs of all ranks; null unless every rank knows", nullable=True)
     hardware_flop = Column("hardware_flop", pl.Float64, "with recompute, likewise", nullable=True)
@@ -52,13 +55,7 @@ class StepSummary(Table):
     custom_ns = Column("custom_ns", pl.Int64, "the user's own phases on the slowest rank")
 
 
-_OF_SLOWEST = (
-    RankSteps.rank,
-    RankSteps.duration_ns,
-    RankSteps.communication_wait_ns,
-    RankSteps.gc_ns,
-    *PHASE_COLUMNS,
-)
+_OF_SLOWEST = (RankSteps.communication_wait_ns, RankSteps.gc_ns, *PHASE_COLUMNS)
 _KEYS = (RankSteps.attempt, RankSteps.rank, RankSteps.step)
 _FIRST = "first_of_range"
 _END = "end_of_range"
@@ -72,8 +69,7 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
         steps: Table `RankSteps`, in any order.
     """
     steps = _join_folded(steps)
-    order = pl.col(RankSteps.duration_ns) * 2**20 - pl.col(RankSteps.rank)
-    slowest = order.arg_max()
+    slowest = pl.when(busy() == busy().max()).then(pl.col(RankSteps.rank)).arg_min()
     summary = (
         steps.group_by(RankSteps.attempt, RankSteps.step)
         .agg(
@@ -81,11 +77,13 @@ def summarize_steps(steps: pl.LazyFrame) -> pl.DataFrame:
             pl.len().alias(StepSummary.num_ranks),
             pl.col(RankSteps.start_ns).min(),
             pl.col(RankSteps.end_ns).max(),
+            pl.col(RankSteps.duration_ns).max(),
+            pl.col(RankSteps.duration_ns).get(slowest).alias(StepSummary.slowest_ns),
+            pl.col(RankSteps.rank).get(slowest).alias(StepSummary.slowest_rank),
             lower_median_ns(RankSteps.duration_ns).alias(StepSummary.median_ns),
             *(_sum_if_all_known(column) for column in _OF_ALL),
             *(pl.col(column).get(slowest) for column in _OF_SLOWEST),
         )
-        .rename({RankSteps.rank: StepSummary.slowest_rank})
         .sort(StepSummary.attempt, StepSummary.step)
         .select(*StepSummary.columns())
         .collect()
@@ -104,7 +102,7 @@ def _join_folded(steps: pl.LazyFrame) -> pl.LazyFrame:
     first, end = pl.col(RankSteps.step), pl.col(RankSteps.step) + pl.col(RankSteps.num_steps)
     reached = end.cum_max().shift(1)
     in_order = steps.select(
-        *_KEYS, RankSteps.num_steps, RankSteps.start_ns, RankSteps.end_ns, *_OF_SLOWEST[1:], *_OF_ALL
+        *_KEYS, RankSteps.num_steps, RankSteps.start_ns, RankSteps.end_ns, RankSteps.duration_ns, *_OF_SLOWEST, *_OF_ALL
     ).sort(RankSteps.attempt, RankSteps.step)
     ranges = in_order.with_columns(
         pl.when((first >= reached).fill_null(value=True))

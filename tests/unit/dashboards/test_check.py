@@ -62,7 +62,7 @@ def test_a_planted_straggler_is_what_the_run_names(run_folder: Path) -> None:
     assert list(faults_not_named(run_folder, straggler=None, slow_input=False)) == []
     straggler, slow_input = faults_not_named(run_folder, straggler=1, slow_input=True)
     assert straggler.startswith("rank 1 was slowed down, and rank 2 works 30 ms (")
-    assert slow_input == "the data loader was slowed down, and input takes 5.0 % of all steps"
+    assert slow_input == "the data loader was slowed down, and input takes 5.0 % of the last steps"
 
 
 def test_slow_input_is_seen(run_folder: Path) -> None:

@@ -103,8 +103,8 @@ def test_many_ranks_are_capped_and_a_run_that_is_well_has_no_lines() -> None:
     assert list(stop_lines([], now_ns=NOW)) == []
 
 
-def steps_of(*, input_ms: int, wait_ms: int | None, num_steps: int = 20, device: bool = False) -> pl.LazyFrame:
-    """Return steps of two ranks, 100 ms each; the first fetches for a second, as a loader that starts does."""
+def steps_of(*, input_ms: int, wait_ms: int | None, num_steps: int = 20, device: bool = False) -> Watched:
+    """Return a run of two ranks, 100 ms a step; the first fetches for a second, as a loader that starts does."""
     rows: list[Any] = []
     for rank in range(2):
         start, records = 0, list[StepRecord]()
@@ -121,7 +121,9 @@ def steps_of(*, input_ms: int, wait_ms: int | None, num_steps: int = 20, device:
             )  # fmt: skip
             start += length
         rows += columns.step_rows(records, attempt=0, rank=rank)
-    return pl.DataFrame(rows, schema=RankSteps.schema(), orient="row").lazy()
+    boxes = [box(rank, issued=9, completed=9, sign_s=999) for rank in range(2)]
+    steps = pl.DataFrame(rows, schema=RankSteps.schema(), orient="row").lazy()
+    return replace(watch(boxes, last_step_s=999), steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,8 @@ def test_what_costs_at_least_as_much_as_a_finding_is_told(
 def test_a_cost_is_a_sentence_with_what_to_do() -> None:
     """By hand: 58 ms of 100 ms; few steps say nothing."""
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None)))
-    assert words.startswith("input takes 58.0 % of the last 19 steps, 58 ms a step and rank: more DataLoader workers")
+    start = "input takes 58.0 % of the last 19 steps, 58 ms a step on ranks 0-1: more DataLoader workers"
+    assert words.startswith(start)
     assert find_costs(steps_of(input_ms=58, wait_ms=None, num_steps=10)) == []
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None, device=True)))
-    assert "58 ms a step and rank; a profiler window tells whether devices wait meanwhile: more" in words
+    assert "58 ms a step on ranks 0-1; a profiler window tells whether devices wait meanwhile: more" in words
