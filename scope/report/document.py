@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import scope
 from scope.report.findings import FINDING_KINDS
+from scope.report.findings.evidence_keys import EVIDENCE_KEYS, evidence_column
 from scope.report.rows import ABSENT_KEY, record_schema, to_records
 from scope.report.sections import breakdown, collectives, host, idle, kernels, memory, path, roofline, stragglers
 from scope.report.sections.breakdown import BREAKDOWN_COLUMNS, device_name
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 SCHEMA_NAME: Final = "scope.report/1"
 """Grows by keys within one number; a key that changes its meaning or goes away takes the next number."""
 
+OPTIONS: Final = {
+    "memory_as_compute": "Copies and sets count as compute (`--memory-as-compute`); Scope's own definition is false.",
+    "sets_as_compute": "Sets count as compute, copies do not (`--sets-as-compute`); Scope's own definition is false.",
+    "linked_only": (
+        "Only device events whose launch is in the trace count (`--linked-only`); Scope's own definition is false."
+    ),
+    "critical_path": "Critical paths were computed.",
+}
+"""By name of each field of `scope.analysis.options.Options`: what true means."""
+
 _BREAKDOWN_KEYS: Final = tuple(each.key for each in BREAKDOWN_COLUMNS)
 _IDLE_KEYS: Final = tuple(each.key for each in idle.IDLE_COLUMNS[1:])
 _QUEUE_KEYS: Final = tuple(each.key for each in idle.QUEUE_COLUMNS[1:])
@@ -41,7 +52,7 @@ def to_document(results: Results, findings: Sequence[Finding]) -> dict[str, Any]
     return {
         "schema": SCHEMA_NAME,
         "scope_version": scope.__version__,
-        "options": {name: getattr(analysis.options, name) for name in analysis.options.__struct_fields__},
+        "options": {name: getattr(analysis.options, name) for name in OPTIONS},
         "world_size": analysis.world_size,
         "missing_ranks": format_ranks(analysis.missing_ranks),
         "warnings": list(analysis.warnings),
@@ -80,11 +91,10 @@ def document_schema() -> dict[str, Any]:
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA_NAME, "description": "Name and version of this schema."},
         "scope_version": {"type": "string", "description": "Version of Scope that wrote it."},
-        "options": {
-            "type": "object",
-            "description": "Which events count, and as what; all false is Scope's own definition.",
-            "additionalProperties": {"type": "boolean"},
-        },
+        "options": _described(
+            _closed({name: _typed("boolean", meaning) for name, meaning in OPTIONS.items()}),
+            "Which events count, and as what.",
+        ),
         "world_size": _nullable("integer", "Ranks of the job, as the traces say."),
         "missing_ranks": _typed("string", MISSING_RANKS),
         "warnings": _list({"type": "string"}, "Sentences: files skipped, ranks guessed, windows that barely overlap."),
@@ -290,17 +300,25 @@ def _roofline_properties() -> dict[str, Any]:
 def _finding_schema() -> dict[str, Any]:
     strings, integers = {"type": "string"}, {"type": "integer"}
     where = {
-        "ranks": _list(integers, "Ranks; empty for all."),
-        "steps": _list(integers, "Steps; empty for all."),
+        "ranks": _list(integers, "Ranks."),
+        "steps": _list(integers, "Steps."),
         "kernels": _list(strings, "Kernels."),
         "calls": _list(strings, "Operators and calls of the runtime."),
         "groups": _list(strings, "Collectives and process groups."),
     }
+    evidence = record_schema([evidence_column(key, key) for key in EVIDENCE_KEYS])
     properties = {
         "kind": {"enum": list(FINDING_KINDS), "description": "What it is about."},
         "title": _typed("string", "One line with the figures that matter."),
-        "where": _closed(where),
-        "evidence": {"type": "object", "description": "The figures it rests on, by key; units as everywhere."},
+        "where": _described(
+            _closed(where), "What the finding singles out; an empty list singles out none, and says nothing of any."
+        ),
+        "evidence": _described(
+            # Each finding has the keys of its kind.
+            {**evidence, "required": [ABSENT_KEY]},
+            "The figures it rests on, of these the keys that its kind has. Times lie in step time (in windows where "
+            "there are no steps) and are sums over devices, unless it is said.",
+        ),
         "cost_ns": _nullable("integer", "Time that it costs, summed over devices; an upper bound of the saving."),
         "share_ratio": _nullable("number", "The cost as a share of step time (of the window without steps)."),
         "action": _typed("string", "What to do."),

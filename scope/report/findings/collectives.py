@@ -10,7 +10,6 @@ from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
 from scope.analysis.exposure import ExposedCollectives
 from scope.report.findings.basis import beside_missing_ranks, judged_lengths, judged_numbers, left_out_ranks
 from scope.report.findings.model import Evidence, Finding, Where
-from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
 from scope.structs import Record
 from scope.units import format_duration
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from scope.analysis.stragglers import Straggler
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
-    from scope.report.table import ReportColumn
 
 STRAGGLER_SHARE: Final = 0.01
 SMALL_BYTES: Final = 1_000_000
@@ -161,10 +159,11 @@ def small_messages(results: Results, basis: Basis) -> Iterator[Finding]:
         title=f"{num_calls:,} exposed collectives below 1 MB take {basis.text(cost)}",
         where=Where(groups=tuple(operations)),
         evidence=(
-            Evidence(column("small_ns", "their time", "Exposed, without waits for late ranks where known."), cost),
-            Evidence(column("num_calls", "calls", "Calls below 1 MB, all ranks."), num_calls),
-            Evidence(
-                column("largest_bytes", "largest", "The largest of these messages."),
+            Evidence.of("small_ns", "their time", cost),
+            Evidence.of("num_calls", "calls", num_calls),
+            Evidence.of(
+                "largest_bytes",
+                "largest",
                 int(rows[ExposedCollectives.message_bytes].max()),  # pyright: ignore[reportArgumentType]
             ),
         ),
@@ -236,9 +235,9 @@ def _together_finding(together: LateTogether, named: set[int], results: Results,
         ),
         where=Where(ranks=together.ranks),
         evidence=(
-            Evidence(_together_column("fixing all of them ends the recording sooner by"), together.saving_ns),
-            Evidence(column("saved_ns", "saves on all devices", "What all devices gain in step time."), saved),
-            Evidence(column("basis_ns", "of", f"Length of {basis.noun}, summed over devices."), basis.window_ns),
+            Evidence.of("together_saving_ns", "fixing all of them ends the recording sooner by", together.saving_ns),
+            Evidence.of("saved_ns", "saves on all devices", saved),
+            Evidence.of("basis_ns", "of", basis.window_ns),
         ),
         cost_ns=saved,
         share_ratio=share,
@@ -254,39 +253,30 @@ def _named(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {format_ranks(ranks)} are"
 
 
-def _together_column(heading: str) -> ReportColumn:
-    meaning = "How much sooner the recorded part would have ended without the lateness of all ranks that are late."
-    return column("together_saving_ns", heading, meaning)
-
-
 def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: LateTogether | None) -> Finding:
     reason = each.reason or "a reason that the traces do not show"
     over = f"in {basis.noun} of all devices"
     evidence = [
-        Evidence(
-            column("imposed_wait_ns", "imposed wait", "How long its groups wait for it alone."), each.imposed_wait_ns
-        ),
-        Evidence(column("basis_ns", "of", f"Length of {basis.noun}, summed over devices."), basis.window_ns),
-        Evidence(
-            column("exposed_wait_ns", "others wait, computing nothing", "Exposed waits for it, summed over ranks."),
-            cost.waited_ns,
-        ),
-        Evidence(column("num_collectives", "collectives", "Collectives it was late for."), each.num_collectives),
-        Evidence(column("noise_floor_ns", "noise floor", "Lateness below it counts for nobody."), each.noise_floor_ns),
+        Evidence.of("imposed_wait_ns", "imposed wait", each.imposed_wait_ns),
+        Evidence.of("basis_ns", "of", basis.window_ns),
+        Evidence.of("exposed_wait_ns", "others wait, computing nothing", cost.waited_ns),
+        Evidence.of("num_collectives", "collectives", each.num_collectives),
+        Evidence.of("noise_floor_ns", "noise floor", each.noise_floor_ns),
     ]
     if each.saving_ns is not None and cost.saved_ns is not None:
         sooner = "fixing it alone ends the recording sooner by"
-        saving = column("saving_ns", sooner, "How much sooner the recorded part would have ended.")
-        saved = column("saved_ns", f"saves {over}", "What all devices gain, with no other change.")
-        evidence[1:1] = [Evidence(saving, each.saving_ns), Evidence(saved, cost.saved_ns)]
+        evidence[1:1] = [
+            Evidence.of("saving_ns", sooner, each.saving_ns),
+            Evidence.of("saved_ns", f"saves {over}", cost.saved_ns),
+        ]
     if each.excess is not None and each.reason is not None:
-        excess = column(f"{each.reason}_excess_ns", f"{each.reason} beyond its peers", "Against the peers' median.")
-        evidence.append(Evidence(excess, getattr(each.excess, f"{each.reason}_ns")))
+        excess_ns = getattr(each.excess, f"{each.reason}_ns")
+        evidence.append(Evidence.of(f"{each.reason}_excess_ns", f"{each.reason} beyond its peers", excess_ns))
     if together is not None and each.rank in together.ranks:
         others = format_ranks(tuple(rank for rank in together.ranks if rank != each.rank))
         whom = f"{'rank' if len(together.ranks) == 2 else 'ranks'} {others}"
         heading = f"fixed together with {whom} it ends the recording sooner by"
-        evidence.append(Evidence(_together_column(heading), together.saving_ns))
+        evidence.append(Evidence.of("together_saving_ns", heading, together.saving_ns))
     steps = () if each.worst_step_number is None else (each.worst_step_number,)
     most = "at most " if each.excess is None else ""
     wait = f"Rank {each.rank} makes its peers wait {most}{format_duration(each.imposed_wait_ns)}, by {reason}"

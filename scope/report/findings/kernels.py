@@ -11,7 +11,6 @@ import polars as pl
 from scope.analysis.roofline import RooflinePoints
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.inert import kernel_title, shortened
-from scope.report.sections.base import column
 from scope.structs import Record
 from scope.trace.schema import Launches
 
@@ -57,9 +56,9 @@ def memory_bound_kernels(results: Results, basis: Basis) -> Iterator[Finding]:
         ),
         where=Where(kernels=chosen.names),
         evidence=(
-            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
-            Evidence(column("num_kernels", "kernels", "How many there are."), chosen.num_kernels),
-            Evidence(column("saving_ns", "above their ceiling", "Time above the ceiling."), chosen.saving_ns),
+            Evidence.of("duration_ns", "their time", chosen.total_ns),
+            Evidence.of("num_kernels", "kernels", chosen.num_kernels),
+            Evidence.of("saving_ns", "above their ceiling", chosen.saving_ns),
         ),
         cost_ns=chosen.cost_ns,
         share_ratio=chosen.share,
@@ -109,7 +108,6 @@ def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
     if share < SLOW_SHARE:
         return
     first = worst.row(0, named=True)
-    ratio = column("attained_ratio", "the first attains", "Time at the ceiling / duration of the first kernel.")
     yield Finding(
         kind="far_below_ceiling",
         title=(
@@ -118,9 +116,9 @@ def far_below_ceiling(results: Results, basis: Basis) -> Iterator[Finding]:
         ),
         where=Where(kernels=chosen.names, calls=_operators(worst)),
         evidence=(
-            Evidence(column("saving_ns", "saving", "Time above the ceiling, computing alone."), saving_ns),
-            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
-            Evidence(ratio, first[RooflinePoints.attained_ratio]),
+            Evidence.of("saving_ns", "saving", saving_ns),
+            Evidence.of("duration_ns", "their time", chosen.total_ns),
+            Evidence.of("attained_ratio", "the first attains", first[RooflinePoints.attained_ratio]),
         ),
         cost_ns=saving_ns,
         share_ratio=share,
@@ -139,14 +137,14 @@ def roofline_exceeded(results: Results, basis: Basis) -> Iterator[Finding]:
     chosen = _Chosen.of(points, basis)
     if chosen.share < ABOVE_SHARE:
         return
-    most = column("attained_ratio", "at most", "Largest time at the ceiling / duration.")
+    most = cast("float", points[RooflinePoints.attained_ratio].max())
     yield Finding(
         kind="roofline_exceeded",
         title=f"Kernels that take {basis.text(chosen.cost_ns)} run above their ceiling",
         where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
         evidence=(
-            Evidence(most, cast("float", points[RooflinePoints.attained_ratio].max())),
-            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
+            Evidence.of("attained_ratio", "at most", most),
+            Evidence.of("duration_ns", "their time", chosen.total_ns),
         ),
         cost_ns=None,
         share_ratio=None,
@@ -199,8 +197,8 @@ def _unused(basis: Basis, points: pl.DataFrame, *, title: str, action: str) -> I
         title=f"{title} take {basis.text(chosen.cost_ns)}",
         where=Where(kernels=chosen.names, calls=_operators(points.head(_MOST_NAMED))),
         evidence=(
-            Evidence(column("duration_ns", "their time", "Sum of their lengths."), chosen.total_ns),
-            Evidence(column("num_kernels", "kernels", "How many there are."), chosen.num_kernels),
+            Evidence.of("duration_ns", "their time", chosen.total_ns),
+            Evidence.of("num_kernels", "kernels", chosen.num_kernels),
         ),
         cost_ns=chosen.cost_ns,
         share_ratio=chosen.share,

@@ -11,7 +11,6 @@ from scope.analysis.group_names import name_group
 from scope.analysis.medians import median_rate
 from scope.report.findings.collectives import SMALL_BYTES, STEP_TRANSFER, in_step_time, judged_sums
 from scope.report.findings.model import Evidence, Finding, Where
-from scope.report.sections.base import column
 from scope.report.sections.collectives import group_names
 from scope.report.sections.quality import format_ranks
 from scope.structs import Record
@@ -188,18 +187,17 @@ def _link_finding(link: _SlowLink, shifts: Shifts | None, cost_ns: int, basis: B
     message = f"{row[CollectiveRooflineRows.operation]} of {format_bytes(row[CollectiveRooflineRows.message_bytes])}"
     others = "its sister group" if num_sisters == 1 else f"its {num_sisters:,} sister groups"
     evidence = [
-        Evidence(column("busbw_bytes_per_s", "busbw", "Median bus bandwidth, decimal, one way."), busbw),
-        Evidence(column("sister_busbw_bytes_per_s", "sisters", "Median of the other groups of its axis."), sisters),
-        Evidence(column("sister_ratio", "of the sisters", "busbw / that of its sisters."), busbw / sisters),
-        Evidence(column("num_sisters", "sister groups", "Groups of its axis, shape and message."), num_sisters),
+        Evidence.of("busbw_bytes_per_s", "busbw", busbw),
+        Evidence.of("sister_busbw_bytes_per_s", "sisters", sisters),
+        Evidence.of("sister_ratio", "of the sisters", busbw / sisters),
+        Evidence.of("num_sisters", "sister groups", num_sisters),
     ]
     ceiling = row[CollectiveRooflineRows.ceiling_bytes_per_s]
     if ceiling is not None:
-        evidence.append(Evidence(column("ceiling_bytes_per_s", "ceiling", "What the link allows one way."), ceiling))
+        evidence.append(Evidence.of("ceiling_bytes_per_s", "ceiling", ceiling))
     saves = ""
     if shifts is not None:
-        meaning = "How much sooner the recorded part of the job would have ended, had it moved data as its sisters do."
-        evidence.append(Evidence(column("saving_ns", "mending it alone saves", meaning), shifts.job_ns))
+        evidence.append(Evidence.of("saving_ns", "mending it alone saves", shifts.job_ns))
         saved = format_duration(shifts.job_ns) if shifts.job_ns > 0 else "nothing, since others are as late"
         saves = f"; mending it alone saves {saved}"
     return Finding(
@@ -233,10 +231,10 @@ def _slow_finding(row: dict[str, Any], cost: int, share: float, roofline: Collec
         ).replace("  ", " "),
         where=Where(groups=(*groups[:_MOST_NAMED], *more)),
         evidence=(
-            Evidence(column("busbw_bytes_per_s", "busbw", "Median bus bandwidth, decimal, one way."), busbw),
-            Evidence(column("ceiling_bytes_per_s", "ceiling", "What the link allows one way."), ceiling),
-            Evidence(column("attained_ratio", "of the link", "busbw / ceiling."), busbw / ceiling),
-            Evidence(column("num_groups", "groups", "Groups that run as slowly."), len(groups)),
+            Evidence.of("busbw_bytes_per_s", "busbw", busbw),
+            Evidence.of("ceiling_bytes_per_s", "ceiling", ceiling),
+            Evidence.of("attained_ratio", "of the link", busbw / ceiling),
+            Evidence.of("num_groups", "groups", len(groups)),
         ),
         cost_ns=cost,
         share_ratio=share,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from scope.report.findings.evidence_keys import evidence_column
 from scope.report.inert import kernel_title, shortened
 from scope.report.rows import record
 from scope.report.sections.quality import format_ranks
@@ -54,13 +55,24 @@ class Evidence(Record, frozen=True):
     column: ReportColumn
     value: Cell
 
+    @staticmethod
+    def of(key: str, heading: str, value: Cell) -> Evidence:
+        """Return a figure under a key whose meaning `EVIDENCE_KEYS` holds.
+
+        Args:
+            key: Its key in JSON.
+            heading: What a person reads before it.
+            value: The figure.
+        """
+        return Evidence(evidence_column(key, heading), value)
+
     def text(self) -> str:
         """Return the figure for people: `queue empty 4.1 ms`."""
         return f"{self.column.heading} {format_cell(self.value, self.column.unit)}"
 
 
 class Where(Record, frozen=True, kw_only=True):
-    """What a finding is about; empty when it is about all of a kind."""
+    """What a finding singles out; where it is empty, none is."""
 
     ranks: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
@@ -71,7 +83,7 @@ class Where(Record, frozen=True, kw_only=True):
     """Process groups."""
 
     def text(self) -> str:
-        """Return it for people; empty when it is about everything."""
+        """Return it for people; empty when nothing is singled out."""
         numbers = (("ranks", self.ranks), ("steps", self.steps))
         parts = [f"{name if len(each) > 1 else name[:-1]} {format_ranks(each)}" for name, each in numbers if each]
         names = (*self.groups, *self.calls, *(shortened(kernel_title(name), length=60) for name in self.kernels))

@@ -8,7 +8,6 @@ import polars as pl
 
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.findings.time_awaited import AWAITED_SHARE
-from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
 from scope.trace.schema import CollectiveCalls, DeviceEvents, Ops, Steps
 from scope.units import format_duration
@@ -65,21 +64,19 @@ def trace_too_poor(results: Results, basis: Basis) -> Iterator[Finding]:
 def _counts(results: Results) -> Iterator[Evidence]:
     """Yield how many traces there are, and what of them is lost or missing where anything is."""
     ranks = results.job.ranks
-    yield Evidence(column("num_traces", "traces read", "Ranks of which a trace was read."), len(ranks))
+    yield Evidence.of("num_traces", "traces read", len(ranks))
     lost = (
-        ("num_missing_ranks", "ranks without a trace", "Ranks of the job.", len(results.job.missing_ranks)),
+        ("num_missing_ranks", "ranks without a trace", len(results.job.missing_ranks)),
+        ("events_lost", "records lost", sum(rank.quality.events_lost for rank in ranks)),
         (
-            "events_lost", "records lost", "Records that could not be read.",
-            sum(rank.quality.events_lost for rank in ranks),
-        ),
-        (
-            "device_events_without_launch", "events without launch", "All ranks.",
+            "device_events_without_launch",
+            "events without launch",
             sum(rank.quality.device_events_without_launch for rank in ranks),
         ),
-    )  # fmt: skip
-    for key, heading, meaning, count in lost:
+    )
+    for key, heading, count in lost:
         if count:
-            yield Evidence(column(key, heading, meaning, unit="count"), count)
+            yield Evidence.of(key, heading, count)
 
 
 def _unseen_work(basis: Basis) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,6 @@ from scope.report.findings.links import slow_link_costs
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.findings.quality import is_mostly_replay
 from scope.report.findings.unknown_waits import exposed_with_unknown_waits
-from scope.report.sections.base import column
 from scope.report.sections.quality import format_ranks
 from scope.trace.schema import Launches
 from scope.units import format_bytes, format_duration, format_ratio
@@ -75,29 +74,22 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     worst = f", {'most of it' if 2 * worst_ns > exposed_ns else 'the largest part'} {names[0]}" if names else ""
     breakdown = results.analysis.breakdown
     evidence = [
-        Evidence(
-            column("exposed_communication_ns", "exposed communication", "Communication minus compute."), exposed_ns
-        ),
-        Evidence(column("window_ns", "of", "Time that shares are taken of, summed over devices."), basis.window_ns),
+        Evidence.of("exposed_communication_ns", "exposed communication", exposed_ns),
+        Evidence.of("window_ns", "of", basis.window_ns),
     ]
     if breakdown is not None and breakdown.overlap_ratio is not None:
-        hidden = column("overlap_ratio", "hidden by compute", "Overlap / communication, over the whole window.")
-        evidence.append(Evidence(hidden, breakdown.overlap_ratio))
+        evidence.append(Evidence.of("overlap_ratio", "hidden by compute", breakdown.overlap_ratio))
     if names:
-        alone = column("worst_exposed_ns", "the worst alone", f"Exposed time of the first, in {basis.noun}.")
-        evidence.append(Evidence(alone, worst_ns))
+        evidence.append(Evidence.of("worst_exposed_ns", "the worst alone", worst_ns))
     others: list[str] = []
     if waited_ns:
-        meaning = "Exposed waits for stragglers that are findings of their own, summed over ranks."
-        evidence.append(Evidence(column("straggler_wait_ns", f"of it waiting for {late}", meaning), waited_ns))
+        evidence.append(Evidence.of("straggler_wait_ns", f"of it waiting for {late}", waited_ns))
         others.append(f"the waiting for {late}")
     if slow_ns:
-        meaning = "What slow links that are findings of their own cost, summed over ranks."
-        evidence.append(Evidence(column("slow_link_ns", f"of it for {link}", meaning), slow_ns))
+        evidence.append(Evidence.of("slow_link_ns", f"of it for {link}", slow_ns))
         others.append(f"what {link} cost{'s' * (len(slow) == 1)}")
     if unknown_ns:
-        meaning = "Cut by the edge of a window, or not matched with other ranks: whether they waited is not known."
-        evidence.append(Evidence(column("unknown_wait_ns", f"of it {_UNKNOWN_WAITS}", meaning), unknown_ns))
+        evidence.append(Evidence.of("unknown_wait_ns", f"of it {_UNKNOWN_WAITS}", unknown_ns))
         others.append(f"{format_duration(unknown_ns)} {_UNKNOWN_WAITS}")
     beside = f" besides {' and '.join(others)}" if others else ""
     advice = [_START_EARLIER] * (basis.share(cost) >= EXPOSED_SHARE)
@@ -137,24 +129,17 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
     if basis.share(cost) < LAUNCH_BOUND_SHARE:
         return
     part = "step" if basis.is_steps else "window"
-    launches = column(
-        "launches_per_part", f"launches per {part}", "Launches per step or window, and device.", unit="count"
-    )
+    num_launches = basis.num_launches // max(1, basis.num_parts)
     slow = "The host launches too slowly" if host >= latency else "Launches take long to reach the device"
     yield Finding(
         kind="launch_bound",
         title=f"{slow}: the device runs dry for {basis.text(cost)}",
         where=Where(ranks=ranks_with(results.analysis, "host", at_least=LAUNCH_BOUND_SHARE / 2)),
         evidence=(
-            Evidence(column("host_ns", "idle for host code", "Idle while the launching thread ran host code."), host),
-            Evidence(
-                column("launch_latency_ns", "launch latency", "Idle from launch call to start, blocking calls apart."),
-                latency,
-            ),
-            Evidence(
-                column("host_bound_ns", "queue empty, host busy", "Time with nothing launched."), basis.host_bound_ns
-            ),
-            Evidence(launches, basis.num_launches // max(1, basis.num_parts)),
+            Evidence.of("host_ns", "idle for host code", host),
+            Evidence.of("launch_latency_ns", "launch latency", latency),
+            Evidence.of("host_bound_ns", "queue empty and host busy, the device running or not", basis.host_bound_ns),
+            Evidence.of("launches_per_part", f"launches per {part}", num_launches),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),
@@ -182,8 +167,8 @@ def input_bound(results: Results, basis: Basis) -> Iterator[Finding]:
         title=f"The device waits for input for {basis.text(cost)}",
         where=Where(ranks=ranks_with(results.analysis, "input", at_least=INPUT_SHARE)),
         evidence=(
-            Evidence(column("input_ns", "idle for input", "Idle while the launching thread fetched data."), cost),
-            Evidence(column("idle_ns", "idle in all", "Nothing ran on the device."), basis.idle_ns),
+            Evidence.of("input_ns", "idle for input", cost),
+            Evidence.of("idle_ns", "idle in all", basis.idle_ns),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),
@@ -215,8 +200,8 @@ def synchronising_calls(results: Results, basis: Basis) -> Iterator[Finding]:
         title=f"Calls that wait for the device leave it idle for {basis.text(cost)}{first}",
         where=Where(ranks=ranks_with(results.analysis, "sync", at_least=SYNC_SHARE), calls=names),
         evidence=(
-            Evidence(column("sync_ns", "idle after blocking calls", "Idle time of cause sync."), cost),
-            Evidence(column("num_calls", "blocking calls", "Blocking calls in the steps, or the window."), num_calls),
+            Evidence.of("sync_ns", "idle after blocking calls", cost),
+            Evidence.of("num_calls", "blocking calls", num_calls),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),
@@ -246,9 +231,9 @@ def device_allocation(results: Results, basis: Basis) -> Iterator[Finding]:
         title=f"{num_calls:,} allocations from the driver {place}{retries} idle the device for {basis.text(cost)}",
         where=Where(ranks=ranks_with(results.analysis, "allocation", at_least=ALLOCATION_SHARE), calls=tuple(names)),
         evidence=(
-            Evidence(column("allocation_ns", "idle for allocation", "Idle time of cause allocation."), cost),
-            Evidence(column("num_calls", f"calls {place}", "Driver allocations and frees there."), num_calls),
-            Evidence(column("num_frees", f"frees {place}", "Driver frees there."), num_frees),
+            Evidence.of("allocation_ns", "idle for allocation", cost),
+            Evidence.of("num_calls", f"calls {place}", num_calls),
+            Evidence.of("num_frees", f"frees {place}", num_frees),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),
@@ -273,12 +258,9 @@ def recompute(results: Results, basis: Basis) -> Iterator[Finding]:
         title=f"{format_ratio(ratio)} of compute is forward computed again in backward: {basis.text(cost)}",
         where=Where(),
         evidence=(
-            Evidence(column("recompute_ns", "recomputed", "Sum of lengths of recomputed kernels."), again),
-            Evidence(column("recompute_ratio", "of compute", "Recomputed / all compute, as sums of lengths."), ratio),
-            Evidence(
-                column("num_ops", "operators", "Outermost operators recomputed in step time.", unit="count"),
-                sum(each.step_num_ops or 0 for each in found),
-            ),
+            Evidence.of("recompute_ns", "recomputed", again),
+            Evidence.of("recompute_ratio", "of compute", ratio),
+            Evidence.of("num_ops", "operators", sum(each.step_num_ops or 0 for each in found)),
         ),
         cost_ns=cost,
         share_ratio=basis.share(cost),

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from scope.report.table import ReportColumn, ReportTable
 
 _UNKNOWN: Final = Absent("what it costs is not known")
+_NOWHERE: Final = Absent("it singles out none")
 
 FINDING_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("share_ratio", "share", "The cost as a share of step time (of the window without steps)."),
     column("cost_ns", "cost", "Time that it costs, summed over devices; an upper bound of the saving."),
     column("kind", "kind", "What it is about."),
     column("title", "finding", "One line with the figures that matter."),
-    column("where", "where", "Ranks, steps, collectives, calls and kernels."),
+    column("where", "where", "Ranks, steps, collectives, calls and kernels that it singles out."),
     column("evidence", "evidence", "The figures it rests on."),
     column("action", "what to do", "What to do."),
 )
@@ -34,7 +35,7 @@ def findings_table(findings: Sequence[Finding]) -> ReportTable:
             _UNKNOWN if finding.cost_ns is None else finding.cost_ns,
             finding.kind,
             finding.title,
-            finding.where.text() or "everywhere",
+            finding.where.text() or _NOWHERE,
             ", ".join(each.text() for each in finding.evidence),
             finding.action,
         )

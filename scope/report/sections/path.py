@@ -21,9 +21,19 @@ _PLACE: Final = (
     column("device", "device", "Device index in the trace."),
     column("step", "step", "n of `ProfilerStep#n`.", unit="id"),
 )
+_BEGINS: Final = (
+    "A path begins with the step on the host, or at an event that waited for work of an earlier step, and ends with "
+    "the step's last event; a window of scope steps lies on the device, from first to next first compute kernel."
+)
 PATH_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *_PLACE,
-    column("length_ns", "length", "Length of the critical path; the kinds sum to it exactly."),
+    column(
+        "length_ns",
+        "length",
+        "Length of the critical path, which the kinds sum to exactly: from the step's start on the host, or from an "
+        "event that waited for work of an earlier step, to the end of the step's last event. The step's window on its "
+        "device is another length: from its first compute kernel to that of the next step.",
+    ),
     *(
         column(f"{kind}_ns", kind.replace("_", " "), f"Pieces of the path of kind {kind.replace('_', ' ')}.")
         for kind in PATH_KINDS
@@ -54,13 +64,26 @@ def critical_path_table(analysis: Analysis, *, step: int | None = None) -> Repor
             kinds = (path.ns_by_kind[kind] for kind in PATH_KINDS)
             rows.append((*_place(rank, path), path.length_ns, *kinds, path.num_inferred))
     title = f"Critical path of {'the median step' if step is None else f'step {step}'}"
-    return whole_table("critical-path", title, PATH_COLUMNS, rows, notes=_missing(analysis))
+    return whole_table("critical-path", title, PATH_COLUMNS, rows, notes=_notes(analysis, has_paths=bool(rows)))
 
 
 def path_pieces_table(analysis: Analysis) -> ReportTable:
     """Return the pieces of every critical path in the order of time."""
     rows = [row for rank in analysis.ranks for path in _paths(rank) for row in _pieces(rank, path)]
-    return whole_table("critical-path", "Pieces of the critical path", PIECE_COLUMNS, rows, notes=_missing(analysis))
+    return whole_table(
+        "critical-path",
+        "Pieces of the critical path",
+        PIECE_COLUMNS,
+        rows,
+        notes=_notes(analysis, has_paths=bool(rows)),
+    )
+
+
+def _notes(analysis: Analysis, *, has_paths: bool) -> Iterator[str]:
+    """Yield where paths begin, and why devices have none."""
+    if has_paths:
+        yield _BEGINS
+    yield from _missing(analysis)
 
 
 def _missing(analysis: Analysis) -> Iterator[str]:
