@@ -74,6 +74,8 @@ class _Result:
     value: object
     version: int
     rest_until: float
+    read_ns: int
+    """When its making began, since the epoch: nothing in it is newer for certain."""
 
 
 @dataclass
@@ -189,7 +191,8 @@ class LiveRun:
                 self._was_read_out = False
             elif not self._was_read_out or _is_long_over(state.last_sign_ns):
                 # A page of a run that has ended is not drawn again by itself: what it shows then must be the last.
-                if self._read_ns < state.last_sign_ns + _LAST_WRITES_NS:
+                oldest_ns = min(self._read_ns, *(result.read_ns for result in self._results.values()))
+                if oldest_ns < state.last_sign_ns + _LAST_WRITES_NS:
                     self._results.clear()
                     self._rest_until = float("-inf")
                     self.refresh()
@@ -370,10 +373,13 @@ class LiveRun:
             known = self._results.get(name)
             is_old = known is not None and (always or known.version != self._version)
             if known is None or (is_old and began >= known.rest_until):
+                read_ns = time.time_ns()
                 value = compute()
                 now = self.clock()
                 rest_until = now + _RESULT_REST_FACTOR * (now - began)
-                known = self._results[name] = _Result(value=value, version=self._version, rest_until=rest_until)
+                known = self._results[name] = _Result(
+                    value=value, version=self._version, rest_until=rest_until, read_ns=read_ns
+                )
             return cast("_Value", known.value)
 
 

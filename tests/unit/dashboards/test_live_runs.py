@@ -106,6 +106,35 @@ def test_black_boxes_are_read_once_more_after_the_end(run_folder: Path, monkeypa
     assert len(reads) == 2
 
 
+@pytest.mark.parametrize("since_s", [14, 45])
+def test_what_was_read_before_the_end_is_not_shown_long_after(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, since_s: int
+) -> None:
+    """Boxes read 10 s before the end, which rest for 75 s, are read again once the run has ended, records or not."""
+    end_s = 1_790_000_003
+    wall_s = end_s - 10
+    monkeypatch.setattr(runs.time, "time_ns", lambda: wall_s * 1_000_000_000)
+    tell_ends(run_folder, None)
+    clock = Clock()
+    run = LiveRun(run=open_run(run_folder), refresh_s=1.0, clock=clock)
+    reads: list[int] = []
+
+    def read_slowly() -> dict[int, BlackBoxState]:
+        clock.now += 0.3
+        reads.append(wall_s)
+        return {}
+
+    monkeypatch.setattr(run.run, "black_boxes", read_slowly)
+    run.refresh()
+    assert run.state().is_live
+    tell_ends(run_folder, end_s * 1_000_000_000)
+    wall_s, clock.now = end_s + since_s, clock.now + since_s + 10
+    run.refresh()
+    assert run.state().standing == "finished"
+    run.black_boxes()
+    assert reads == [end_s - 10, end_s + since_s]
+
+
 def tell_ends(folder: Path, ended_ns: int | None) -> None:
     """Make all ranks say that they ended then, or that they run."""
     for file in folder.glob("attempt-000/ranks/*/rank.json"):
