@@ -365,7 +365,8 @@ def _now(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for rank in ranks:
         if rank["closed"] or rank["age_ns"] is None or rank["age_ns"] < _STALE_NS:
             continue
-        where = f"step {rank['step']}, {rank['phase'] or 'no phase'}"
+        step = "no step yet" if rank["step"] is None else f"step {rank['step']}"
+        where = f"{step}, {rank['phase'] or 'no phase'}"
         yield f"rank {rank['rank']} gave no sign of life for {format_duration(rank['age_ns'])}; it was in {where}"
 
 

@@ -15,7 +15,7 @@ from scope.run.alive import find_signs
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from scope.analysis.recorded.watched import Watched
     from scope.run.schema import Verdict
@@ -54,13 +54,29 @@ def find_hangs(watched: Watched) -> list[Verdict]:
     return found
 
 
-def find_silence(watched: Watched) -> list[Verdict]:
-    """Return that what is seen of a run is old, which blames no rank: training may go on all the same."""
-    if watched.state.silent_ns is None:
+def find_silence(watched: Watched, *, dead: Collection[int] = ()) -> list[Verdict]:
+    """Return that what is seen of a run, or of some of its ranks, is old: they may go on all the same.
+
+    Where no step ends, a hang says of its ranks whether they are silent.
+
+    Args:
+        watched: What is seen of the run.
+        dead: Ranks that are known to have died.
+    """
+    if watched.state.silent_ns is not None:
+        summary = f"no rank gives a sign of life: {SILENCE_CAUSES}"
+        action = "See whether scope run lives on its nodes, and whether they and the file system of the run answer."
+        return [judge(watched, "silence", summary, severity="warning", action=action)]
+    if watched.state.standing != "running":
         return []
-    summary = f"no rank gives a sign of life: {SILENCE_CAUSES}"
-    action = "See whether scope run lives on its nodes, and whether they and the file system of the run answer."
-    return [judge(watched, "silence", summary, severity="warning", action=action)]
+    beating = [rank for rank in watched.state.open_ranks if rank in watched.boxes and rank not in dead]
+    silent = _find_silent(watched, beating)
+    if not silent:
+        return []
+    gives = "gives" if len(silent) == 1 else "give"
+    summary = f"{describe_ranks(silent)} {gives} no sign of life while others do: {SILENCE_CAUSES}"
+    action = f"See whether it is stopped, and whether its node answers ({describe_places(watched, silent)})."
+    return [judge(watched, "silence", summary, severity="warning", ranks=tuple(silent), action=action)]
 
 
 def _find_mismatches(watched: Watched) -> list[Verdict]:
@@ -84,11 +100,16 @@ def _find_mismatches(watched: Watched) -> list[Verdict]:
 
 
 def _look_for_stop(watched: Watched, ranks: Sequence[int]) -> str:
-    infos = {info.rank: info for info in watched.infos}
-    signs = {rank: max(find_signs(infos[rank], watched.boxes.get(rank))) for rank in ranks}
-    silent = [rank for rank, sign_ns in signs.items() if watched.now_ns - sign_ns > _SILENT_NS]
+    silent = _find_silent(watched, ranks)
     action = f"See where it stands: py-spy dump --pid PID on its host ({describe_places(watched, ranks)})."
     if not silent:
         return action
     gives = "gives" if len(silent) == 1 else "give"
     return f"{action} {describe_ranks(silent).capitalize()} {gives} no sign of life: its node may be gone."
+
+
+def _find_silent(watched: Watched, ranks: Sequence[int]) -> list[int]:
+    """Return those of some ranks that have given no sign of life for long."""
+    infos = {info.rank: info for info in watched.infos}
+    signs = {rank: max(find_signs(infos[rank], watched.boxes.get(rank))) for rank in ranks}
+    return [rank for rank, sign_ns in signs.items() if watched.now_ns - sign_ns > _SILENT_NS]

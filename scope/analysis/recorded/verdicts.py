@@ -25,5 +25,7 @@ def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] =
     """
     if not watched.infos:
         return []
-    found = [*find_crashes(watched, fate), *find_hangs(watched), *find_silence(watched)]
+    crashes = find_crashes(watched, fate)
+    dead = {rank for verdict in crashes for rank in verdict.ranks}
+    found = [*crashes, *find_hangs(watched), *find_silence(watched, dead=dead)]
     return found or find_stragglers(watched)

@@ -202,6 +202,18 @@ def test_a_node_that_died_is_named_by_those_that_live() -> None:
     assert found.action.endswith(" Rank 1 gives no sign of life: its node may be gone.")
 
 
+@pytest.mark.parametrize(("silent_s", "ranks"), [(10, []), (11, [(1,)])])
+def test_a_rank_that_is_silent_while_others_are_not_is_told(silent_s: int, ranks: list[tuple[int, ...]]) -> None:
+    """It is stopped while no step is awaited yet, in its init say; more than ten seconds are too long."""
+    found = judge([box(0), box(1, beat_s=NOW_S - silent_s), box(2)])
+    assert [each.ranks for each in found] == ranks
+    for each in found:
+        assert (each.kind, each.severity) == ("silence", "warning")
+        assert each.summary.startswith("rank 1 gives no sign of life while others do: ")
+        assert each.action is not None
+        assert "rank 1: pid " in each.action
+
+
 def test_different_calls_are_a_mismatch() -> None:
     """As many calls, but not the same ones."""
     (found,) = judge([box(0), box(1), box(2, rolling=7)], last_step_s=940)

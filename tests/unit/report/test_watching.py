@@ -171,6 +171,18 @@ def test_silence_begins_and_is_over(world: World) -> None:
     watcher.close()
 
 
+def test_a_rank_that_is_silent_before_its_first_step_is_told_everywhere(world: World) -> None:
+    """Rank 1 beat last at second 2, rank 0 at 30: `scope show` says so, as do `scope doctor` and `scope watch`."""
+    for box, second in zip(world.boxes, (30, 2), strict=True):
+        box.write_state(layout.STATE.pack(-1, 0, 0, BEGAN, BEGAN, 0, 0, b"init"))
+        box.write_pulse(layout.PULSE.pack(BEGAN + second * S, 1, 0, 0, 0, -1))
+    run, now_ns = open_run(world.folder), BEGAN + 30 * S
+    said = render_run(describe_run(run, now_ns=now_ns))
+    assert "rank 1 gave no sign of life for 28 s; it was in no step yet, init" in said
+    found = find_findings(run, look_at_run(run, now_ns=now_ns))
+    assert [(each.kind, each.ranks) for each in found] == [("silence", (1,))]
+
+
 def test_a_file_that_cannot_be_written_is_said_and_nothing_told_twice(world: World) -> None:
     """A folder stands in its place: the finding is returned once, and why it was not written is known."""
     (world.folder / paths.VERDICTS_FILE).mkdir()
