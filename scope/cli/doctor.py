@@ -57,7 +57,7 @@ def doctor(
 
     The exit code is 1 when something critical is found.
 
-    Example: srun --ntasks-per-node=1 scope doctor --preflight --facts /shared/facts --run-dir /shared/runs
+    Example: srun --ntasks-per-node=1 scope doctor --facts /shared/facts
     """
     del preflight  # kept for scripts that name it
     if target is None:

@@ -11,6 +11,7 @@ import click
 
 from scope.cli.options import UNASKED_PATH
 from scope.cli.streams import discard_errors
+from scope.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,19 @@ _NO_STEP: Final = (
 )
 
 
+def _check_capture(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return what an option about windows says, which the ranks read again; refuse what makes no sense."""
+    from scope.run.windows import parse_ranks, parse_reasons
+
+    del context
+    try:
+        if value is not None:
+            (parse_ranks if option.name == "capture_ranks" else parse_reasons)(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
 @click.command()
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", help="The command, after two dashes.")
 @click.option("--run-dir", type=UNASKED_PATH, help="Run directory; runs/RUN_ID when absent.")
@@ -32,8 +46,19 @@ _NO_STEP: Final = (
 @click.option("--spool", type=UNASKED_PATH, help="Folder on this node that ranks write to.")
 @click.option("--tag", multiple=True, help="A label of the run: name=value. May be repeated.")
 @click.option("--max-run-bytes", default="256MiB", show_default=True, help="Budget of a rank; old steps are folded.")
-@click.option("--capture", help="What may start a profiler window: schedule,file,anomaly,signal or off.")
-@click.option("--capture-ranks", help="Ranks that take windows, such as 0,7.")
+@click.option(
+    "--capture",
+    callback=_check_capture,
+    metavar="REASONS",
+    help="What may start a profiler window: schedule, file, anomaly, signal with commas between, or off. "
+    "[default: schedule,file,anomaly]",
+)
+@click.option(
+    "--capture-ranks",
+    callback=_check_capture,
+    metavar="RANKS",
+    help="Ranks that take windows, such as 0-7,12, or all; findings across ranks need all. [default: 0]",
+)
 @click.option("--capture-stack", is_flag=True, help="Record Python stacks in windows.")
 @click.option(
     "--preflight",
@@ -58,8 +83,7 @@ def run(
     Exit code and signals are the command's own. An empty file RUN_DIR/capture.request asks for a profiler window,
     which begins a few seconds later, at the same step on all ranks that take one; a number in it is that step.
 
-    Example:
-        scope run --run-dir runs/first -- torchrun --nproc-per-node 8 train.py
+    Example: scope run --run-dir runs/a -- torchrun --nproc-per-node 8 train.py
     """
     from scope.run.identity import parse_tags
     from scope.run.launch import LaunchPlan

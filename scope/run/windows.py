@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from scope.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Container, Mapping
 
 CAPTURE_REASONS: Final = ("schedule", "file", "anomaly", "signal")
 DEFAULT_CAPTURE: Final = frozenset(("schedule", "file", "anomaly"))
+_MOST_RANKS: Final = 2**31
+_MAX_DIGITS: Final = 9
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRanges:
+    """Ranks by ranges.
+
+    Attributes:
+        ranges: The ranges; a rank in any of them is one of these ranks.
+    """
+
+    ranges: tuple[range, ...]
+
+    def __contains__(self, rank: object) -> bool:
+        """Return whether a rank is one of these."""
+        return any(rank in each for each in self.ranges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +49,7 @@ class CaptureSettings:
     """
 
     reasons: frozenset[str] = DEFAULT_CAPTURE
-    ranks: tuple[int, ...] = (0,)
+    ranks: Container[int] = (0,)
     num_steps: int = 2
     budget_ratio: float = 0.005
     with_stack: bool = False
@@ -43,22 +63,98 @@ def read_capture(environment: Mapping[str, str]) -> CaptureSettings:
     Raises:
         UsageError: A variable makes no sense.
     """
-    reasons = environment.get("SCOPE_CAPTURE")
-    ranks = environment.get("SCOPE_CAPTURE_RANKS", "0")
-    wanted = DEFAULT_CAPTURE if reasons is None else frozenset(filter(None, reasons.split(","))) - {"off"}
+    usual = CaptureSettings()
+
+    def read(variable: str, parse: Callable[[str], _Value], default: _Value) -> _Value:
+        text = environment.get(variable)
+        try:
+            return default if text is None else parse(text)
+        except UsageError as error:
+            message = f"{variable}={error}"
+            raise UsageError(message) from error
+
+    return CaptureSettings(
+        reasons=read("SCOPE_CAPTURE", parse_reasons, usual.reasons),
+        ranks=read("SCOPE_CAPTURE_RANKS", parse_ranks, usual.ranks),
+        num_steps=read("SCOPE_CAPTURE_STEPS", _parse_steps, usual.num_steps),
+        budget_ratio=read("SCOPE_CAPTURE_BUDGET", _parse_budget, usual.budget_ratio),
+        with_stack=environment.get("SCOPE_CAPTURE_STACK") == "1",
+        record_shapes=environment.get("SCOPE_CAPTURE_SHAPES", "1") == "1",
+        signal=read("SCOPE_CAPTURE_SIGNAL", _parse_signal, usual.signal),
+    )
+
+
+def parse_reasons(text: str) -> frozenset[str]:
+    """Return what may start a window: names of `CAPTURE_REASONS`, or `off`, with commas between.
+
+    Raises:
+        UsageError: One is none of them.
+
+    Examples:
+        >>> sorted(parse_reasons("file,signal"))
+        ['file', 'signal']
+        >>> parse_reasons("off")
+        frozenset()
+    """
+    wanted = frozenset(filter(None, text.split(","))) - {"off"}
     if not wanted <= set(CAPTURE_REASONS):
-        message = f"SCOPE_CAPTURE={reasons!r}: name one or more of {', '.join(CAPTURE_REASONS)}, or off"
+        message = f"{text!r}: name one or more of {', '.join(CAPTURE_REASONS)} with commas between, or off"
         raise UsageError(message)
+    return wanted
+
+
+def parse_ranks(text: str) -> Container[int]:
+    """Return the ranks that a text names: numbers and ranges with commas between, or `all`.
+
+    Raises:
+        UsageError: It names none.
+
+    Examples:
+        >>> ranks = parse_ranks("0-7,12")
+        >>> [rank for rank in range(20) if rank in ranks]
+        [0, 1, 2, 3, 4, 5, 6, 7, 12]
+    """
+    ranges = tuple(_parse_range(part.strip(), text) for part in text.split(",") if part.strip())
+    return RankRanges(ranges=ranges)
+
+
+def _parse_range(part: str, text: str) -> range:
+    if part == "all":
+        return range(_MOST_RANKS)
+    first, dash, last = part.partition("-")
+    last = last if dash else first
+    if _is_number(first) and _is_number(last) and int(first) <= int(last):
+        return range(int(first), int(last) + 1)
+    message = f"{text!r}: name ranks by their numbers, such as 0,7 or 0-7,12, or all"
+    raise UsageError(message)
+
+
+def _parse_steps(text: str) -> int:
+    if _is_number(text) and int(text) > 0:
+        return int(text)
+    message = f"{text!r}: must be a whole number of steps, from 1 on"
+    raise UsageError(message)
+
+
+def _parse_budget(text: str) -> float:
     try:
-        return CaptureSettings(
-            reasons=wanted,
-            ranks=tuple(int(rank) for rank in ranks.split(",") if rank),
-            num_steps=max(1, int(environment.get("SCOPE_CAPTURE_STEPS", "2"))),
-            budget_ratio=float(environment.get("SCOPE_CAPTURE_BUDGET", "0.005")),
-            with_stack=environment.get("SCOPE_CAPTURE_STACK") == "1",
-            record_shapes=environment.get("SCOPE_CAPTURE_SHAPES", "1") == "1",
-            signal=int(environment["SCOPE_CAPTURE_SIGNAL"]) if environment.get("SCOPE_CAPTURE_SIGNAL") else None,
-        )
-    except ValueError as error:
-        message = f"SCOPE_CAPTURE_RANKS, _STEPS, _BUDGET and _SIGNAL must be numbers ({error})"
-        raise UsageError(message) from error
+        ratio = float(text)
+    except ValueError:
+        ratio = math.nan
+    if 0.0 <= ratio <= 1.0:
+        return ratio
+    message = f"{text!r}: must be a share of the time, from 0 to 1, such as 0.005"
+    raise UsageError(message)
+
+
+def _parse_signal(text: str) -> int | None:
+    if not text:
+        return None
+    if _is_number(text) and int(text) in signal.valid_signals():
+        return int(text)
+    message = f"{text!r}: must be the number of a signal, such as {int(signal.SIGUSR2)} for SIGUSR2"
+    raise UsageError(message)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
