@@ -7,6 +7,7 @@ so it imports what is heavy (polars, the analyses) inside the function.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import sys
@@ -18,12 +19,14 @@ import click
 import scope
 from scope.cli.registry import LazyGroup
 from scope.cli.streams import discard_output, prepare_output
-from scope.errors import LimitError, ScopeError
+from scope.errors import InputError, LimitError, ScopeError
 
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 _SYSTEM_ERROR: Final = 74
 """What `sysexits.h` calls an error of input or output, such as a full disk."""
+_NOT_TO_BE_OPENED: Final = (errno.ENAMETOOLONG, errno.EACCES)
+"""What asking whether a path is a folder may raise already: the name is at fault, and no device."""
 _COLLECT_AFTER: Final = 50_000
 """Objects made and kept after which Python looks for garbage. What a command imports is none, and at Python's own 700
 it would be looked through a hundred times."""
@@ -66,7 +69,7 @@ def run() -> int:
     except OSError as error:
         _complain(f"{error.filename or 'the output'}: {error.strerror or error}")
         discard_output()
-        return _SYSTEM_ERROR
+        return InputError.exit_code if error.errno in _NOT_TO_BE_OPENED else _SYSTEM_ERROR
     return code
 
 
