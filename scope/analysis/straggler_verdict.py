@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scope.analysis.own_time_noise import MIN_TIMES
 from scope.units import format_duration
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from scope.analysis.late_together import LateTogether
     from scope.analysis.stragglers import Straggler
     from scope.trace.model import Job
+
+_ALL_RANKS: Final = "give the traces of all ranks (scope run --capture-ranks all takes them)"
 
 
 def straggler_verdict(
@@ -43,11 +45,11 @@ def straggler_verdict(
         seldom = f"; in fewer than {MIN_TIMES} steps only lateness far beyond the noise does" if are_few else ""
         return f"no rank stands out in {num_judged} collectives{seldom}"
     if len(job.ranks) < 2:
-        return "one rank alone shows nobody waiting: give the traces of all ranks"
+        return f"one rank alone shows nobody waiting: {_ALL_RANKS}"
     if job.missing_ranks:
         missing = len(job.missing_ranks)
         are = "rank of the job is" if missing == 1 else "ranks of the job are"
-        return f"{missing:,} {are} missing, so nobody can be named: give the traces of all ranks"
+        return f"{missing:,} {are} missing, so nobody can be named: {_ALL_RANKS}"
     if num_of_unknown_group:
         return (
             f"{num_of_unknown_group:,} collective calls ran in groups that the traces do not tell: nobody can be named"

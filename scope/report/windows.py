@@ -97,7 +97,7 @@ def _say_missing(run: Path, window: _Window) -> list[str]:
     missing = 0 if recorded is None else recorded.num_ranks - len({trace.info.rank for trace in window.traces})
     if recorded is None or missing <= 0:
         return []
-    lacks = f"the window lacks {missing} of {recorded.num_ranks} ranks"
+    lacks = f"the window lacks {missing} of {recorded.num_ranks} ranks (scope run --capture-ranks all takes them)"
     if recorded.slowest is None:
         return [f"{lacks}: what is found below holds for the others"]
     return [
@@ -194,4 +194,4 @@ def _choose(path: str, windows: Sequence[_Window], step: int | None, *, option: 
 def _others(names: Sequence[str]) -> str:
     shown = "; ".join(names[-3:])
     count = "1 other" if len(names) == 1 else f"{len(names)} others"
-    return f"{count}: {shown}" if len(names) <= 3 else f"{count}, the last: {shown}"
+    return f"{count}: {shown}" if len(names) <= 3 else f"{count} (scope show lists them), the last: {shown}"

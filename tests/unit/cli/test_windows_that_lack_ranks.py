@@ -20,6 +20,8 @@ from scope.testing.runs import SyntheticRun
 if TYPE_CHECKING:
     from pathlib import Path
 
+LACKS = "the window lacks 1 of 2 ranks (scope run --capture-ranks all takes them)"
+
 
 def write_window(run: Path, rank: int, *, step: int = 3, start_ns: int = 1) -> None:
     """Write a window of a rank, 100 ns long."""
@@ -46,7 +48,7 @@ def test_the_slow_rank_that_was_not_profiled_is_told(tmp_path: Path) -> None:
     run.write(tmp_path / "r")
     write_window(tmp_path / "r", 0)
     _, (_, said) = choose_traces([str(tmp_path / "r")])
-    assert said.startswith("the window lacks 1 of 2 ranks, and by the records of all steps rank 1 works 40 ms (")
+    assert said.startswith(f"{LACKS}, and by the records of all steps rank 1 works 40 ms (")
     assert "larger buckets do not mend" in said
     write_window(tmp_path / "r", 1)
     assert len(choose_traces([str(tmp_path / "r")])[1]) == 1
@@ -57,7 +59,7 @@ def test_without_a_slow_rank_the_lack_is_told_alone(tmp_path: Path) -> None:
     SyntheticRun(layout=Layout(dp=2), num_steps=40).write(tmp_path / "r")
     write_window(tmp_path / "r", 0)
     _, (_, said) = choose_traces([str(tmp_path / "r")])
-    assert said == "the window lacks 1 of 2 ranks: what is found below holds for the others"
+    assert said == f"{LACKS}: what is found below holds for the others"
 
 
 def test_show_tells_that_a_window_was_taken(tmp_path: Path) -> None:
@@ -118,3 +120,22 @@ def test_compare_names_its_own_option(tmp_path: Path) -> None:
     assert str(both).startswith("--window 5 is the step of both sides, and --windows names one of each")
     with pytest.raises(UsageError, match="--window 5: no window"):
         choose_traces([run], step=5)
+
+
+def test_show_lists_the_windows_that_are_not_read(tmp_path: Path) -> None:
+    """One of rank 1 was asked for; later ones of both ranks are read, and it is told which others there are."""
+    run = tmp_path / "r"
+    SyntheticRun(layout=Layout(dp=2), num_steps=30).write(run)
+    write_window(run, 1, step=1, start_ns=0)
+    write_window(run, 0, step=7, start_ns=1_000)
+    assert "  --window STEP reads another, from step 1 (schedule), rank 1\n" in CliRunner().invoke(show, [str(run)]).output
+    for number in range(20):
+        for rank in range(2):
+            write_window(run, rank, step=8 + number, start_ns=2_000 + 1_000 * number)
+    shown = CliRunner().invoke(show, [str(run)]).output
+    assert "ranks 0-1, from step 27 (schedule): scope analyze reads it" in shown
+    (others,) = [line for line in shown.splitlines() if "--window STEP" in line]
+    assert others.startswith("  --window STEP reads another, from step 11 (schedule), ranks 0-1; 12 (schedule), ")
+    assert others.endswith("; 26 (schedule), ranks 0-1; and 5 earlier ones")
+    _, (said,) = choose_traces([str(run)])
+    assert "; 21 others (scope show lists them), the last: step 24 (ranks 0-1); " in said
