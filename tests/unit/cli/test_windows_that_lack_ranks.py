@@ -128,7 +128,8 @@ def test_show_lists_the_windows_that_are_not_read(tmp_path: Path) -> None:
     SyntheticRun(layout=Layout(dp=2), num_steps=30).write(run)
     write_window(run, 1, step=1, start_ns=0)
     write_window(run, 0, step=7, start_ns=1_000)
-    assert "  --window STEP reads another, from step 1 (schedule), rank 1\n" in CliRunner().invoke(show, [str(run)]).output
+    shown = CliRunner().invoke(show, [str(run)]).output
+    assert "  --window STEP reads another, from step 1 (schedule), rank 1\n" in shown
     for number in range(20):
         for rank in range(2):
             write_window(run, rank, step=8 + number, start_ns=2_000 + 1_000 * number)
