@@ -166,7 +166,8 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
     if results.job.missing_ranks:
         yield (
             f"rank{'s' * (len(results.job.missing_ranks) > 1)} {format_ranks(results.job.missing_ranks)}",
-            "Give the traces of all ranks: waits and stragglers need every rank of a group.",
+            "Give the traces of all ranks (scope run --capture-ranks all takes them): waits and stragglers need every "
+            "rank of a group.",
         )
 
 
