@@ -29,6 +29,7 @@ from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.recorded import INPUT_BOUND_RATIO, RunSummary, compute_waste, find_unwritten_reason
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.page_figures import rank_bars
+from scope.report.run_state import compute_custom_phases, spell_out_phases
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.sections.breakdown import breakdown_table
 from scope.report.standing import missed_words
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from dashboards.sources.runs import LiveRun
 
 SLOWEST_S = 5.0
+OWN_PHASES = 12
 
 
 def draw_run(run: LiveRun, source: Source) -> None:
@@ -154,7 +156,9 @@ def draw_time(run: LiveRun) -> None:
     show_figure(parts_by_time(waste, title=title, whole_ns=whole), table_of(waste, whole), key="waste by cause")
     if summary.communication_wait_ns is None:
         say.caption(f"Communication wait: unknown ({summary.absent['communication_wait_ns']}).")
-    phases = {name: length for name, length in summary.phases_ns.items() if length}
+    own = run.kept("custom phases", lambda: compute_custom_phases(run.steps.lazy()))
+    spelt_out = spell_out_phases(summary.phases_ns, own, most=OWN_PHASES)
+    phases = {name: length for name, length in spelt_out.items() if length}
     title = "Phases of all steps, host time of all ranks"
     show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
 

@@ -141,6 +141,21 @@ def compute_custom_phases(steps: pl.LazyFrame) -> dict[str, int]:
     return dict(totals.collect().iter_rows())
 
 
+def spell_out_phases(
+    phases_ns: Mapping[str, int], custom_ns: Mapping[str, int], *, most: int | None = None
+) -> dict[str, int]:
+    """Return nanoseconds by phase with the user's own phases, by their names, in the place of `custom`.
+
+    Args:
+        phases_ns: By phase, as `RunSummary.phases_ns`.
+        custom_ns: What `compute_custom_phases` returns.
+        most: How many of the user's own are named, the longest first; the rest stays `custom`. None: all.
+    """
+    named = dict(list(custom_ns.items())[:most])
+    rest = phases_ns.get("custom", 0) - sum(named.values())
+    return {**phases_ns, "custom": rest, **named}
+
+
 def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
     """Return one row a checkpoint over all ranks that wrote it in the same step: bytes, slowest rank, spread.
 
@@ -292,8 +307,8 @@ def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterato
     if not total:
         return
     yield "host time of all ranks by phase"
-    known = [(name, length) for name, length in summary["phases_ns"].items() if name != "custom"]
-    for name, length in sorted([*known, *custom_ns.items()], key=lambda item: -item[1]):
+    phases_ns = spell_out_phases(summary["phases_ns"], custom_ns)
+    for name, length in sorted(phases_ns.items(), key=lambda item: -item[1]):
         if length:
             yield f"  {name:<16} {format_ratio(length / total):>7}  {format_duration(length)}"
     wait = summary["communication_wait_ns"]

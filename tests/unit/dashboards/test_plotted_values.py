@@ -51,6 +51,21 @@ def test_waste_and_phases_of_the_overview(open_app: Callable[..., AppTest], run_
     assert sum(phases.values()) == pytest.approx(RANKS * STEPS * 0.100)
 
 
+def test_phases_of_the_users_own_have_their_names(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """Fourteen phases of the program take 14, 13, ... ms a step of all ranks' 5 ms: twelve are named, 2 + 1 are not."""
+    for file in run_folder.rglob("steps.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for step in lines:
+            del step["phases"]["optimizer"]
+            step["phases"] |= {f"part <{number}>": number * 1_000_000 for number in range(1, 15)}
+            step["end_ns"] = step["start_ns"] + sum(step["phases"].values())
+        file.write_text("".join(json.dumps(step) + "\n" for step in lines))
+    phases = bars_by_name(figure_of(open_app("overview", run_folder), "Phases of all steps"))
+    own = {name: length for name, length in phases.items() if name not in ("forward", "backward", "input")}
+    expected = {f"part &lt;{number}&gt;": RANKS * STEPS * number / 1_000 for number in range(3, 15)}
+    assert own == pytest.approx(expected | {"custom": RANKS * STEPS * 0.003})
+
+
 def test_excess_of_ranks(open_app: Callable[..., AppTest], run_folder: Path) -> None:
     """Rank 2 works 100 ms, the median peer 70 ms: 70 and 30; the others have no excess."""
     figure = figure_of(open_app("ranks", run_folder), "Work a step")
