@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from scope.errors import RunError
-from scope.run import paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
 
 WAITING_IS_NO_BUCKET: Final = "waiting for it is exposed communication of the others, which larger buckets do not mend"
 """What a reader of findings on communication must know who is told of a slow rank beside them."""
+
+
+_TRACES_FOLDER: Final = "traces"
+"""Where the traces of a recorded run lie; what reads runs is imported only for those."""
 
 
 class Recorded(NamedTuple):
@@ -30,7 +33,9 @@ class Recorded(NamedTuple):
 
 def read_slowest(run: Path, attempt: int) -> Recorded | None:
     """Return what the records of an attempt say of who is slow; None where this is no run that can be read."""
-    if not (run / paths.RUN_FILE).is_file():
+    from scope.run.paths import RUN_FILE
+
+    if not (run / RUN_FILE).is_file():
         return None
     from scope.analysis.recorded import compute_rank_excess, describe_slowest, peer_sets
     from scope.frames import open_run
@@ -67,6 +72,10 @@ def say_slowest(job: Job, stragglers: Stragglers | None) -> Iterator[str]:
 
 def _place(trace: Path) -> tuple[Path, int] | None:
     """Return the run and the attempt that a captured trace lies in; None for any other."""
+    if trace.parent.name != _TRACES_FOLDER:
+        return None
+    from scope.run.paths import read_place
+
     folder = trace.parent.parent
-    place = paths.read_place(folder) if trace.parent.name == paths.TRACES_FOLDER else None
+    place = read_place(folder)
     return None if place is None else (folder.parent.parent.parent, place[0])
