@@ -147,7 +147,9 @@ class RankWaitRows(Table):
 
     rank = Column("rank", pl.Int32, "global rank")
     num_collectives = Column("num_collectives", pl.Int64, "complete, uncut collectives it took part in")
-    wait_ns = Column("wait_ns", pl.Int64, "sum of its waits, overlapped or not")
+    wait_ns = Column(
+        "wait_ns", pl.Int64, "sum of its waits, overlapped or not: those of calls pending at once may exceed the window"
+    )
     num_last = Column("num_last", pl.Int64, "collectives at which it arrived last")
     num_cut = Column("num_cut", pl.Int64, "collectives at the edge of a rank's window, left out of these")
     cut_wait_ns = Column("cut_wait_ns", pl.Int64, "waits seen in those, which may be the profiler's doing")

@@ -76,9 +76,28 @@ def analyze(
         tables=tables,
         world_size=job.world_size,
         missing_ranks=job.missing_ranks,
-        warnings=(*job.warnings, *_say_left_out(ranks, summed)),
+        warnings=(*job.warnings, *_say_different_gpus(job), *_say_left_out(ranks, summed)),
         absent=absent,
     )
+
+
+def _say_different_gpus(job: Job) -> Iterator[str]:
+    """Yield which GPUs the traces name, where not all ranks name the same: they may be of several jobs."""
+    labels: dict[tuple[str, ...], list[str]] = {}
+    for trace in job.ranks:
+        names = tuple(sorted({each.name for each in trace.devices if each.name}))
+        if names:
+            labels.setdefault(names, []).append(trace.label)
+    if len(labels) < 2:
+        return
+    named = [f"{' and '.join(map(repr, names))} ({_first(ranks)})" for names, ranks in labels.items()]
+    yield f"the traces name different GPUs: {_first(named)}; what is summed over ranks mixes them: are they of one job?"
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first of several names, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _say_left_out(ranks: Sequence[RankAnalysis], summed: Sequence[RankAnalysis]) -> Iterator[str]:
@@ -86,10 +105,9 @@ def _say_left_out(ranks: Sequence[RankAnalysis], summed: Sequence[RankAnalysis])
     if len(summed) == len(ranks):
         return
     left_out = [rank.label for rank in ranks if rank.is_host_timeline]
-    more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
     yield (
         f"totals, steps, kernels, exposed collectives and findings are those of devices; left out, since their traces "
-        f"hold no device events: {', '.join(left_out[:_MOST_NAMED])}{more}"
+        f"hold no device events: {_first(left_out)}"
     )
 
 

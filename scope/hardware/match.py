@@ -19,6 +19,7 @@ _GIB_PER_GB: Final = 2**30 / GIGA
 _LEAST_SHARE: Final = 0.97
 _MOST_SHARE: Final = 1.02
 _NAMELESS: Final = frozenset({"", "amd radeon graphics", "graphics device", "nvidia graphics device", "amd instinct"})
+_AMD_WORDS: Final = ("amd", "radeon", "instinct")
 _MIG: Final = re.compile(r"\bMIG\s+(\d+)g\.(\d+)gb", re.IGNORECASE)
 _MIG_MEMORY_SLICES: Final = 8
 
@@ -36,10 +37,12 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
         parts = [repr(self.name) if self.name else "a device without a name"]
         if self.total_memory_bytes is not None:
             parts.append(f"{self.total_memory_bytes / 2**30:.1f} GiB")
+        is_amd = any(word in self.name.lower() for word in _AMD_WORDS)
         if self.num_sms is not None:
-            parts.append(f"{self.num_sms} SMs")
+            parts.append(f"{self.num_sms} {'CUs' if is_amd else 'SMs'}")
         if self.compute_capability is not None:
-            parts.append("compute capability {}.{}".format(*self.compute_capability))
+            # ROCm gives the first two digits of the architecture as compute capability: 9.4 of a gfx942.
+            parts.append(("gfx{}{}x" if is_amd else "compute capability {}.{}").format(*self.compute_capability))
         return ", ".join(parts)
 
 

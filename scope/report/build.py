@@ -15,10 +15,12 @@ from scope.analysis.roofline import chosen_devices, compute_roofline, match_devi
 from scope.analysis.step_time import compute_step_time
 from scope.analysis.summary import analyze
 from scope.analysis.tables import narrow_tables
+from scope.errors import UsageError
 from scope.hardware import intra_node_ceiling
 from scope.report.recorded_slowest import say_slowest
 from scope.report.results import ALL_PARTS, Results
 from scope.structs import Record
+from scope.trace.model import Job
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from scope.analysis.stragglers import Stragglers
     from scope.hardware import Gpu, GpuMatch
     from scope.report.results import Part
-    from scope.trace.model import Job, RankTrace
+    from scope.trace.model import RankTrace
 
 _NOTHING: Final[dict[str, str]] = dict.fromkeys(("collectives", "stragglers", "collective_roofline"), "not asked for")
 _ONE_RANK: Final = "the traces of at least two ranks are needed"
@@ -70,8 +72,11 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
         parts: Which analyses to run beside those of single ranks.
 
     Raises:
-        UsageError: `choices` names a step that no trace holds.
+        UsageError: `choices` names a step that no trace holds, or `job` is something else, such as a path.
     """
+    if not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance] - people try the path
+        message = f"scope.analyze takes what scope.load returns, not {job!r}: scope.analyze(scope.load({job!r}))"
+        raise UsageError(message)
     chosen = choices or Choices()
     devices = {trace.label: _devices(trace, chosen) for trace in job.ranks}
     collectives, stragglers, links, absent = (None, None, None, _NOTHING)

@@ -38,6 +38,7 @@ _MOST_RANKS: Final = 8
 _MOST_FINDINGS: Final = 6
 _MOST_ROWS: Final = 5
 _MOST_GPUS: Final = 2
+_MOST_CAUSES: Final = 4
 _COPIES: Final = "exposed_memory_ns"
 _PARTS: Final = (
     ("compute", "compute_ns", "blue"),
@@ -48,6 +49,8 @@ _PARTS: Final = (
 _PART_KEYS: Final = frozenset(key for _, key, _ in _PARTS)
 _RANK_KEYS: Final = _PART_KEYS | {"label", "device", "window_ns", "overlap_ratio"}
 _STEP_KEYS: Final = _PART_KEYS | {"number", "median_window_ns", "max_window_ns", "slowest", "is_cut"}
+_LENGTH: Final = "median_window_ns"
+"""The one length that is shown of steps of a single device, whose median is the longest too."""
 
 
 def print_summary(results: Results, findings: Sequence[Finding], console: Console) -> None:
@@ -106,8 +109,10 @@ def _breakdown_remarks(breakdown: Breakdown, idle: IdleCauses | None) -> Iterato
         yield f"compute hides {format_ratio(breakdown.overlap_ratio)} of {total} of communication"
     if idle is not None and idle.idle_ns:
         causes = {name: getattr(idle, f"{name}_ns") for name in IDLE_CAUSES}
-        largest = sorted(causes.items(), key=lambda item: (-item[1], item[0]))[:4]
-        shares = [f"{name.replace('_', ' ')} {format_ratio(ns / breakdown.window_ns)}" for name, ns in largest if ns]
+        ranked = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
+        parts = [(name.replace("_", " "), ns) for name, ns in ranked[:_MOST_CAUSES]]
+        others = ("others (scope idle)", sum(ns for _, ns in ranked[_MOST_CAUSES:]))
+        shares = [f"{name} {format_ratio(ns / breakdown.window_ns)}" for name, ns in (*parts, others) if ns]
         yield f"idle because of: {', '.join(shares)}"
 
 
@@ -121,6 +126,8 @@ def _print_ranks(analysis: Analysis, console: Console) -> None:
 
 def _print_steps(analysis: Analysis, console: Console) -> None:
     table = _only(steps_table(analysis), _STEP_KEYS)
+    if all(step.num_devices == 1 for step in analysis.steps):
+        table = _with_one_length(table)
     if len(analysis.ranks) > 1:
         # The title says here what the notes say elsewhere.
         title = "By step: parts summed over ranks, lengths of single ranks"
@@ -128,6 +135,15 @@ def _print_steps(analysis: Analysis, console: Console) -> None:
     if len(table.rows) > 1:
         print_table(table.limited(_MOST_ROWS), console, shows_all=_command("steps"))
         console.print()
+
+
+def _with_one_length(table: ReportTable) -> ReportTable:
+    """Return the table of steps with a single length of each."""
+    kept = _only(table, _STEP_KEYS - {"max_window_ns", "slowest"})
+    columns = (
+        msgspec.structs.replace(each, heading="length") if each.key == _LENGTH else each for each in kept.columns
+    )
+    return msgspec.structs.replace(kept, columns=tuple(columns))
 
 
 def print_findings(findings: Sequence[Finding], console: Console, *, limit: int | None = None) -> None:

@@ -35,6 +35,7 @@ _METADATA: Final = (
 _ON_HOST: Final = (
     "Traces of gloo do not say them: record the job with scope run, whose own records do, and give the run."
 )
+_ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 _LET_FINISH: Final = "Let export_chrome_trace finish before the job ends or is killed."
 _MOST_NAMED: Final = 4
 _LISTED_RANKS: Final = 1_024
@@ -134,11 +135,11 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
     if any(_has_unlinked(rank) for rank in ranks):
         yield (
             "launches of many device events",
-            "Record with activities=[CPU, CUDA] and a warmup step, so that launches precede the window; for graph "
-            "replay also record the capture.",
+            f"Record with {_ACTIVITIES} and a warmup step, so that launches precede the window; for graph replay also "
+            "record the capture.",
         )
     if any(_lacks_devices(rank) for rank in ranks):
-        yield ("device events", "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+        yield ("device events", f"Record with {_ACTIVITIES}.")
     if any(rank.is_host_timeline and rank.quality.truncated and not _lacks_devices(rank) for rank in ranks):
         yield ("device events (none stands in what is left of a file, so that figures are the host's)", _LET_FINISH)
     if any(is_mostly_replay(rank) for rank in ranks):
@@ -149,7 +150,7 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
     if any(rank.ops.is_empty() and not rank.device_events.is_empty() for rank in ranks):
         yield (
             "operators (what launched the kernels)",
-            "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+            f"Record with {_ACTIVITIES}.",
         )
     if any(_lacks_shapes(rank) for rank in ranks):
         yield ("shapes (FLOPs, bytes and the roofline need them)", "Record with record_shapes=True.")

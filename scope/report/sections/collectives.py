@@ -170,6 +170,9 @@ _VIEWS: Final[dict[CollectivesView, tuple[str, tuple[ReportColumn, ...]]]] = {
     "waits": ("Waiting for other ranks", WAIT_COLUMNS),
     "clock": ("Clocks of the ranks", CLOCK_COLUMNS),
 }
+_OVERLAPPING_WAITS: Final = (
+    "Waits of calls that are pending at once all count, under compute or not: a rank may wait longer than its window."
+)
 _UNKNOWN: Final = "the trace does not say it"
 _NO_TYPE: Final = f"the trace says none that can be read, or {TYPES_DIFFER}"
 _NO_SIZE: Final = "its operation has no message, or the trace says no usable size"
@@ -344,7 +347,8 @@ def rank_waits_table(collectives: Collectives) -> ReportTable:
             RankWaitRows.cut_wait_ns,
         ),
     )
-    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows, notes=cut_note(collectives))
+    notes = (*([_OVERLAPPING_WAITS] if rows else ()), *cut_note(collectives))
+    return whole_table("collectives", "Waiting for other ranks", WAIT_COLUMNS, rows, notes=notes)
 
 
 def clock_table(collectives: Collectives) -> ReportTable:

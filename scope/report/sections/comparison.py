@@ -62,8 +62,13 @@ STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         "the step's window on its devices (of a host timeline, on the host).",
     ),
     column("after_step_ns", "step after", "The same of the second run."),
-    column("before_num_steps", "steps before", "Whole steps of the first run.", unit="count"),
-    column("after_num_steps", "steps after", "Whole steps of the second run.", unit="count"),
+    column(
+        "before_num_steps",
+        "rank steps before",
+        "Whole steps of all ranks of the first run: a step counts once a rank.",
+        unit="count",
+    ),
+    column("after_num_steps", "rank steps after", "The same of the second run.", unit="count"),
     *(
         column(f"{kind}_match_ratio", f"{kind} match", f"Share of the time of both runs in {kind} that both have.")
         for kind in CHANGE_KINDS
