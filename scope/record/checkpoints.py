@@ -7,19 +7,19 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 
+from scope.record.checkpoint_targets import FileTarget, FolderTarget
 from scope.record.patches import PatchTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scope.record.checkpoint_targets import Target
     from scope.record.session import Session
 
 _DISTRIBUTED: Final = "torch.distributed.checkpoint"
@@ -32,6 +32,8 @@ class _Begun(NamedTuple):
 
     time_ns: int
     step: int | None
+    target: Target
+    asynchronous: bool
 
 
 class CheckpointHooks:
@@ -43,7 +45,7 @@ class CheckpointHooks:
 
     def attach(self) -> None:
         """Hook into `torch.save`, and into distributed checkpoints where they are imported already."""
-        self._patches.replace(torch, "save", self._wrap_save)
+        self._patches.replace(torch, "save", functools.partial(self._wrap_blocking, _find_file))
         self.look()
 
     def look(self) -> bool:
@@ -54,7 +56,8 @@ class CheckpointHooks:
             return package is None
         if self._patches.holds(package, "save"):
             return True
-        for name, wrap in (("save", self._wrap_distributed), ("async_save", self._wrap_asynchronous)):
+        wrap_save = functools.partial(self._wrap_blocking, FolderTarget)
+        for name, wrap in (("save", wrap_save), ("async_save", self._wrap_asynchronous)):
             # The package re-exports the function; programs import it from either.
             for owner in (package, saver):
                 self._patches.replace(owner, name, wrap)
@@ -64,122 +67,120 @@ class CheckpointHooks:
         """Take every hook away."""
         self._patches.restore()
 
-    def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def save(obj: object, f: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = self._begin()
-            before = _position(f) if begun else None
-            try:
-                return original(obj, f, *args, **kwargs)
-            finally:
-                self._end(begun, lambda: _written(f, before), path=_path_of(f), asynchronous=False)
-
-        return save
-
-    def _wrap_distributed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_blocking(self, find_target: Callable[..., Target], original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
-            begun = self._begin()
-            path = kwargs.get("checkpoint_id")
+            begun = self._begin(find_target, args, kwargs)
+            failure = None
             try:
                 return original(*args, **kwargs)
+            except BaseException as error:
+                failure = _name_failure(error)
+                raise
             finally:
-                self._end(begun, lambda: self._shard_bytes(path), path=_path_of(path), asynchronous=False)
+                if begun:
+                    self._tell(begun, self._leave(begun), failure)
 
         return save
 
     def _wrap_asynchronous(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def async_save(*args: Any, **kwargs: Any) -> Any:
-            begun = self._begin()
-            path = kwargs.get("checkpoint_id")
-            future: Any = None
+            begun = self._begin(FolderTarget, args, kwargs, asynchronous=True)
+            if begun is None:
+                return original(*args, **kwargs)
             try:
                 future = original(*args, **kwargs)
-            finally:
-                blocked = self._leave(begun)
+            except BaseException as error:
+                self._tell(begun, self._leave(begun), _name_failure(error))
+                raise
+            blocked = self._leave(begun)
             upload = getattr(future, "upload_completion", future)
-            if begun and hasattr(upload, "add_done_callback"):
-                upload.add_done_callback(
-                    lambda _: self._tell(
-                        begun, lambda: self._shard_bytes(path), blocked, path=_path_of(path), asynchronous=True
-                    )
-                )
+            if hasattr(upload, "add_done_callback"):
+                upload.add_done_callback(lambda done: self._tell(begun, blocked, _name_end(done)))
             return future
 
         return async_save
 
-    def _begin(self) -> _Begun | None:
+    def _begin(
+        self, find_target: Callable[..., Target], args: Any, kwargs: Any, *, asynchronous: bool = False
+    ) -> _Begun | None:
         """Begin the phase; return what is known then, None when a checkpoint is open already or the hook is off."""
         if _HOOK in self._session.guard.reasons or not self._session.writer.enabled:
             return None
+        clock, opened = self._session.clock, False
         try:
-            clock = self._session.clock
             opened = clock.push("checkpoint")
-            return _Begun(time_ns=clock.last_seen_ns, step=self._session.step) if opened else None
+            if not opened:
+                return None
+            time_ns = clock.last_seen_ns
+            return _Begun(time_ns, self._session.step, find_target(*args, **kwargs), asynchronous)
         except Exception as error:  # noqa: BLE001 - the guard
             self._session.guard.disable(_HOOK, error)
+            if opened:
+                clock.pop("checkpoint")
             return None
 
-    def _leave(self, begun: _Begun | None) -> int:
+    def _leave(self, begun: _Begun) -> int:
         """End the phase; return its length by the very instants that the clock took: threads may hold up both calls."""
-        if begun is None:
-            return 0
         clock = self._session.clock
         clock.pop("checkpoint")
         return clock.last_seen_ns - begun.time_ns
 
-    def _end(
-        self, begun: _Begun | None, count: Callable[[], int | None], *, path: str | None, asynchronous: bool
-    ) -> None:
-        if begun:
-            self._tell(begun, count, self._leave(begun), path=path, asynchronous=asynchronous)
+    def _tell(self, begun: _Begun, blocked_ns: int, failure: str | None) -> None:
+        """Write the event of a checkpoint that has ended.
 
-    def _tell(
-        self, begun: _Begun, count: Callable[[], int | None], blocked: int, *, path: str | None, asynchronous: bool
-    ) -> None:
+        Args:
+            begun: What was known at its beginning.
+            blocked_ns: How long the training thread was held up.
+            failure: Type of the exception that ended it; `None` where it was written.
+        """
         try:
-            duration = time.monotonic_ns() - begun.time_ns if asynchronous else blocked
-            written = count()
+            duration = time.monotonic_ns() - begun.time_ns if begun.asynchronous else blocked_ns
+            if failure is None:
+                size = begun.target.measure()
+                unknown = "" if size.reason is None else f", its size is unknown: {size.reason}"
+                rate = size.num_bytes * 1e9 / duration if size.num_bytes is not None and duration else None
+                what = {"bytes": size.num_bytes, "bytes_per_s": rate}
+                kind, message = "checkpoint", f"a checkpoint was written{unknown}"
+            else:
+                what = {"error": failure}
+                kind, message = "checkpoint_failed", f"a checkpoint failed: {failure}"
             self._session.writer.add_event(
-                "checkpoint",
-                "a checkpoint was written" if written is not None else "a checkpoint was written, its size is unknown",
+                kind,
+                message,
                 time_ns=begun.time_ns,
                 step=begun.step,
                 phase="checkpoint",
                 duration_ns=duration,
-                bytes=written,
-                bytes_per_s=written * 1e9 / duration if written is not None and duration else None,
-                blocked_ns=blocked,
-                asynchronous=asynchronous,
-                path=path,
+                blocked_ns=blocked_ns,
+                asynchronous=begun.asynchronous,
+                path=begun.target.path,
+                **what,
             )
         except Exception as error:  # noqa: BLE001 - the guard
             self._session.guard.disable(_HOOK, error)
 
-    def _shard_bytes(self, path: Any) -> int | None:
-        """Return the bytes of this rank's files of a distributed checkpoint in a local folder."""
-        if not isinstance(path, str | os.PathLike):
-            return None
-        files = list(Path(path).glob(f"__{self._session.writer.info.rank}_*.distcp"))
-        return sum(file.stat().st_size for file in files) if files else None
+
+def _find_file(obj: object = None, f: object = None, *args: object, **kwargs: object) -> FileTarget:
+    """Return what `torch.save` writes to; the parameters are torch's."""
+    del obj, args, kwargs
+    return FileTarget(f)
 
 
-def _position(target: Any) -> int | None:
-    """Return where a file object stands; `None` for a path, or an object that does not know."""
-    tell = getattr(target, "tell", None)
-    try:
-        return int(tell()) if tell is not None else None
-    except (OSError, ValueError, TypeError):
-        return None
+def _name_failure(error: BaseException) -> str:
+    """Return the type of an exception; of what torch raises on every rank also those of the ranks that failed."""
+    name = type(error).__name__
+    api = sys.modules.get(f"{_DISTRIBUTED}.api")
+    if api is None or not isinstance(error, api.CheckpointException):
+        return name
+    causes = {type(cause).__name__ for cause, _ in cast("Any", error).failures.values()}
+    return f"{name} ({', '.join(sorted(causes))})"
 
 
-def _written(target: Any, before: int | None) -> int | None:
-    if isinstance(target, str | os.PathLike):
-        return Path(target).stat().st_size if Path(target).is_file() else None
-    after = _position(target)
-    return after - before if before is not None and after is not None else None
-
-
-def _path_of(target: Any) -> str | None:
-    return os.fspath(target) if isinstance(target, str | os.PathLike) else None
+def _name_end(upload: Any) -> str | None:
+    """Return how an asynchronous checkpoint failed; `None` where it was written."""
+    if upload.cancelled():
+        return "CancelledError"
+    error = upload.exception()
+    return None if error is None else _name_failure(error)

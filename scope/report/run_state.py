@@ -21,8 +21,13 @@ from scope.analysis.recorded import (
     title_with_ranks,
 )
 from scope.errors import RunError
-from scope.frames.schema import Events, RankSteps
+from scope.frames.schema import RankSteps
 from scope.report.inert import readable
+from scope.report.run_state_checkpoints import (
+    checkpoint_lines,
+    summarize_checkpoints,
+    summarize_failed_checkpoints,
+)
 from scope.report.run_state_costs import cost_lines, find_costs
 from scope.report.run_state_outside import find_outside, outside_lines
 from scope.report.run_state_peaks import describe_mfu, find_peaks
@@ -102,6 +107,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "peers": peers,
         "slowest_ranks": slowest,
         "checkpoints": summarize_checkpoints(run.events()).to_dicts(),
+        "failed_checkpoints": summarize_failed_checkpoints(run.events()).to_dicts(),
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_kept(run, watched)],
     }
@@ -156,31 +162,6 @@ def spell_out_phases(
     return {**phases_ns, "custom": rest, **named}
 
 
-def summarize_checkpoints(events: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a checkpoint over all ranks that wrote it in the same step: bytes, slowest rank, spread.
-
-    `spread_ns` is the longest less the shortest time of a rank, null where one alone wrote; `bytes_per_s` all bytes /
-    the longest.
-    """
-    detail = pl.col(Events.detail).str.json_decode(pl.Struct({"bytes": pl.Int64, "asynchronous": pl.Boolean}))
-    return (
-        events.filter(pl.col(Events.kind) == "checkpoint")
-        .with_columns(detail.struct.unnest())
-        .group_by(Events.attempt, Events.step, "asynchronous")
-        .agg(
-            pl.col(Events.rank).n_unique().alias("num_ranks"),
-            pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()).alias("bytes"),
-            pl.col(Events.duration_ns).max().alias("longest_ns"),
-            pl.when(pl.col(Events.rank).n_unique() > 1)
-            .then(pl.col(Events.duration_ns).max() - pl.col(Events.duration_ns).min())
-            .alias("spread_ns"),
-            pl.col(Events.rank).sort_by(Events.duration_ns).last().alias("slowest_rank"),
-        )
-        .with_columns((pl.col("bytes") * 1e9 / pl.col("longest_ns")).alias("bytes_per_s"))
-        .sort(Events.attempt, Events.step)
-    )
-
-
 def render_run(state: Mapping[str, Any]) -> str:
     """Return the document of `describe_run` for people."""
     # Here and nowhere else names lose their power: every line holds some.
@@ -225,7 +206,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         # Who does not arrive is to blame there, and stands on top.
         stepless = summary["speed"]["stepless_ranks"]
         yield from slowest_lines(state["slowest_ranks"], state["peers"], stepless=stepless)
-    yield from _checkpoints(state["checkpoints"])
+    yield from checkpoint_lines(state["checkpoints"], state["failed_checkpoints"])
     yield from window_lines(state["windows"])
     if state["state"]["standing"] == "running" and not state["stopped_ranks"]:
         yield from _now(state["ranks"])
@@ -361,19 +342,6 @@ def _memory_lines(memory: Mapping[str, int | None]) -> Iterator[str]:
     known = [f"{name.split('_')[0]} {format_bytes(value)}" for name, value in memory.items() if value is not None]
     if known:
         yield f"largest memory of a rank: {', '.join(known)}"
-
-
-def _checkpoints(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    last = rows[-1]
-    size = format_bytes(last["bytes"]) if last["bytes"] is not None else "size unknown"
-    rate = f" at {format_bandwidth(last['bytes_per_s'])}" if last["bytes_per_s"] is not None else ""
-    spread = f", spread {format_duration(last['spread_ns'])}" if last["spread_ns"] is not None else ""
-    yield (
-        f"{count(len(rows), 'checkpoint')}; the last in step {last['step']}: {size}{rate}, "
-        f"{format_duration(last['longest_ns'])} on rank {last['slowest_rank']}{spread}"
-    )
 
 
 def _now(ranks: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -91,6 +91,7 @@ EventKind = Literal[
     "attempt_end",
     "capture",
     "checkpoint",
+    "checkpoint_failed",
     "coverage",
     "exception",
     "flops",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from conftest import Recording
 
 JOBS = Path(__file__).parent / "training_jobs.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def show(run: Path, *options: str) -> str:
@@ -61,6 +62,25 @@ def test_every_checkpoint_is_told_with_its_bytes(saved: Recording) -> None:
         assert {step: length for step, length in phases.items() if length} == {
             event.step: event.detail["blocked_ns"] for event in events
         }
+
+
+def test_checkpoints_of_groups_and_failed_ones(recording: Recording) -> None:
+    """Each rank is told the bytes of its own files, which torch names by its place in the group; a failure is apart."""
+    recording.finish(*TORCHRUN, str(JOBS), "group_checkpoints")
+    for rank in (0, 1):
+        events = [event for event in RankReader(recording.rank(rank)).new_events() if "checkpoint" in event.kind]
+        sizes = [shard_bytes(recording.folder / f"{name}-{rank}") for name in ("group", "alone")]
+        assert min(sizes) > 4_000 * (1 + rank)
+        assert [(event.step, event.kind, event.detail.get("bytes")) for event in events] == [
+            (0, "checkpoint", sizes[0]),
+            (1, "checkpoint", sizes[1]),
+            (2, "checkpoint_failed", None),
+        ]
+        assert str(events[2].detail["error"]).startswith("CheckpointException (")
+    text = show(recording.run)
+    assert "2 checkpoints; the last in step 1: " in text
+    assert "1 checkpoint failed; the last in step 2: CheckpointException (" in text
+    assert " on ranks 0-1" in text
 
 
 def test_show_names_the_slowest_rank_of_a_checkpoint(saved: Recording, state: dict[str, Any]) -> None:

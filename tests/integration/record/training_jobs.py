@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -201,6 +202,30 @@ def checkpoints() -> None:
     dist.destroy_process_group()
 
 
+def group_checkpoints() -> None:
+    """Distributed checkpoints of two ranks: each in a group of its own, without a group, and one that rank 1 fails."""
+    import torch.distributed.checkpoint as dcp
+
+    rank, folder = int(os.environ["RANK"]), Path(os.environ["JOB_FOLDER"])
+    dist.init_process_group("gloo")
+    mine = [dist.new_group([each]) for each in (0, 1)][rank]
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = {"weights": torch.zeros(1_000 * (1 + rank))}
+    for step in range(4):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        if step == 0:
+            dcp.save(state, checkpoint_id=folder / f"group-{rank}", process_group=mine)  # pyright: ignore
+        if step == 1:
+            dcp.save(state, checkpoint_id=folder / f"alone-{rank}", no_dist=True)  # pyright: ignore
+        if step == 2:
+            unwritable = {f"state-{rank}": (lambda: 0) if rank else 0}
+            with contextlib.suppress(dcp.api.CheckpointException):
+                dcp.async_save(unwritable, checkpoint_id=folder / "failed").result()  # pyright: ignore
+    dist.destroy_process_group()
+
+
 def spawned_rank(rank: int, address: str) -> None:
     """Five steps of DDP in a process that `spawns` made."""
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
@@ -243,5 +268,5 @@ def spawns_again() -> None:
 
 
 if __name__ == "__main__":
-    jobs = (truth, alone, identical, checkpoints, spawns, spawns_again)
+    jobs = (truth, alone, identical, checkpoints, group_checkpoints, spawns, spawns_again)
     {job.__name__: job for job in jobs}[sys.argv[1]]()

@@ -9,8 +9,8 @@ import pytest
 
 from scope.analysis.recorded import summarize_steps
 from scope.analysis.recorded.summary import compute_speed
-from scope.frames.schema import PHASE_COLUMNS, Events, Ranks, RankSteps
-from scope.report.run_state import summarize_checkpoints, unwritten_words
+from scope.frames.schema import PHASE_COLUMNS, Ranks, RankSteps
+from scope.report.run_state import unwritten_words
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 
 SPEED = {"mfu_ratio": 0.08, "num_steps": 50, "num_mfu_steps": 48}
@@ -28,15 +28,6 @@ def steps(*rows: dict[str, Any]) -> pl.LazyFrame:
     zeros = dict.fromkeys(("attempt", "gc_ns", "recorder_ns", "num_dropped", "start_ns"), 0)
     full = [empty | zeros | {"num_steps": 1, "end_ns": 10**9, "duration_ns": 10**9} | row for row in rows]
     return RankSteps.check(pl.DataFrame(full, schema=RankSteps.schema(), orient="row")).lazy()
-
-
-def checkpoint(rank: int, duration_ns: int, *, step: int = 7) -> dict[str, Any]:
-    """Return a row of `Events` in which a rank wrote 1,000 bytes."""
-    detail = '{"bytes": 1000, "asynchronous": false}'
-    return {
-        "attempt": 0, "rank": rank, "time_ns": 0, "kind": "checkpoint", "message": "", "step": step,
-        "phase": None, "duration_ns": duration_ns, "detail": detail,
-    }  # fmt: skip
 
 
 def test_mfu_says_its_convention_and_its_peak() -> None:
@@ -89,17 +80,6 @@ def test_an_unknown_speed_says_why(rows: list[dict[str, Any]], reason: str) -> N
     speed = compute_speed(ranks({"rank": 0}, {"rank": 1}), summarize_steps(table), table)
     assert speed.step_time is None
     assert set(speed.absent.values()) == {reason}
-
-
-def test_a_rank_that_writes_alone_has_no_spread() -> None:
-    """Two saves of one rank are no spread of ranks; those of two ranks are, longest less shortest."""
-    schema = Events.schema()
-    alone = pl.DataFrame([checkpoint(0, 30), checkpoint(0, 50)], schema=schema, orient="row")
-    (row,) = summarize_checkpoints(alone).to_dicts()
-    assert (row["num_ranks"], row["spread_ns"], row["longest_ns"]) == (1, None, 50)
-    both = pl.DataFrame([checkpoint(0, 30), checkpoint(1, 50)], schema=schema, orient="row")
-    (row,) = summarize_checkpoints(both).to_dicts()
-    assert (row["num_ranks"], row["spread_ns"], row["slowest_rank"]) == (2, 20, 1)
 
 
 def test_steps_without_a_record_are_no_more_steps_of_the_run() -> None:

@@ -1,0 +1,147 @@
+"""Checkpoints of one process: what failed, what alone was written, and what is unknown of it."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint import filesystem, state_dict_saver
+
+from scope.record import Recorder
+from scope.record.checkpoint_targets import FileTarget, FolderTarget
+from scope.record.settings import CaptureSettings
+from scope.run.reader import RankReader, read_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from scope.run.schema import EventRecord
+
+
+class Unwritable:
+    """What no pickle can hold."""
+
+    def __reduce__(self) -> str:
+        msg = "planted"
+        raise LookupError(msg)
+
+
+def record(folder: Path, save: Callable[[], None]) -> tuple[list[EventRecord], dict[str, int]]:
+    """Record a step that saves; return the events of checkpoints and the phases of the step."""
+    with Recorder(run_dir=folder / "run", run_id="r", capture=CaptureSettings(reasons=frozenset())) as recorder:
+        rank = recorder.folder
+        recorder.end_step()
+        save()
+        recorder.end_step()
+    assert rank is not None
+    events = [event for event in RankReader(rank).new_events() if event.kind.startswith("checkpoint")]
+    (step,) = read_steps(rank)
+    return events, dict(step.phases)
+
+
+def test_a_save_that_raises_was_not_written(tmp_path: Path) -> None:
+    """A file cut off half way and a folder that is not there: their own events, without bytes, in the phase's time."""
+
+    def save() -> None:
+        torch.save({"weights": torch.ones(99)}, tmp_path / "whole.pt")
+        with pytest.raises(LookupError, match="planted"):
+            torch.save({"weights": torch.ones(99), "state": Unwritable()}, f=str(tmp_path / "cut.pt"))
+        with pytest.raises(RuntimeError):
+            torch.save(torch.ones(9), tmp_path / "none" / "model.pt")
+
+    events, phases = record(tmp_path, save)
+    assert (tmp_path / "cut.pt").is_file()
+    whole, cut, nowhere = events
+    assert (whole.kind, whole.detail["bytes"]) == ("checkpoint", (tmp_path / "whole.pt").stat().st_size)
+    for event, error, file in ((cut, "LookupError", "cut.pt"), (nowhere, "RuntimeError", "none/model.pt")):
+        assert (event.kind, event.message) == ("checkpoint_failed", f"a checkpoint failed: {error}")
+        assert event.detail["error"] == error
+        assert event.detail["path"] == str(tmp_path / file)
+        assert not {"bytes", "bytes_per_s"} & event.detail.keys()
+    assert phases["checkpoint"] == sum(event.duration_ns or 0 for event in events)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_distributed_save_that_raises_says_what_of(tmp_path: Path) -> None:
+    """Torch raises one type of exception for all; the event names the one that was raised within too."""
+
+    def save() -> None:
+        with pytest.raises(checkpoint.api.CheckpointException):
+            state_dict_saver.save({"state": Unwritable()}, checkpoint_id=tmp_path / "shards")
+
+    (event,), _ = record(tmp_path, save)
+    assert (event.kind, event.detail["error"]) == ("checkpoint_failed", "CheckpointException (LookupError)")
+
+
+def test_an_asynchronous_save_that_fails_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails in its thread or is cancelled, and what raises at once, are failures; what is fulfilled is none."""
+    uploads: list[Future[None]] = [Future(), Future(), Future()]
+    waiting = iter(uploads)
+
+    def async_save(state: dict[str, Any], **options: Any) -> Any:
+        del state, options
+        # torch returns the future, or what holds it.
+        return SimpleNamespace(upload_completion=first) if (first := next(waiting)) is uploads[0] else first
+
+    def save() -> None:
+        for _ in uploads:
+            state_dict_saver.async_save({}, checkpoint_id=tmp_path)
+        uploads[0].set_exception(OSError("disk"))
+        uploads[1].cancel()
+        (tmp_path / "__0_0.distcp").write_bytes(bytes(77))
+        uploads[2].set_result(None)
+        with pytest.raises(StopIteration):
+            state_dict_saver.async_save({}, checkpoint_id=tmp_path)
+
+    for owner in (checkpoint, state_dict_saver):
+        monkeypatch.setattr(owner, "async_save", async_save)
+    events, _ = record(tmp_path, save)
+    assert [(event.kind, event.detail.get("error"), event.detail.get("bytes")) for event in events] == [
+        ("checkpoint_failed", "OSError", None),
+        ("checkpoint_failed", "CancelledError", None),
+        ("checkpoint", None, 77),
+        ("checkpoint_failed", "StopIteration", None),
+    ]
+    assert all(event.detail["asynchronous"] for event in events)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_folder_of_a_writer_is_known(tmp_path: Path) -> None:
+    """A writer of torch's for a folder says path and bytes, whatever the rank, since whoever saves alone is 0."""
+
+    def save() -> None:
+        state_dict_saver.save(
+            {"weights": torch.ones(99)}, storage_writer=filesystem.FileSystemWriter(tmp_path / "shards")
+        )
+
+    (event,), _ = record(tmp_path, save)
+    assert event.detail["path"] == str(tmp_path / "shards")
+    assert event.detail["bytes"] == (tmp_path / "shards" / "__0_0.distcp").stat().st_size > 4 * 99
+
+
+def test_what_is_unknown_says_why(tmp_path: Path) -> None:
+    """Foreign writers, folders without a file of the rank and file objects without a position have no size."""
+
+    class Bucket:
+        pass
+
+    (tmp_path / "__1_0.distcp").write_bytes(b"of another rank")
+    unknown = {
+        FolderTarget({}, storage_writer=Bucket(), checkpoint_id=tmp_path): "files of Bucket are not known by name",
+        FolderTarget({}, Bucket()): "files of Bucket are not known by name",
+        FolderTarget({}, checkpoint_id=tmp_path): "its folder has no local file of this rank (__0_*.distcp)",
+        FolderTarget({}): "it has no path",
+        FileTarget(object()): "its file object does not say where it stands",
+        FileTarget(os.devnull): "its path is no regular file",
+    }
+    for target, reason in unknown.items():
+        assert target.measure() == (None, reason)
