@@ -15,6 +15,7 @@ import pytest
 from scope import errors
 from scope.cli.registry import COMMANDS
 from scope.report.schema_page import render_schema_page
+from scope.report.sections import breakdown, collectives, idle, path, stragglers
 from scope.testing.jobs import TrainingJob
 from scope.testing.layout import Layout
 from scope.testing.scenarios import Scenario
@@ -28,6 +29,23 @@ pytestmark = pytest.mark.docs
 def test_the_schema_page_is_what_the_code_says() -> None:
     """`python -m scope.report.schema_page > docs/report-schema.md` was run after the last change."""
     assert (ROOT / "docs" / "report-schema.md").read_text() == render_schema_page()
+
+
+def test_words_that_need_one_are_explained_in_the_glossary() -> None:
+    """Headings that no reader of training code knows by themselves have a row, and the README leads there."""
+    headings = {
+        each.heading
+        for columns in (
+            breakdown.STEP_COLUMNS, collectives.SUMMARY_COLUMNS, collectives.POINT_COLUMNS, collectives.CALL_COLUMNS,
+            stragglers.STRAGGLER_COLUMNS, idle.QUEUE_COLUMNS, path.PATH_COLUMNS,
+        )
+        for each in columns
+    }  # fmt: skip
+    words = {"cut", "tier", "sisters", "imposed wait", "noise floor", "inferred", "host-bound share", "skew", "ceiling"}
+    assert words <= headings, "a heading is called otherwise now: so must the glossary"
+    explained = re.findall(r"^\| ([a-z -]+) \| ", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)
+    assert words | {"busbw", "algbw"} <= set(explained)
+    assert "(docs/glossary.md)" in README
 
 
 def test_the_readme_names_every_command_and_no_other() -> None:
@@ -65,9 +83,9 @@ def test_the_readme_names_the_variables_that_recording_obeys() -> None:
 
 def test_links_lead_to_files_that_are_there() -> None:
     """Relative links of the documents exist."""
-    for document in ("README.md", "CONTRIBUTING.md"):
+    for document in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
-            assert "://" in target or (ROOT / target).exists(), f"{document}: {target}"
+            assert "://" in target or ((ROOT / document).parent / target).exists(), f"{document}: {target}"
 
 
 @pytest.fixture
