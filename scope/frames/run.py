@@ -14,6 +14,7 @@ from scope.frames.kept import KEY_SCHEMA, KeptSteps
 from scope.frames.pile import Pile
 from scope.frames.schema import Calls, Events, NumberedTotals, Ranks, RankSteps, Traces
 from scope.run.goodbyes import is_told_by_events
+from scope.run.losses import find_losses
 from scope.run.paths import BLACK_BOX_FILE, RANK_FILE, rank_folder
 from scope.run.reader import RunReader, read_steps
 
@@ -55,6 +56,9 @@ class _Rank:
     restarts: int = 0
     version: tuple[int, ...] | None = None
     """Tells whether `rank.json` was replaced since it was read."""
+    is_whole: bool = False
+    """It has ended, and nothing of what it wrote is missing."""
+    losses: Sequence[str] = ()
 
 
 class Run:
@@ -89,7 +93,8 @@ class Run:
     @property
     def problems(self) -> Sequence[str]:
         """What could not be read."""
-        return [*self._lasting, *self._passing.values()]
+        losses = [loss for rank in self._ranks.values() for loss in rank.losses]
+        return [*self._lasting, *losses, *self._passing.values()]
 
     def info(self) -> RunInfo:
         """Return `run.json`.
@@ -242,6 +247,10 @@ class Run:
             except RunError as error:
                 self._note(error)
             self._note_all(rank.reader.take_problems())
+            if not rank.is_whole:
+                # Looked for again where some are found: they may come yet, from the spool of another host.
+                losses = find_losses(rank.reader.folder, rank.info)
+                rank.losses, rank.is_whole = losses or (), losses == []
 
     def _read_steps(self, rank: _Rank) -> None:
         """Read new lines; a file that was replaced because old steps were folded is taken from its start."""

@@ -110,6 +110,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "failed_checkpoints": summarize_failed_checkpoints(run.events()).to_dicts(),
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_kept(run, watched)],
+        "problems": list(run.problems),
     }
 
 

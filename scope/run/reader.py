@@ -93,7 +93,7 @@ def _check_written(path: Path) -> None:
     Raises:
         RunError: Nothing is written in it; `is_passing` where it is about to be.
     """
-    if _is_about_to_be_written(path):
+    if _is_about_to_be_written(path) and _has_just_begun(path):
         message = f"{path}: has not been written yet: its rank began a moment ago"
         error = RunError(message)
         error.is_passing = True
@@ -105,7 +105,7 @@ def _check_written(path: Path) -> None:
     except OSError:
         is_empty = False  # whoever opens it is told why it cannot be read
     if is_empty:
-        message = f"{path}: was never written: its rank ended before that, or its disk was full"
+        message = f"{path}: was never written (its rank ended before that, or its disk was full), or was emptied since"
         raise RunError(message)
 
 
@@ -117,8 +117,35 @@ def _is_about_to_be_written(path: Path) -> bool:
         except OSError:
             continue
         is_unwritten = place is not path or (stat.S_ISREG(status.st_mode) and not status.st_size)
-        return is_unwritten and abs(time.time_ns() - status.st_mtime_ns) < _YOUNG_NS
+        return is_unwritten and _is_young(status.st_mtime_ns)
     return False
+
+
+def _is_young(instant_ns: int) -> bool:
+    return abs(time.time_ns() - instant_ns) < _YOUNG_NS
+
+
+def _has_just_begun(path: Path) -> bool:
+    """Return whether a rank began a moment ago and has not ended, by its other files than this one.
+
+    A file that was emptied or lost later is young as well. Where no other file tells, the rank may have begun.
+    """
+    if path.name != paths.RANK_FILE:
+        try:
+            info = _decode(path.with_name(paths.RANK_FILE), RankInfo)
+        except RunError:
+            return True
+        return info.ended_ns is None and _is_young(info.started_ns)
+    try:
+        if read_black_box(path.with_name(paths.BLACK_BOX_FILE), with_ring=False).closed:
+            return False
+    except RunError:
+        pass  # the events may tell
+    try:
+        events = LineTail(path.with_name(paths.EVENTS_FILE), _events_decoder).read(max_bytes=1)
+    except RunError:
+        return True
+    return all(_is_young(event.time_ns) for event in events[:1])
 
 
 def _check_place(folder: Path, path: Path, *, attempt: int, rank: int) -> None:

@@ -385,6 +385,9 @@ class RankInfo(_Record, frozen=True):
             `terminated by signal N` where `scope run` was asked to end the job and wrote it for a rank that could not.
         command_returncode: How the command ended that `scope run` had started on this host, once it has: its exit code,
             or the number of the signal that ended it, below 0. Absent where nobody saw that, and of earlier attempts.
+        written_bytes: Name of each of its files of lines to its size when recording was closed.
+        num_call_records: Records in `calls/*.bin` when recording was closed; absent where more were written than there
+            is room for, so that the oldest were deleted.
         absent: Name of a field to the reason why it is absent.
     """
 
@@ -414,6 +417,8 @@ class RankInfo(_Record, frozen=True):
     ended_ns: Instant | None = None
     exit_reason: str | None = None
     command_returncode: ReturnCode | None = None
+    written_bytes: dict[str, Count] = {}
+    num_call_records: Count | None = None
     absent: dict[str, str] = {}
 
 

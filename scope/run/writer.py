@@ -10,10 +10,10 @@ import collections
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -79,7 +79,7 @@ class StepDraft(msgspec.Struct, eq=False):
     calls: StepCalls
     device_ns: Callable[[], dict[str, int] | None] | None = None
     complete: Callable[[StepRecord], dict[str, Any]] | None = None
-    queued_ns: int = msgspec.field(default_factory=time.monotonic_ns)
+    queued_ns: int = msgspec.field(default_factory=monotonic_ns)
 
 
 class RankWriter:
@@ -127,7 +127,7 @@ class RankWriter:
         if self.black_box.absent_reason:
             absent = {**info.absent, "black_box": self.black_box.absent_reason}
             self._info = msgspec.structs.replace(self._info, absent=absent)
-        started = time.monotonic_ns()
+        started = monotonic_ns()
         self.black_box.write_state(layout.STATE.pack(-1, 0, 0, started, started, 0, 0, b"startup"))
         self.calls = CallLog(self.black_box)
         self._steps_file = AppendFile(folder / paths.STEPS_FILE)
@@ -186,7 +186,7 @@ class RankWriter:
             return
         if len(self._events) == _MAX_QUEUE:
             self.num_dropped += 1
-        at = time.monotonic_ns() if time_ns is None else time_ns
+        at = monotonic_ns() if time_ns is None else time_ns
         self._events.append(
             EventRecord(
                 time_ns=at + self.wall_offset_ns,
@@ -220,7 +220,7 @@ class RankWriter:
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=10 * _PULSE_S)
-        ended = time.monotonic_ns() + self.wall_offset_ns
+        ended = monotonic_ns() + self.wall_offset_ns
         flags = layout.PULSE_CLOSED | (layout.PULSE_EXCEPTION if exception else 0)
         self._guard(lambda: self.update_info(ended_ns=ended, exit_reason=exit_reason))
         self._pulse(final=True)
@@ -271,6 +271,7 @@ class RankWriter:
                 lambda: self._write_steps(final=final),
                 self._write_events,
                 lambda: self._segments.close_when_due(final=final),
+                *([self._note_written] if final else []),
                 self._write_info_if_dirty,
                 self.black_box.write_identity,
                 self.calls.refresh_ring,
@@ -300,9 +301,17 @@ class RankWriter:
         left_out = max(0, len(self._info.groups) - layout.NUM_GROUP_SLOTS)
         self.black_box.write_pulse(
             layout.PULSE.pack(
-                time.monotonic_ns(), self._beats, self.num_dropped + failed, flags, left_out, -1 if not flags else 0
+                monotonic_ns(), self._beats, self.num_dropped + failed, flags, left_out, -1 if not flags else 0
             )
         )
+
+    def _note_written(self) -> None:
+        """Say in `rank.json` how much stands in the files, so that readers can tell what was lost since."""
+        sizes: dict[str, int] = {}
+        for file in (self._steps_file, self._events_file):
+            with contextlib.suppress(FileNotFoundError):
+                sizes[file.path.name] = file.path.stat().st_size
+        self.update_info(written_bytes=sizes, num_call_records=self._segments.count_kept())
 
     def _write_info_if_dirty(self) -> None:
         if self._info_dirty:
@@ -328,9 +337,9 @@ class RankWriter:
                 lines += self._encode(self._finish(draft, recorded=is_recorded))
             self._append_steps(lines)
             if self._queue:
-                time.sleep(0)  # as between two turns of calls
+                sleep(0)  # as between two turns of calls
         if len((held := self.calls.in_progress).seen) > _MAX_CALLS_HELD:
-            self._segments.add_early(held, before_ns=time.monotonic_ns() - _SETTLE_NS)
+            self._segments.add_early(held, before_ns=monotonic_ns() - _SETTLE_NS)
 
     def _finish(self, draft: StepDraft, *, recorded: bool) -> StepRecord:
         """Return the record with what became known, or was left to this thread, after the step ended."""
@@ -390,7 +399,7 @@ class RankWriter:
 
     def _is_settled(self, draft: StepDraft) -> bool:
         """Whether nothing more will be known of a step: all is known, or it has waited long enough."""
-        if time.monotonic_ns() - draft.queued_ns > _SETTLE_NS:
+        if monotonic_ns() - draft.queued_ns > _SETTLE_NS:
             return True
         if draft.device_ns is not None and draft.device_ns() is None:
             return False
@@ -413,9 +422,11 @@ class _Segments:
         self._info = info
         self._wall_offset_ns = wall_offset_ns
         self._budget = budget
+        self._max_bytes = budget.max_bytes * 3 // 4
         self._number = 0
         self._file: AppendFile | None = None
         self._size = 0
+        self._num_records = 0
         self._opened = 0.0
         self._stride = 1
         self._num_early = 0
@@ -449,7 +460,7 @@ class _Segments:
     def _write_calls(self, calls: list[Call], step: int) -> bool:
         for at in range(0, len(calls), _RECORDS_PER_TURN):
             if at:
-                time.sleep(0)  # lets the training thread have the interpreter
+                sleep(0)  # lets the training thread have the interpreter
             packed = b"".join([call.pack() for call in calls[at : at + _RECORDS_PER_TURN]])
             if not self._append(packed, step):
                 self.num_dropped += len(calls) - at - 1
@@ -461,7 +472,7 @@ class _Segments:
         file = self._file
         if file is None:
             return
-        old = time.monotonic() - self._opened > self._budget.segment_age_s
+        old = monotonic() - self._opened > self._budget.segment_age_s
         if final or old or self._size >= self._budget.segment_bytes:
             file.close()
             with contextlib.suppress(OSError):
@@ -491,12 +502,13 @@ class _Segments:
         return stride
 
     def _append(self, packed: bytes, step: int) -> bool:
+        num_records = len(packed) // layout.CALL_BYTES
         if self._file is None:
             self._number += 1
             path = self._folder / f"{self._number:06d}-{max(step, 0)}{paths.OPEN_SEGMENT_SUFFIX}"
             self._file = AppendFile(path)
             self._size = 0
-            self._opened = time.monotonic()
+            self._opened = monotonic()
             header = pack_segment_header(
                 rank=self._info.rank,
                 attempt=self._info.attempt,
@@ -506,21 +518,28 @@ class _Segments:
             packed = header + packed
         if not self._file.append(packed):
             self.num_dropped += 1
-            self._file.close()
-            with contextlib.suppress(OSError):
-                self._file.path.unlink()
-            self._file = None
+            if not self._size:  # else records of steps before stand in it
+                self._file.close()
+                with contextlib.suppress(OSError):
+                    self._file.path.unlink()
+                self._file = None
             return False
         self._size += len(packed)
+        self._num_records += num_records
         self.close_when_due(final=False)
         return True
 
+    def count_kept(self) -> int | None:
+        """Return how many records stand in the segments; None where there was no room for all that were written."""
+        num_bytes = self._num_records * layout.CALL_BYTES + self._number * layout.SEGMENT_HEADER_BYTES
+        return self._num_records if num_bytes <= self._max_bytes else None
+
     def _keep_budget(self) -> None:
-        """Delete the oldest closed segments beyond three quarters of the budget."""
+        """Delete the oldest closed segments beyond three quarters of the budget, as the publisher does."""
         try:
             segments = sorted(self._folder.glob(f"*{paths.SEGMENT_SUFFIX}"))
             sizes = [path.stat().st_size for path in segments]
-            surplus = sum(sizes) - self._budget.max_bytes * 3 // 4
+            surplus = sum(sizes) - self._max_bytes
             for path, size in zip(segments, sizes, strict=True):
                 if surplus <= 0:
                     break

@@ -228,15 +228,21 @@ class _RankFiles:
             num_parameters=self.run.num_parameters,
             tokens=self.run.tokens_per_rank,
         )
-        replace_document(folder / RANK_FILE, _encoder.encode(self._info(calls.groups)))
         (folder / STEPS_FILE).write_bytes(_encoder.encode_lines(self._lines(calls)))
         events = self._events()
         if events:
             (folder / EVENTS_FILE).write_bytes(_encoder.encode_lines(events))
         recorded = range(max(0, self.run.num_steps - self.run.num_call_steps), self.run.num_steps)
+        content = b""
         if recorded:
             content = calls.segment(self._arrivals(recorded), wall_offset_ns=WALL_OFFSET_NS)
             (folder / CALLS_FOLDER / f"000001-{recorded.start}.bin").write_bytes(content)
+        info = self._info(calls.groups)
+        if self.run.is_finished:
+            written = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}
+            num_records = max(0, len(content) - binary.SEGMENT_HEADER_BYTES) // binary.CALL_BYTES
+            info = msgspec.structs.replace(info, written_bytes=written, num_call_records=num_records)
+        replace_document(folder / RANK_FILE, _encoder.encode(info))
         self._write_black_box(folder, calls)
 
     def _info(self, groups: tuple[GroupInfo, ...]) -> RankInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from scope.frames import open_run
 from scope.run import paths
 from scope.run.reader import RankReader
 from scope.run.schema import SCHEMA_VERSION, RankInfo, RunInfo
+from scope.run.writer import RankWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 AGO_S = 120
 
 
-def write_rank(run: Path, rank: int) -> Path:
-    """Write the `rank.json` of a rank and return its folder."""
+def write_rank(run: Path, rank: int, *, began_s: float = 0.0, **more: Any) -> Path:
+    """Write the `rank.json` of a rank that began so many seconds ago, and return its folder."""
     folder = paths.rank_folder(run, 0, rank)
     folder.mkdir(parents=True, exist_ok=True)
-    info = RankInfo(schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=rank, started_ns=1, host="h", pid=1)
+    began_ns = time.time_ns() - int(began_s * 1e9)
+    info = RankInfo(
+        schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=rank, started_ns=began_ns, host="h", pid=1, **more
+    )
     (folder / paths.RANK_FILE).write_bytes(msgspec.json.encode(info))
     return folder
 
@@ -52,7 +56,9 @@ def test_rank_json_is_about_to_be_written_or_never_was(tmp_path: Path, *, is_the
     make_older(*([path] if is_there else []), folder)
     with pytest.raises(RunError) as old:
         RankReader(folder).info()
-    assert str(old.value) == f"{path}: was never written: its rank ended before that, or its disk was full"
+    assert str(old.value) == (
+        f"{path}: was never written (its rank ended before that, or its disk was full), or was emptied since"
+    )
     assert not old.value.is_passing
 
 
@@ -94,3 +100,31 @@ def test_what_a_rank_has_not_written_yet_is_a_problem_until_it_has(tmp_path: Pat
     write_rank(tmp_path, 1)
     assert [each.rank for each in run.rank_infos] == [0, 1]
     assert [problem.partition(": ")[0] for problem in run.problems] == [str(torn)]
+
+
+@pytest.mark.parametrize("more", [{"began_s": AGO_S}, {"ended_ns": 5}], ids=["began long ago", "ended"])
+def test_a_black_box_that_was_emptied_is_none_that_is_about_to_be_written(tmp_path: Path, more: dict[str, Any]) -> None:
+    """Emptying makes a file young; that its rank began long ago, or has ended, stands in `rank.json`."""
+    folder = write_rank(tmp_path, 0, **more)
+    (folder / paths.BLACK_BOX_FILE).touch()
+    with pytest.raises(RunError, match="was emptied since") as emptied:
+        RankReader(folder).state()
+    assert not emptied.value.is_passing
+
+
+@pytest.mark.parametrize("tells", ["black box", "events"])
+def test_a_rank_json_that_was_emptied_is_none_that_is_about_to_be_written(tmp_path: Path, tells: str) -> None:
+    """A black box that was closed tells so, and so does a first event of long ago."""
+    folder = paths.rank_folder(tmp_path, 0, 0)
+    info = RankInfo(
+        schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=0, started_ns=time.time_ns(), host="h", pid=os.getpid()
+    )
+    writer = RankWriter(folder, info)
+    writer.start()
+    writer.add_event("warning", "something", time_ns=time.monotonic_ns() - AGO_S * 10**9)
+    writer.close("finished")
+    (folder / (paths.EVENTS_FILE if tells == "black box" else paths.BLACK_BOX_FILE)).unlink()
+    os.truncate(folder / paths.RANK_FILE, 0)
+    with pytest.raises(RunError, match="was emptied since") as emptied:
+        RankReader(folder).info()
+    assert not emptied.value.is_passing
