@@ -18,6 +18,7 @@ from scope.report.build import compute_results
 from scope.report.findings import find_all
 from scope.report.sections.collectives import rank_waits_table
 from scope.report.sections.comparison import comparison_table
+from scope.report.sections.path import critical_path_table
 from scope.report.summary import print_summary
 from scope.report.text import make_console
 from scope.trace import ReadOptions, load
@@ -119,3 +120,15 @@ def test_activities_can_be_pasted() -> None:
     asked = re.findall(r"activities=\[([^\]]*)\]", sources)
     assert asked
     assert all(name.strip().startswith("ProfilerActivity.") for each in asked for name in each.split(","))
+
+
+def test_the_path_is_told_from_the_window_of_its_step(builder: Any, results_of: Make) -> None:
+    """A step that begins at 5 us, computes from 40 us and ends at 90 us: a path of 85 us beside a window of 50 us."""
+    builder.step(3, 5, 95)
+    builder.launch("gemm", 10, 40, 50)
+    results = results_of(builder)
+    table = critical_path_table(results.analysis)
+    (step,) = results.analysis.steps
+    lengths = dict(zip((each.key for each in table.columns), table.rows[0], strict=True))
+    assert (lengths["length_ns"], step.max_window_ns) == (85_000, 50_000)
+    assert any("begins with the step on the host" in note for note in table.notes)
