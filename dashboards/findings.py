@@ -153,6 +153,7 @@ def draw_alerts(run: LiveRun | None = None, *, names: Mapping[str, str] | None =
     alerts, pending, num_others = list(firing.alerts), list(firing.pending), 0
     if run is not None:
         label, hosts = label_run(run.info), set(run.ranks[Ranks.host].cast(pl.String))
+        names = {label: run.run.path.name}
         alerts, num_others = alerts_of_run(alerts, label=label, hosts=hosts)
         pending, _ = alerts_of_run(pending, label=label, hosts=hosts)
     for alert in alerts[:_SHOWN_ALERTS]:
@@ -171,9 +172,13 @@ def draw_alerts(run: LiveRun | None = None, *, names: Mapping[str, str] | None =
 
 
 def _alert_words(alert: Alert, names: Mapping[str, str], *, soon: bool = False) -> say.Words:
-    of_run = f"{names[alert.run]}: " if alert.run is not None and alert.run in names else ""
+    text = alert.summary or alert.where
+    if alert.run is not None and alert.run in names:
+        # A rule knows the label of a run alone, which no page shows.
+        name = names[alert.run]
+        text = text.replace(alert.run, name) if alert.run in alert.summary else f"{name}: {text}"
     sentence = "Fires soon: **{}** {}" if soon else "**{}** {}"
-    return say.words(sentence, alert.name, of_run + (alert.summary or alert.where))
+    return say.words(sentence, alert.name, text)
 
 
 @st.cache_resource

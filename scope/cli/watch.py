@@ -128,13 +128,16 @@ def _print(change: Change, *, as_json: bool) -> None:
     for verdict in change.begun:
         _print_one(verdict, as_json=as_json)
     for verdict in change.over:
-        _print_one(verdict, as_json=as_json, before="over: ")
+        if as_json:
+            _print_one(verdict, as_json=True)
+        else:
+            click.echo(_over_words(verdict, is_live=change.watched.state.is_live))
 
 
-def _print_one(verdict: Verdict, *, as_json: bool, before: str = "") -> None:
+def _print_one(verdict: Verdict, *, as_json: bool) -> None:
     from scope.report.encoding import encode_json
 
-    click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else f"{before}{_words(verdict)}")
+    click.echo(encode_json(_plain(verdict), indent=0).strip() if as_json else _words(verdict))
 
 
 def _words(verdict: Verdict) -> str:
@@ -142,6 +145,17 @@ def _words(verdict: Verdict) -> str:
 
     action = f" {readable(verdict.action)}" if verdict.action else ""
     return f"{verdict.severity} {readable(verdict.kind)}: {readable(verdict.summary)}.{action}"
+
+
+def _over_words(verdict: Verdict, *, is_live: bool) -> str:
+    """Return which finding is over, without its cause and advice, which were told, and whether the run's end did it."""
+    from scope.analysis.doctor.diagnosis import describe_ranks
+    from scope.report.inert import readable
+
+    whose = f" of {describe_ranks(list(verdict.ranks))}" if verdict.ranks else ""
+    group = f" in group {readable(verdict.group)}" if verdict.group is not None else ""
+    why = "it holds no more" if is_live else "the run has ended"
+    return f"over: {verdict.severity} {readable(verdict.kind)}{whose}{group}: {why}"
 
 
 def _plain(verdict: Verdict) -> dict[str, object]:

@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
             if number % MICROBATCHES == MICROBATCHES - 1:
                 optimizer.step()
                 optimizer.zero_grad()
+    print(f"recorded in {recorder.run_dir}")  # noqa: T201 - a training script says where its results lie
 
 
 if __name__ == "__main__":

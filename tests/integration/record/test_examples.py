@@ -29,9 +29,10 @@ def steps_of(run: Path, rank: int = 0) -> list[dict[str, int]]:
     return [dict(step.phases) for step in read_steps(paths.rank_folder(run, 0, rank))]
 
 
-def test_plain_loop(tmp_path: Path) -> None:
-    """Twenty updates of four micro-batches, the phase of its own in each."""
+def test_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty updates of four micro-batches, the phase of its own in each; it says where they lie."""
     plain_loop.main(["--run-dir", str(tmp_path / "run")])
+    assert capsys.readouterr().out == f"recorded in {tmp_path / 'run'}\n"
     steps = read_steps(paths.rank_folder(tmp_path / "run", 0, 0))
     assert [step.num_microbatches for step in steps] == [4] * 20
     assert [step.samples for step in steps] == [32] * 20

@@ -232,6 +232,17 @@ def test_a_run_whose_command_recorded_nothing_says_why(tmp_path: Path, scope: Ca
     assert "no rank has begun to record yet" in scope("show", run).err
 
 
+def test_the_end_of_a_run_ends_what_was_found_of_it(tmp_path: Path, scope: Callable[..., Done]) -> None:
+    """Whoever was a straggler is none when the run has ended, which is said in place of cause and advice."""
+    run = write_run(tmp_path / "ended")
+    finding = {"time_ns": 1, "kind": "straggler", "severity": "warning", "ranks": [0], "group": None, "attempt": 0}
+    finding |= {"summary": "rank 0 makes its peers wait 9 ms a step, mostly in input", "action": "Compare its loader."}
+    (run / paths.VERDICTS_FILE).write_text(json.dumps(finding) + "\n")
+    lines = scope("watch", run).out.splitlines()
+    assert "over: warning straggler of rank 0: the run has ended" in lines
+    assert not any("Compare its loader" in line for line in lines)
+
+
 @pytest.mark.parametrize("options", [(), ("--once",)])
 def test_a_second_watch_begins_with_what_holds(tmp_path: Path, scope: Callable[..., Done], options: tuple[str]) -> None:
     """A rank without an end whose process is gone: the second to look says so as the first did, each as JSON too."""

@@ -16,10 +16,12 @@ from dashboards.server_overview import RunNow, ask_runs, standing_of
 from dashboards.sources.alerts import alerts_in, alerts_of_run, firing_alerts
 from dashboards.sources.catalogue import Source
 from dashboards.sources.prometheus import Prometheus, to_samples
-from scope.run.naming import short_hash
+from scope.frames import open_run
+from scope.run.naming import label_run, short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from streamlit.testing.v1 import AppTest
 
@@ -200,6 +202,20 @@ def test_a_hung_run_is_red_under_both_its_names(open_app: Callable[..., AppTest]
     assert app.subheader[0].value.replace("\\", "") == "vm-1 (e365c35f)"
     (soon,) = (each.value.replace("\\", "") for each in app.info)
     assert soon.startswith("Fires soon: **NoStep** vm-1 (e365c35f): run=e365c35f")
+
+
+def test_an_alert_calls_a_run_as_its_page_does(open_app: Callable[..., AppTest], run_folder: Path) -> None:
+    """A rule writes the label of the run, which stands nowhere else on its Overview: the name stands in its place."""
+    label = label_run(open_run(run_folder).info())
+    alert = {
+        "labels": {"alertname": "LowGoodput", "run": label, "severity": "warning"},
+        "annotations": {"summary": f"Goodput of run {label} is 12%"}, "state": "firing",
+    }  # fmt: skip
+    with answering({}, [alert]) as address:
+        app = open_app("overview", run_folder, address)
+    said = [each.value.replace("\\", "") for each in app.warning]
+    assert "**LowGoodput** Goodput of run four-ranks is 12%." in said
+    assert not any(label in each for each in said)
 
 
 @contextmanager
