@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.collective_tables import GroupRows, MatchedCalls
-from scope.analysis.matching import IS_SYMMETRIC, PAIRS
+from scope.analysis.operations import FROM_ROOT, IS_SYMMETRIC, PAIRS, TO_ROOT
 from scope.structs import Record
 from scope.trace.schema import CollectiveCalls
 
@@ -20,9 +20,6 @@ _DRIFT_SIGNIFICANCE: Final = 6
 _MAX_DRIFT: Final = 1e-3
 _TRUNCATION_NS: Final = 1_000
 """Old traces cut instants and lengths to whole microseconds."""
-
-_FROM_ROOT: Final = ("broadcast", "scatter")
-_TO_ROOT: Final = ("reduce", "gather")
 
 ARRIVAL: Final = "bounding_arrival_ns"
 """Arrival of a call that holds others up, else null."""
@@ -64,7 +61,7 @@ def find_bounding_calls(calls: pl.DataFrame) -> pl.DataFrame:
     is_whole = pl.col(IS_SYMMETRIC) & ~has_zero.any().over(MatchedCalls.collective_id)
     # On a host timeline the range of a send or recv may cover the wait alone: the data can be gone before it begins.
     is_timed_pair = (operation == PAIRS[0]) & pl.col(CollectiveCalls.device).is_not_null()
-    from_root, to_root = operation.is_in(_FROM_ROOT) | is_timed_pair, operation.is_in(_TO_ROOT)
+    from_root, to_root = operation.is_in(FROM_ROOT) | is_timed_pair, operation.is_in(TO_ROOT)
     holds_up = is_whole | (from_root & is_root) | (to_root & ~is_root)
     shows = is_whole | (from_root & ~is_root) | (to_root & is_root)
     start, end = pl.col(CollectiveCalls.start_ns), pl.col(CollectiveCalls.end_ns)

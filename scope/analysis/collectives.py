@@ -24,8 +24,10 @@ from scope.analysis.collective_tables import (
     MatchedCalls,
     RankWaitRows,
 )
-from scope.analysis.matching import IS_SYMMETRIC, PLACE, Matched, match_calls
+from scope.analysis.matching import Matched, match_calls
 from scope.analysis.medians import lower_median_ns, median_rate
+from scope.analysis.operations import FROM_ROOT, IS_SYMMETRIC, TO_ROOT
+from scope.analysis.ordinals import PLACE, RESTS_ON_RECORDED_CLOCKS
 from scope.analysis.result import Result
 from scope.trace.schema import CollectiveCalls
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 
     from scope.trace.model import Job
 
-_FROM_ROOT: Final = ("broadcast", "scatter")
-_TO_ROOT: Final = ("reduce", "gather")
 _ROOT_ARRIVAL: Final = "root_arrival_ns"
 _HAS_ROOT: Final = "has_root"
 _LAST_IS_ROOT: Final = "last_is_root"
@@ -61,6 +61,9 @@ class Collectives(Result, frozen=True, kw_only=True):
     """Calls of all ranks whose rank is known."""
     num_matched: int
     """Calls with a partner on another rank."""
+    num_by_recorded_clocks: int
+    """Of these, calls whose partners are told by clocks that were taken to agree: nothing shows how these stand, and
+    neither `Seq` nor the numbers of steps decide."""
     num_alone: int
     """Calls that no other rank's trace shows."""
     num_ambiguous: int
@@ -78,6 +81,7 @@ class Collectives(Result, frozen=True, kw_only=True):
     def _check_sums(self) -> None:
         parts = self.num_matched + self.num_alone + self.num_ambiguous + self.num_unmatchable
         assert parts == self.num_calls, f"{parts} calls by state, {self.num_calls} in all"
+        assert self.num_by_recorded_clocks <= self.num_matched, "calls told by recorded clocks are matched"
         assert self.num_of_unknown_group <= self.num_ambiguous, "calls of unknown groups are ambiguous"
 
 
@@ -106,6 +110,9 @@ def compute_collectives(job: Job, *, nodes: Mapping[int, str] | None = None) -> 
         clock=clock,
         num_calls=calls.height,
         num_matched=states.get("matched", 0),
+        num_by_recorded_clocks=int(
+            ((calls[MatchedCalls.state] == "matched") & calls[RESTS_ON_RECORDED_CLOCKS]).sum(),
+        ),
         num_alone=states.get("alone", 0),
         num_ambiguous=states.get("ambiguous", 0),
         num_of_unknown_group=int(calls[MatchedCalls.is_of_unknown_group].sum()),
@@ -240,9 +247,9 @@ def _waits(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     wait = (
         pl.when(pl.col(IS_SYMMETRIC) | pl.col(GroupRows.is_pair))
         .then(until_last)
-        .when(operation.is_in(_FROM_ROOT) & knows_root)
+        .when(operation.is_in(FROM_ROOT) & knows_root)
         .then(pl.when(is_root).then(0).otherwise(until_root))
-        .when(operation.is_in(_TO_ROOT) & is_root.is_not_null())
+        .when(operation.is_in(TO_ROOT) & is_root.is_not_null())
         .then(pl.when(is_root).then(until_last).otherwise(0))
     )
     has_partner = pl.col(MatchedCalls.state) == "matched"
@@ -265,9 +272,9 @@ def _with_waits(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     operation, last_is_root = pl.col(CollectiveRows.operation), pl.col(_LAST_IS_ROOT)
     alone = pl.col(CollectiveRows.last_arrival_ns) - pl.col(_SECOND)
     imposed = (
-        pl.when(operation.is_in(_FROM_ROOT))
+        pl.when(operation.is_in(FROM_ROOT))
         .then(pl.when(last_is_root).then(alone).when(~last_is_root & pl.col(_HAS_ROOT)).then(0))
-        .when(operation.is_in(_TO_ROOT))
+        .when(operation.is_in(TO_ROOT))
         .then(pl.when(last_is_root).then(0).when(~last_is_root).then(alone))
         .when(operation != "unknown")
         .then(alone)
@@ -275,7 +282,7 @@ def _with_waits(collectives: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     several = pl.col(CollectiveRows.num_ranks_seen) > 1
     # A rank that is not seen may have come between the last two that are.
     is_known = several & is_complete & ~is_cut
-    rooted = operation.is_in((*_FROM_ROOT, *_TO_ROOT))
+    rooted = operation.is_in((*FROM_ROOT, *TO_ROOT))
     return joined.with_columns(
         pl.when(is_known).then(imposed).alias(CollectiveRows.imposed_wait_ns),
         pl.when(~is_cut).then(CollectiveRows.total_wait_ns).alias(CollectiveRows.total_wait_ns),

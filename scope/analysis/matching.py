@@ -1,7 +1,7 @@
 """Which calls of different ranks are one collective.
 
 The key is the group (name and sorted global ranks), the operation, and `Seq` where the trace has it, else the ordinal
-of the call in its group, with the ordinals of the ranks aligned (`scope.analysis.alignment`). A point-to-point call is
+of the call in its group, with the ordinals of the ranks aligned (`scope.analysis.ordinals`). A point-to-point call is
 keyed by sender, receiver, tag and ordinal, since libraries count those on each rank apart. Calls without metadata are
 matched by library, operation and ordinal over all ranks, which `Groups.is_assumed` says; where the rank's trace lists
 groups of other ranks, or the call's sizes tell another number of ranks, its group is unknown and it is ambiguous. So is
@@ -14,30 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.alignment import CallSeries, align
 from scope.analysis.collective_tables import MATCH_STATES, GroupRows, MatchedCalls
+from scope.analysis.operations import IS_SYMMETRIC, PAIRS, SYMMETRIC
+from scope.analysis.ordinals import GROUP_KEY, OCCURRENCE, PLACE, with_ordinals
 from scope.structs import Record
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scope.trace.model import Job, RankTrace
 
-SYMMETRIC: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Operations that no rank ends before every rank has arrived."""
-
-PAIRS: Final = ("send", "recv")
 _WITHOUT_TAGS: Final = ("nccl", "rccl")
-IS_SYMMETRIC: Final = "is_symmetric"
-PLACE: Final = "place"
-"""`Seq`, or the aligned ordinal."""
-
-_SAME_SIZE: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv")
 _LISTS_OTHERS: Final = "lists_other_groups"
 _IS_FOREIGN: Final = "is_of_foreign_group"
-_GROUP_KEY: Final = "group_key"
 _SENDER: Final = "sender_rank"
-_SIGNATURE: Final = "signature"
-_OCCURRENCE: Final = "occurrence"
 _STATE: Final = pl.Enum(MATCH_STATES)
 _ROOT: Final = "root_rank"
 
@@ -47,7 +38,7 @@ class Matched(Record, frozen=True, kw_only=True):
 
     calls: pl.DataFrame
     """The columns of `MatchedCalls` that need no clock (instants are the rank's own), those of `CollectiveCalls`, and
-    `PLACE`, `IS_SYMMETRIC`, the rank's window, `group_id`."""
+    `PLACE`, `RESTS_ON_RECORDED_CLOCKS`, `IS_SYMMETRIC`, the rank's window, `group_id`."""
     groups: pl.DataFrame
     """The table `GroupRows` without tiers."""
 
@@ -66,7 +57,7 @@ def match_calls(job: Job) -> Matched:
     frames = [_calls_of(trace, job.world_size) for trace in known]
     calls = pl.concat(frames, how="vertical") if frames else _calls_schema().to_frame()
     calls = _with_groups(calls, job.world_size)
-    calls = _with_places(calls)
+    calls = _with_places(calls, {trace.rank: trace.host for trace in job.ranks if trace.rank is not None})
     return _numbered(calls)
 
 
@@ -163,7 +154,7 @@ def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:
         pl.coalesce(pl.col(CollectiveCalls.group_ranks).list.len().cast(pl.Int32), CollectiveCalls.group_size).alias(
             CollectiveCalls.group_size
         ),
-        _group_key().alias(_GROUP_KEY),
+        _group_key().alias(GROUP_KEY),
         pl.col(CollectiveCalls.operation).is_in(SYMMETRIC).alias(IS_SYMMETRIC),
         pl.col(CollectiveCalls.operation).is_in(PAIRS).alias(GroupRows.is_pair),
     )
@@ -207,10 +198,10 @@ def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
     in_order = pl.col(CollectiveCalls.library).cast(pl.String).is_in(_WITHOUT_TAGS)
     tag = pl.when(~in_order).then(CollectiveCalls.tag).cast(pl.String).fill_null("")
     pair_key = pl.concat_str(
-        _GROUP_KEY, pl.lit("|"), _SENDER, pl.lit(">"), CollectiveCalls.destination_rank, pl.lit("#"), tag
+        GROUP_KEY, pl.lit("|"), _SENDER, pl.lit(">"), CollectiveCalls.destination_rank, pl.lit("#"), tag
     )
     return calls.with_columns(
-        pl.when(is_pair).then(pair_key).otherwise(_GROUP_KEY).alias(_GROUP_KEY),
+        pl.when(is_pair).then(pair_key).otherwise(GROUP_KEY).alias(GROUP_KEY),
         pl.when(is_pair & knows_pair)
         .then(ends.list.sort())
         .when(~is_pair)
@@ -226,12 +217,12 @@ def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_places(calls: pl.DataFrame) -> pl.DataFrame:
+def _with_places(calls: pl.DataFrame, hosts: Mapping[int, str | None]) -> pl.DataFrame:
     """Add the place of each call in its group, and its state; the place is null where it can't be told."""
-    has_sequence = (pl.col(CollectiveCalls.sequence).is_not_null() & ~pl.col(GroupRows.is_pair)).all().over(_GROUP_KEY)
+    has_sequence = (pl.col(CollectiveCalls.sequence).is_not_null() & ~pl.col(GroupRows.is_pair)).all().over(GROUP_KEY)
     # A group whose ranks are elided is told by its name alone; more ranks than it has means several of one name.
-    is_crowded = pl.col(MatchedCalls.rank).n_unique().over(_GROUP_KEY) > pl.col(CollectiveCalls.group_size)
-    is_unknown = pl.col(_GROUP_KEY).is_null() | (pl.col(CollectiveCalls.group_ranks).is_null() & is_crowded)
+    is_crowded = pl.col(MatchedCalls.rank).n_unique().over(GROUP_KEY) > pl.col(CollectiveCalls.group_size)
+    is_unknown = pl.col(GROUP_KEY).is_null() | (pl.col(CollectiveCalls.group_ranks).is_null() & is_crowded)
     state = (
         pl.when(MatchedCalls.is_of_unknown_group)
         .then(pl.lit("ambiguous"))
@@ -243,56 +234,18 @@ def _with_places(calls: pl.DataFrame) -> pl.DataFrame:
         state.cast(_STATE).alias(MatchedCalls.state),
         pl.when(has_sequence).then(CollectiveCalls.sequence).alias(PLACE),
     )
-    counted = (pl.col(MatchedCalls.state) == "matched") & pl.col(PLACE).is_null()
-    ordinals = [_ordinals(group) for group in calls.filter(counted).partition_by(_GROUP_KEY)]
-    if ordinals:
-        key = (MatchedCalls.rank, CollectiveCalls.call_id)
-        calls = (
-            calls.join(pl.concat(ordinals), on=key, how="left", maintain_order="left")
-            .with_columns(pl.coalesce(PLACE, _OCCURRENCE).alias(PLACE))
-            .drop(_OCCURRENCE)
-        )
+    calls = with_ordinals(calls, hosts=hosts)
     lost = (pl.col(MatchedCalls.state) == "matched") & pl.col(PLACE).is_null()
-    repeated = (MatchedCalls.rank, _GROUP_KEY, CollectiveCalls.operation, PLACE)
+    repeated = (MatchedCalls.rank, GROUP_KEY, CollectiveCalls.operation, PLACE)
     return calls.with_columns(
         pl.when(lost).then(pl.lit("ambiguous", dtype=_STATE)).otherwise(MatchedCalls.state).alias(MatchedCalls.state),
-        pl.int_range(pl.len()).over(repeated).alias(_OCCURRENCE),
-    )
-
-
-def _ordinals(group: pl.DataFrame) -> pl.DataFrame:
-    """Return the aligned ordinal of each call of one group, counted in the rank that has most calls."""
-    size = pl.when(
-        pl.col(CollectiveCalls.operation).is_in(_SAME_SIZE) & (pl.col(CollectiveCalls.variant) != "uneven")
-    ).then(pl.max_horizontal(CollectiveCalls.in_bytes, CollectiveCalls.out_bytes))
-    # On a host timeline the ranks that get a part of a scatter do not say its type, which the root's input does.
-    dtype = pl.when(pl.col(CollectiveCalls.operation) != "scatter").then(pl.col(CollectiveCalls.dtype).cast(pl.String))
-    kind = pl.struct(CollectiveCalls.operation, dtype.alias(CollectiveCalls.dtype), size.alias(_SIGNATURE))
-    parts = group.with_columns(kind.hash().alias(_SIGNATURE)).partition_by(MatchedCalls.rank, as_dict=True)
-    series = {int(rank[0]): _series(part) for rank, part in parts.items()}
-    reference = max(series, key=lambda rank: (len(series[rank]), -rank))
-    places: dict[int, list[int | None]] = {}
-    for rank, each in series.items():
-        found = list(range(len(each))) if rank == reference else align(series[reference], each)
-        places[rank] = [None] * len(each) if found is None else list(found)
-    flat = [place for rank in places for place in places[rank]]
-    ordered = pl.concat(parts.values()).select(MatchedCalls.rank, CollectiveCalls.call_id)
-    return ordered.with_columns(pl.Series(_OCCURRENCE, flat, dtype=pl.Int64))
-
-
-def _series(part: pl.DataFrame) -> CallSeries:
-    return CallSeries(
-        signatures=part[_SIGNATURE].to_list(),
-        arrivals_ns=part[CollectiveCalls.start_ns].to_list(),
-        ends_ns=part[CollectiveCalls.end_ns].to_list(),
-        steps=part[MatchedCalls.step_number].to_list(),
-        are_symmetric=part[IS_SYMMETRIC].to_list(),
+        pl.int_range(pl.len()).over(repeated).alias(OCCURRENCE),
     )
 
 
 def _numbered(calls: pl.DataFrame) -> Matched:
     """Number groups and collectives in the order of their first arrival, and mark calls that stand alone."""
-    key = (_GROUP_KEY, CollectiveCalls.operation, PLACE, _OCCURRENCE)
+    key = (GROUP_KEY, CollectiveCalls.operation, PLACE, OCCURRENCE)
     is_matched = pl.col(MatchedCalls.state) == "matched"
     collectives = (
         calls.filter(is_matched)
@@ -310,9 +263,9 @@ def _numbered(calls: pl.DataFrame) -> Matched:
         pl.when(is_matched).then(MatchedCalls.collective_id).alias(MatchedCalls.collective_id),
     ).drop(GroupRows.num_ranks)
     groups = _groups(calls)
-    calls = calls.join(groups.select(_GROUP_KEY, GroupRows.group_id), on=_GROUP_KEY, how="left", nulls_equal=True)
+    calls = calls.join(groups.select(GROUP_KEY, GroupRows.group_id), on=GROUP_KEY, how="left", nulls_equal=True)
     ordered = calls.sort(MatchedCalls.collective_id, MatchedCalls.rank, CollectiveCalls.call_id, nulls_last=True)
-    return Matched(calls=ordered.drop(_GROUP_KEY, _OCCURRENCE, _SENDER, _ROOT), groups=groups.drop(_GROUP_KEY))
+    return Matched(calls=ordered.drop(GROUP_KEY, OCCURRENCE, _SENDER, _ROOT), groups=groups.drop(GROUP_KEY))
 
 
 def _with_one_root(calls: pl.DataFrame) -> pl.DataFrame:
@@ -325,7 +278,7 @@ def _with_one_root(calls: pl.DataFrame) -> pl.DataFrame:
 def _groups(calls: pl.DataFrame) -> pl.DataFrame:
     first = pl.col(CollectiveCalls.start_ns).min()
     return (
-        calls.group_by(_GROUP_KEY)
+        calls.group_by(GROUP_KEY)
         .agg(
             first,
             pl.col(CollectiveCalls.group_name).cast(pl.String).first().alias(GroupRows.name),
@@ -336,7 +289,7 @@ def _groups(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col(GroupRows.is_inferred).any(),
             pl.col(GroupRows.is_pair).first(),
         )
-        .sort(CollectiveCalls.start_ns, _GROUP_KEY)
+        .sort(CollectiveCalls.start_ns, GROUP_KEY)
         .with_row_index(GroupRows.group_id)
         .drop(CollectiveCalls.start_ns)
     )

@@ -197,7 +197,7 @@ def _assert_within_interval(scenario: Scenario, result: Collectives) -> None:
 
 
 @pytest.mark.parametrize("has_sequence", [True, False])
-@pytest.mark.parametrize("offset_ns", [0, 250_000])
+@pytest.mark.parametrize("offset_ns", [0, 250_000, 1_900_003, 9_000_017])
 def test_windows_that_begin_at_different_steps(tmp_path: Path, has_sequence: bool, offset_ns: int) -> None:
     """Calls of windows that begin at different steps find their partners, by `Seq` or by series and clock."""
     scenario = scenarios.shifted_windows(has_sequence=has_sequence, offset_ns=offset_ns)
