@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Place = tuple[int, int]
 """Rank, and number of one of its events."""
+Mark = tuple[int | None, int | None]
+"""An instant of the program that peers share: the turn of the call that a rank is ready for, or that and one's end."""
+_LAST: Final = (-1, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Call:
     """When the rank was ready for it: its begin, or before."""
     begins_later: bool
     """Whether it begins after its rank was ready for it."""
+    turn: int
+    """Its place in the program: the same number on all ranks whose calls in groups of one shape run in one order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Shifts:
     by_step_ns: Mapping[tuple[int, int | None], int]
     """By rank and step: what the rank gains in the step, beyond what it had gained before; below 0, what it loses."""
     job_ns: int
-    """How much sooner the last rank is done."""
+    """How much sooner the last rank is done; where clocks leave apart who that is, of those that can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,8 @@ class Replay:
     start_ns: Mapping[int, int]
     """When the recording of each rank begins, on the reference clock."""
     end_ns: Mapping[int, int]
+    components: Mapping[int, int]
+    """By rank, the component of its clock: of two components nobody knows which ended first."""
 
     def play(
         self, *, removed_ns: Mapping[Place, int] | None = None, tails_ns: Mapping[int, int] | None = None
@@ -146,14 +154,17 @@ class Replay:
 
     def _shifts(self, gained: Mapping[int, Mapping[int | None, int]]) -> Shifts:
         by_step: dict[tuple[int, int | None], int] = {}
-        ends: list[int] = []
+        ended: dict[int, int] = {}
+        ends: dict[int, int] = {}
         for rank, steps in gained.items():
             before = 0
             for step, shift in steps.items():
                 by_step[rank, step] = shift - before
                 before = shift
-            ends.append(self.end_ns[rank] - before)
-        return Shifts(by_step_ns=by_step, job_ns=max(self.end_ns[rank] for rank in gained) - max(ends))
+            component, end = self.components[rank], self.end_ns[rank]
+            ended[component] = max(end, ended.get(component, end))
+            ends[component] = max(end - before, ends.get(component, end - before))
+        return Shifts(by_step_ns=by_step, job_ns=max(ended[each] - ends[each] for each in ends))
 
     def excess_ns(self, rank: int, arrivals: Mapping[int, int], since_ns: Mapping[int, int | None]) -> dict[Place, int]:
         """Return where a rank's own work before a collective exceeds the median of its peers', and by how much.
@@ -164,40 +175,60 @@ class Replay:
             since_ns: By rank, the instant after which own work counts; None for the begin of its recording.
 
         Returns:
-            The largest excesses between two events, which together are that of all the work.
+            Parts of its work that together are the excess of all of it. What lies between two instants of the program
+            that the ranks have in common is spread over the work between them.
         """
-        own = {each: self._own(each, call, since_ns[each]) for each, call in arrivals.items()}
+        own = {each: self._work_done(each, call, since_ns[each]) for each, call in arrivals.items()}
         mine, peers = own.pop(rank), list(own.values())
-        total = sum(ns for _, ns in mine.values()) - median_low(sum(ns for _, ns in each.values()) for each in peers)
-        none = (0, 0)
-        beyond = sorted(
-            ((ns - median_low(each.get(key, none)[1] for each in peers), place) for key, (place, ns) in mine.items()),
-            reverse=True,
-        )
+        marks = [
+            (stop, done - median_low(each[mark][1] for each in peers))
+            for mark, (stop, done) in mine.items()
+            if all(mark in each for each in peers)
+        ]
         found: dict[Place, int] = {}
-        for ns, place in beyond:
-            taken = min(ns, total)
-            if taken <= 0:
-                break
-            found[rank, place] = taken
-            total -= taken
+        left = max(0, marks[-1][1])
+        # Backwards, since what the rank makes up for later is no excess: it lies where the distance rose to stay.
+        for (first, before), (stop, _) in reversed(list(pairwise(marks))):
+            stretch = {(rank, place): self.events[rank][place].own_ns for place in range(first, stop)}
+            taken = min(left - min(left, max(0, before)), sum(stretch.values()))
+            found |= _spread(taken, stretch)
+            left -= taken
         return found
 
-    def _own(self, rank: int, call: int, since_ns: int | None) -> dict[tuple[int, int], tuple[int, int]]:
-        """Return the event and the own work by calls and ends since an instant, until the rank is ready for a call."""
+    def _work_done(self, rank: int, call: int, since_ns: int | None) -> dict[Mark, tuple[int, int]]:
+        """Return how far a rank's events and its own work had come since an instant, until it is ready for a call.
+
+        Ends are marks only behind the same call: whether a rank stands still at one, chance tells.
+        """
         events = self.events[rank]
         first = 0 if since_ns is None else bisect_right(events, since_ns, key=lambda event: event.at_ns)
-        found: dict[tuple[int, int], tuple[int, int]] = {}
-        num_calls = num_ends = 0
+        found: dict[Mark, tuple[int, int]] = {(None, None): (first, 0)}
         until = self.calls[call].ready_ns
+        stop, done, behind = first, 0, None
         for place in range(first, len(events)):
             event = events[place]
             if event.at_ns > until:
                 break
-            if event.kind == "begin":
-                continue
-            found[num_calls, num_ends] = (place, event.own_ns)
-            if event.call == call and not event.is_end:
+            stop, done = place + 1, done + event.own_ns
+            if event.call == call and event.kind == "ready":
                 break
-            num_calls, num_ends = (num_calls, num_ends + 1) if event.is_end else (num_calls + 1, 0)
+            turn = self.calls[event.call].turn
+            if event.is_end:
+                found[behind, turn] = (stop, done)
+            elif event.kind == "ready":
+                behind = turn
+                found[turn, None] = (stop, done)
+        found[_LAST] = (stop, done)
         return found
+
+
+def _spread(taken_ns: int, stretch: Mapping[Place, int]) -> dict[Place, int]:
+    """Return the parts of a time by the share of each event in the work of a stretch; they sum to it."""
+    found: dict[Place, int] = {}
+    work_ns = sum(stretch.values())
+    for place, own_ns in stretch.items():
+        if not taken_ns:
+            break
+        found[place] = taken_ns * own_ns // work_ns
+        taken_ns, work_ns = taken_ns - found[place], work_ns - own_ns
+    return found

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 _RUN_START: Final = "run_start_ns"
 _RUN_END: Final = "run_end_ns"
+_TURN: Final = "turn"
+_BEFORE: Final = "num_before"
+_PARTNER: Final = "partner"
+_SENDS: Final = "sends"
+_SHAPE: Final = "shape"
 _ALL_WAIT: Final = frozenset((*SYMMETRIC, *PAIRS))
 _WAIT_FOR_ROOT: Final = frozenset({"broadcast", "scatter"})
 _ROOT_WAITS: Final = frozenset({"reduce", "gather"})
@@ -103,6 +108,7 @@ def build_replay(collectives: Collectives, activity: pl.DataFrame, ready: pl.Dat
         members=members,
         start_ns=start,
         end_ns=dict(windows.select(MatchedCalls.rank, _RUN_END).iter_rows()),
+        components={rank: number for number, ranks in enumerate(collectives.clock.components) for rank in ranks},
     )
 
 
@@ -134,13 +140,42 @@ def _ordered(collectives: Collectives, activity: pl.DataFrame, ready: pl.DataFra
     rows = collectives.collectives.select(
         CollectiveRows.collective_id, CollectiveRows.group_id, CollectiveRows.operation
     )
-    return (
+    ordered = (
         joined.with_columns(pl.when(inside).then(_RUN_START).alias(_RUN_START))
         .join(ready, on=(MatchedCalls.rank, MatchedCalls.call_id), how="left")
         .with_columns(pl.coalesce(READY, MatchedCalls.arrival_ns).alias(READY))
         .join(rows, on=CollectiveRows.collective_id, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns, MatchedCalls.rank, MatchedCalls.call_id)
     )
+    return _with_turns(ordered, collectives.groups)
+
+
+def _with_turns(ordered: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Add the place of each call in the program: how many of its step ran before it in its group, by the group's shape.
+
+    Groups of one axis have one description, and ranks as far apart; of what a rank sends, and of what it gets, its
+    partners tell, in their order. Calls of one group run in one order on all ranks; that of several, chance may change.
+    """
+    ranks = pl.col(GroupRows.ranks)
+    is_pair = pl.col(GroupRows.is_pair)
+    shapes = groups.select(
+        GroupRows.group_id,
+        GroupRows.description,
+        GroupRows.is_pair,
+        pl.when(is_pair).then(ranks.list.sum()).alias(_PARTNER),
+        pl.when(~is_pair).then(ranks.list.diff().cast(pl.List(pl.String)).list.join(",")).alias(_SHAPE),
+    )
+    placed = ordered.join(shapes, on=GroupRows.group_id, how="left", maintain_order="left")
+    sends = pl.when(is_pair).then(MatchedCalls.is_root).alias(_SENDS)
+    partner = (pl.col(_PARTNER) - pl.col(MatchedCalls.rank)).rank("dense")
+    program = (MatchedCalls.step_number, GroupRows.description, CollectiveRows.operation, _SENDS, _SHAPE)
+    turns = (
+        placed.with_columns(sends)
+        .with_columns(partner.over(MatchedCalls.rank, GroupRows.description, _SENDS).alias(_PARTNER))
+        .with_columns(pl.int_range(pl.len()).over(MatchedCalls.rank, *program, _PARTNER).alias(_BEFORE))
+        .select(pl.struct(*program, _PARTNER, _BEFORE).rank("dense").alias(_TURN))
+    )
+    return ordered.with_columns(turns[_TURN])
 
 
 def _stays(frame: pl.DataFrame) -> list[Stay]:
@@ -171,8 +206,11 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
         GroupRows.group_id,
         CollectiveRows.operation,
         READY,
+        _TURN,
     )
-    for call, (rank, step, collective, group, operation, is_ready) in enumerate(frame.select(*columns).iter_rows()):
+    for call, (rank, step, collective, group, operation, is_ready, turn) in enumerate(
+        frame.select(*columns).iter_rows()
+    ):
         mine, root = bool(is_root[call]), None if collective is None else roots[collective]
         waits_for_all = operation in _ALL_WAIT or (operation in _ROOT_WAITS and mine)
         root = root if operation in _WAIT_FOR_ROOT and not mine else None
@@ -205,6 +243,7 @@ def _calls(frame: pl.DataFrame, members: Mapping[int, Sequence[int]]) -> list[Ca
                 queued_ns=0 if behind is None else arrivals[call] - ends[behind],
                 ready_ns=is_ready,
                 begins_later=begins_later,
+                turn=turn,
             )
         )
         if group is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pytest
+from made_calls import make_call
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows
 from scope.analysis.collectives import Collectives, compute_collectives
@@ -15,9 +16,11 @@ from scope.analysis.readiness import compute_ready
 from scope.analysis.replay_building import LazyReplay, build_replay
 from scope.analysis.stragglers import compute_stragglers
 from scope.testing import scenarios
-from scope.testing.jobs import Plant, PlantKind, TrainingJob
-from scope.testing.kineto import write_traces
+from scope.testing.jobs import Plant, PlantKind, TrainingJob, matrix_product
+from scope.testing.kineto import Clock, Recording, write_traces
 from scope.testing.layout import Layout
+from scope.testing.program import BeginStep, EndStep
+from scope.testing.simulate import simulate
 from scope.trace import ReadOptions, load
 from scope.units import NS_PER_MS
 
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from scope.testing.program import Instruction
     from scope.testing.scenarios import Scenario
+    from scope.testing.simulate import Simulation
     from scope.trace.model import Job
 
 ALWAYS: Final = range(99)
@@ -172,3 +177,26 @@ def test_savings_of_all_ranks_and_steps(tmp_path: Path) -> None:
     found = compute_stragglers(loaded, compute_collectives(loaded))
     gains = [(2, rank, step, 5 * NS_PER_MS) for rank in range(4) for step in (11, 12)]
     assert found.savings.rows() == gains
+
+
+@pytest.mark.parametrize("ahead_ms", [-50, 0, 50])
+def test_jobs_that_nothing_joins_save_each_its_own(ahead_ms: int, tmp_path: Path) -> None:
+    """Of two jobs in one folder each straggler saves what its own job does, whatever the clocks of the other."""
+    layout = Layout(dp=2, tp=4)
+    extra_ns = {1: 5 * NS_PER_MS, 6: 2 * NS_PER_MS}
+
+    def run(late: Mapping[int, int]) -> Simulation:
+        programs: dict[int, tuple[Instruction, ...]] = {}
+        for rank in range(layout.world_size):
+            compute = matrix_product(NS_PER_MS, extra_ns=late.get(rank, 0))
+            body = (compute, make_call(layout.group("tp", rank), "all_reduce", 100))
+            steps = ((BeginStep(number=step), *body, EndStep()) for step in range(4))
+            programs[rank] = tuple(each for step in steps for each in step)
+        return simulate(programs, start_ns=dict.fromkeys(programs, scenarios.START_NS))
+
+    clock = Clock(offset_ns=ahead_ms * NS_PER_MS)
+    write_traces(run(extra_ns), layout, tmp_path, recordings=dict.fromkeys(range(4, 8), Recording(clock=clock)))
+    loaded = load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1)
+    found = compute_stragglers(loaded, compute_collectives(loaded)).check()
+    alone = {rank: run({rank: ns}).end_ns - run({}).end_ns for rank, ns in extra_ns.items()}
+    assert {each.rank: each.saving_ns for each in found.stragglers} == alone
