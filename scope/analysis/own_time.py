@@ -8,7 +8,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.matching import SYMMETRIC
-from scope.analysis.rank_activity import ACTIVITIES, totals_at
+from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START, totals_at
 from scope.analysis.readiness import READY
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ _FROM: Final = "_from"
 _ROOTED: Final = "waited_for_root_ns"
 _SHARED: Final = "transfers_of_own_group_ns"
 _HELD_UP: Final = "is_held_up"
+_COMPUTED: Final = "computed_until_ns"
+_OTHER_END: Final = "end_of_other_ns"
+_CALL_KEYS: Final = (MatchedCalls.rank, CollectiveRows.group_id, MatchedCalls.collective_id)
 
 
 def compute_own_times(
@@ -67,7 +70,9 @@ def compute_own_times(
     calls = totals_at(activity, calls, instant=_SINCE).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
     calls = totals_at(activity, calls, instant=READY)
     since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
-    since = _with_shared_transfers(since, _held_up(common), activity)
+    since = _with_shared_transfers(
+        since, _standing_still(_held_up(common), _others(common, collectives), activity), activity
+    )
     apart = pl.col(ACTIVITIES[1]) + pl.col(ACTIVITIES[2]) - pl.col(_ROOTED) - pl.col(_SHARED)
     is_known = pl.col(PREVIOUS).is_not_null() | pl.col(_BEGIN_ALIKE)
     own = pl.col(READY) - pl.col(_SINCE) - apart
@@ -146,6 +151,54 @@ def _with_shared_transfers(calls: pl.DataFrame, stretches: pl.DataFrame, activit
             how="left",
         ).with_columns(pl.col(total).fill_null(0))
     return calls.with_columns(pl.col(name) - pl.col(f"{name}{_FROM}"))
+
+
+def _standing_still(stretches: pl.DataFrame, others: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
+    """Return the stretches, without what comes before the last compute that followed a call of another group in them.
+
+    A rank that goes on under a collective (of gradients, say) stood still for the call beside it, which ranks of other
+    such groups make at other instants.
+
+    Args:
+        stretches: Columns rank, group, arrival and end.
+        others: Columns rank, group and `_OTHER_END`, the ends of calls of groups that do not contain it.
+        activity: What `build_activity` returned.
+    """
+    computed = activity.filter(pl.col(ACTIVITIES[0]) > 0, pl.col(PIECE_LENGTH) > 0).select(
+        MatchedCalls.rank, PIECE_START, (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).alias(_COMPUTED)
+    )
+    last = stretches.sort(MatchedCalls.end_ns).join_asof(
+        computed.sort(PIECE_START),
+        left_on=MatchedCalls.end_ns,
+        right_on=PIECE_START,
+        by=MatchedCalls.rank,
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    beside = last.filter(pl.col(_COMPUTED).is_not_null()).sort(_COMPUTED)
+    beside = beside.join_asof(
+        others.sort(_OTHER_END),
+        left_on=_COMPUTED,
+        right_on=_OTHER_END,
+        by=(MatchedCalls.rank, CollectiveRows.group_id),
+        check_sortedness=False,
+    )
+    goes_on = beside.filter(pl.col(_OTHER_END) > pl.col(MatchedCalls.arrival_ns)).select(
+        *_CALL_KEYS, pl.min_horizontal(_COMPUTED, MatchedCalls.end_ns).alias(_SINCE)
+    )
+    since = pl.coalesce(_SINCE, MatchedCalls.arrival_ns).alias(MatchedCalls.arrival_ns)
+    return stretches.join(goes_on, on=_CALL_KEYS, how="left").with_columns(since).drop(_SINCE)
+
+
+def _others(common: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
+    """Return, by rank and judged group, the ends of calls of groups that do not contain that one."""
+    pairs = common.select(MatchedCalls.rank, CollectiveRows.group_id).unique()
+    calls = collectives.calls.select(
+        MatchedCalls.rank, MatchedCalls.collective_id, pl.col(MatchedCalls.end_ns).alias(_OTHER_END)
+    )
+    return (
+        calls.join(pairs, on=MatchedCalls.rank).join(common, on=_CALL_KEYS, how="anti").drop(MatchedCalls.collective_id)
+    )
 
 
 def _held_up(common: pl.DataFrame) -> pl.DataFrame:

@@ -7,7 +7,8 @@ rank under their waits look as late as that one. A rank is ready
 
 - for a call that was not queued: at its begin;
 - for a queued one: at the end of the compute launched before it, or of its launch where that was later, but never
-  before it was ready for the calls of its group ahead of it: two calls without compute between them are ready at once.
+  before it was ready for the calls of its group ahead of it and for the one of another group that it was queued behind:
+  two calls without compute between them are ready at once.
 
 A call that began while compute launched before it still ran on the stream with most compute depends on no compute (a
 gather that runs ahead on a stream of its own): its begin says nothing about the rank's work, so the instant is unknown.
@@ -49,6 +50,8 @@ _LAG: Final = "since_launch_ns"
 _LEFT: Final = "since_compute_ns"
 _SINCE: Final = "since_any_compute_ns"
 _AHEAD_START: Final = "start_ahead_ns"
+_AHEAD_CALL: Final = "call_ahead"
+_AHEAD_READY: Final = "ready_ahead_ns"
 _SCHEMA: Final = {
     MatchedCalls.rank: pl.Int32,
     MatchedCalls.call_id: pl.UInt32,
@@ -88,13 +91,16 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
     has_length = pl.col(MatchedCalls.end_ns) > arrival
     calls = collectives.calls.join(groups, on=CollectiveRows.collective_id, how="left")
     ends = calls.filter(has_length, ~is_pair).select(
-        MatchedCalls.rank, pl.col(MatchedCalls.end_ns).alias(_AHEAD), arrival.alias(_AHEAD_START)
+        MatchedCalls.rank,
+        pl.col(MatchedCalls.end_ns).alias(_AHEAD),
+        arrival.alias(_AHEAD_START),
+        pl.col(MatchedCalls.call_id).alias(_AHEAD_CALL),
     )
     # Whether it was ready before or after the compute that ran beside the call ahead, its launch alone would tell.
     is_untold = pl.col("queued") & pl.col(_LAG).is_null() & (pl.col(_SINCE) < arrival - start_ahead)
     ready = arrival - lag.clip(lower_bound=0)
     runs_ahead = (pl.col(_LEFT) < -_ROUNDING_NS).fill_null(value=False)
-    return (
+    found = (
         calls.join(lags, on=_KEYS, how="left")
         .sort(MatchedCalls.arrival_ns, MatchedCalls.end_ns)
         .join_asof(
@@ -111,6 +117,7 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
             is_pair.alias(_PAIR),
             MatchedCalls.call_id,
             UNTOLD,
+            pl.when(behind_any).then(_AHEAD_CALL).alias(_AHEAD_CALL),
             pl.when(runs_ahead | pl.col(UNTOLD))
             .then(None)
             .when(pl.col("queued") & pl.col(_LAG).is_not_null())
@@ -118,9 +125,24 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
             .otherwise(arrival)
             .alias(READY),
         )
-        .with_columns(pl.when(_PAIR).then(READY).otherwise(pl.col(READY).cum_max().over(*in_group, _PAIR)).alias(READY))
-        .select(*_KEYS, UNTOLD, READY)
     )
+    return _in_their_queues(found).select(*_KEYS, UNTOLD, READY)
+
+
+def _in_their_queues(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls, in the order of time, none of them ready before those that it was queued behind."""
+    in_group = pl.col(READY).cum_max().over(MatchedCalls.rank, CollectiveRows.group_id, _PAIR)
+    before, queued = None, found
+    # Those behind a call that was ready later are so too.
+    while before is None or not before[READY].equals(queued[READY]):
+        before = queued.with_columns(pl.when(_PAIR).then(READY).otherwise(in_group).alias(READY))
+        ahead = before.select(
+            MatchedCalls.rank, pl.col(MatchedCalls.call_id).alias(_AHEAD_CALL), pl.col(READY).alias(_AHEAD_READY)
+        )
+        behind = before.join(ahead, on=(MatchedCalls.rank, _AHEAD_CALL), how="left", maintain_order="left")
+        later = pl.when(pl.col(READY).is_not_null()).then(pl.max_horizontal(READY, _AHEAD_READY))
+        queued = behind.with_columns(later.alias(READY)).drop(_AHEAD_READY)
+    return queued
 
 
 def _lags(trace: RankTrace) -> pl.DataFrame:

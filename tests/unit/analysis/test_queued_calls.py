@@ -81,6 +81,35 @@ def _beside(layout: Layout, rank: int, work: Work) -> list[Instruction]:
     return [*found, work(300, "optimizer")]
 
 
+def _gradients_beside(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+    """Return steps in which tensor parallel calls run under buckets of gradients that nothing waits for before the end.
+
+    On a group that comes late they run under the transfer of a bucket, on the other under its wait for that group.
+    """
+    inner, outer = layout.group("tp", rank), layout.group("dp", rank)
+    found: list[Instruction] = []
+    for place in range(6):
+        found += [work(500, f"forward {place}"), make_call(inner, "all_reduce", 120, hides=False)]
+    for place in range(6):
+        found.append(work(1000, f"backward {place}"))
+        if place % 2:
+            found.append(make_call(outer, "all_reduce", 700, hides=place < 5))
+        found.append(make_call(inner, "all_reduce", 120, hides=False))
+    return [*found, work(300, "optimizer")]
+
+
+def _pipeline(layout: Layout, rank: int, work: Work) -> list[Instruction]:
+    """Return steps of two stages, at whose end all ranks reduce a number right behind the gradients."""
+    group, stage = layout.group("pp", rank), layout.place(rank)["pp"]
+    assert group is not None
+    peer = layout.stage_peer(rank, stage=1 - stage)
+    exchange = Exchange(group=group, is_send=stage == 0, peer=peer, elements=1 << 20, transfer_ns=50 * US)
+    compute = work(2000, "forward")
+    found: list[Instruction] = [exchange, compute] if stage else [compute, exchange]
+    found += [work(1000, "backward"), make_call(layout.group("dp", rank), "all_reduce", 400, hides=False)]
+    return [*found, make_call(layout.world, "all_reduce", 20, hides=False), work(300, "optimizer")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """A job in which one rank computes longer at one place of every step."""
@@ -128,6 +157,9 @@ MADE: Final = {
     "beside, forward": Made(layout=REPLICAS, body=_beside, place="forward"),
     "beside, backward": Made(layout=REPLICAS, body=_beside, place="backward 2"),
     "beside, last": Made(layout=REPLICAS, body=_beside, place="backward 5"),
+    "beside, a little": Made(layout=HYBRID, body=_gradients_beside, place="forward 2", extra_ns=400 * US),
+    "beside, more": Made(layout=HYBRID, body=_gradients_beside, place="forward 2", extra_ns=1500 * US),
+    "pipeline, a narrower group ahead": Made(layout=Layout(dp=2, pp=2), body=_pipeline, place="backward"),
     "hybrid, backward": Made(layout=HYBRID, body=_hybrid, place="backward 2"),
 }
 
