@@ -17,6 +17,7 @@ from scope.analysis.summary import analyze
 from scope.analysis.tables import narrow_tables
 from scope.errors import UsageError
 from scope.hardware import intra_node_ceiling
+from scope.report.doubtful_matches import say_doubtful_matches
 from scope.report.recorded_slowest import say_slowest
 from scope.report.results import ALL_PARTS, Results
 from scope.structs import Record
@@ -90,6 +91,8 @@ def compute_results(job: Job, choices: Choices | None = None, *, parts: Collecti
     analysis = _with_coverage(analysis, rooflines)
     if chosen.tables_step is not None:
         analysis = narrow_tables(analysis, job, number=chosen.tables_step)
+    if collectives is not None:
+        analysis = replace(analysis, warnings=(*analysis.warnings, *say_doubtful_matches(collectives)))
     if "stragglers" in parts:
         analysis = replace(analysis, warnings=(*analysis.warnings, *say_slowest(job, stragglers)))
     return Results(

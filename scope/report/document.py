@@ -185,6 +185,8 @@ def _selected(result: Result | None, keys: Sequence[str], reason: str) -> dict[s
 _COLLECTIVE_COUNTS: Final = {
     "num_calls": "Calls of all ranks whose rank is known.",
     "num_matched": "Calls with a partner on another rank.",
+    "num_by_recorded_clocks": "Of the matched calls, those whose partners are told by clocks that were taken to agree: "
+    "nothing shows how these stand, and neither `Seq` nor the numbers of steps decide.",
     "num_alone": "Calls that no other rank's trace shows.",
     "num_ambiguous": "Calls left out because their partners cannot be told.",
     "num_of_unknown_group": "Of the ambiguous calls, those whose group the trace does not say while it shows several.",
