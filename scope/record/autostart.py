@@ -89,7 +89,7 @@ class _Ending:
 
     def on_exit(self) -> None:
         """Close the recording in the process that opened it."""
-        code = 0 if self._codes is None else self._codes.find()
+        code = 0 if self._codes is None else self._session.guard.call("exit code", self._codes.find)
         self._close(FINISHED if code is None else say_exit(code), is_known=code is not None)
 
     def on_leaving(self, code: int) -> None:
@@ -114,9 +114,12 @@ class _Ending:
             reason: Why the program ends, where no exception ends it.
             is_known: Else it may as well end with an exit code, which nothing tells.
         """
-        if os.getpid() != self._pid or self._is_over:
-            return
-        self._is_over = True
+        if os.getpid() == self._pid and not self._is_over:
+            self._is_over = True
+            # Python would print what comes out of here among the words of the program.
+            self._session.guard.call("ending", self._end, reason, is_known)
+
+    def _end(self, reason: str, is_known: bool) -> None:
         # The program has an excepthook of its own, which does not call ours; `multiprocessing` calls none.
         last = getattr(sys, "last_value", None) or _find_reason(sys.exc_info()[1])
         if self._reason == FINISHED and isinstance(last, BaseException):

@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -139,7 +139,7 @@ def tell_at_once(
     if os.path.lexists(paths.displaced_folder(folder, os.getpid())):
         return
     event = EventRecord(
-        time_ns=time.monotonic_ns() + wall_offset_ns,
+        time_ns=monotonic_ns() + wall_offset_ns,
         kind="attempt_end",
         message=f"{SAID}{say_exit(code)}",
         step=step,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -80,7 +80,7 @@ class Session:
         self.guard = HookGuard(self._hook_disabled)
         self.writer = RankWriter(settings.folder, info, budget=settings.budget)
         age = facts.process_age_ns() or 0
-        self.clock = PhaseClock(self.writer.black_box, self.writer.calls, start_ns=time.monotonic_ns() - age)
+        self.clock = PhaseClock(self.writer.black_box, self.writer.calls, start_ns=monotonic_ns() - age)
         self.boundary = StepBoundary()
         self.values = ProgramValues(self._warn)
         self.batches = StepBatches(self.clock, self.values, count_tokens=settings.count_tokens)
@@ -152,9 +152,9 @@ class Session:
         global current
         if current is self:
             current = None
-        self._pauses.detach()
-        self.late_facts.learn_model()
         for name, detach in (
+            ("garbage collection", self._pauses.detach),
+            ("model", self.late_facts.learn_model),
             ("captures", self.captures.close),
             ("flops", self.flops.close),
             ("checkpoints", self.checkpoints.close),
@@ -182,7 +182,7 @@ class Session:
         after: dict[str, Any] = {AFTER_UPDATE: True} if exit_reason.startswith(EXITED) and self.is_after_update else {}
         if self.boundary.updated:
             # No work for a next step tells where this one ended: what the program does after its loop is in none.
-            end_ns = max(self.clock.find_end(), min(self._last_call_ns(), time.monotonic_ns()))
+            end_ns = max(self.clock.find_end(), min(self._last_call_ns(), monotonic_ns()))
             self._finish_step(self.clock.step + 1, end_ns=end_ns)
         elif self.clock.step < 0:
             self.notices.tell_start(recorder_ns=self._cost)
@@ -343,9 +343,9 @@ class Session:
         if num_modules != self._num_modules:
             self._num_modules = num_modules if self._look_at_imports() else -1
         if not self.late_facts.are_known:
-            start = time.monotonic_ns()
+            start = monotonic_ns()
             self.late_facts.learn()
-            self.own_ns += time.monotonic_ns() - start
+            self.own_ns += monotonic_ns() - start
 
     def _look_at_imports(self) -> bool:
         """Hook what the program has imported since the last look; return whether none of it is half imported."""

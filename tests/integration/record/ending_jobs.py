@@ -204,6 +204,14 @@ def tears_everything_away() -> None:
     sys.stdout.write(own.read_text())
 
 
+def takes_the_clocks_away() -> None:
+    """Train, and leave nothing of the clocks that count nanoseconds: for the rest of the program, and for its end."""
+    train()
+    for name in ("perf_counter_ns", "monotonic_ns", "time_ns"):
+        setattr(time, name, None)
+    train()
+
+
 def kill_parent(rank: int, folder: str) -> None:
     """Train as a spawned rank, kill whoever spawned it, and wait for what torch sends it then."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=1)
@@ -219,5 +227,5 @@ def loses_its_parent() -> None:
 
 if __name__ == "__main__":
     jobs = (exits_with_words, raises, has_a_hook, is_interrupted, is_terminated, ends_at_once, tears_everything_away)
-    jobs += (loses_its_parent,)
+    jobs += (loses_its_parent, takes_the_clocks_away)
     {job.__name__: job for job in jobs}[sys.argv[1]]()
