@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import traceback
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from scope.record.patches import PatchTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType, TracebackType
 
 _HERE = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - compared with the names of code as they are
 _EXAMPLES = os.path.join(_HERE, "examples")  # noqa: PTH118
+_AROUND_MODE = ("/torch/_compile.py", "/torch/_dynamo/eval_frame.py")
+"""Where torch calls a mode's `__torch_dispatch__`."""
+_OPERATORS = ("/torch/_ops.py",)
+"""Where a mode calls the operator that it was told of."""
 _WALKERS = ("walk_tb", "_walk_tb_with_full_positions")
 """What the functions of `traceback` walk by, and with them `logging`, and torch where it sends a text on."""
 
@@ -38,18 +44,16 @@ def hide_own_frames(error: BaseException) -> TracebackType | None:
 
 
 def _without_own(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and _is_own(traceback):
+    entries: list[TracebackType] = []
+    while traceback is not None:
+        entries.append(traceback)
         traceback = traceback.tb_next
-    at = traceback
-    while at is not None:
-        while at.tb_next is not None and _is_own(at.tb_next):
-            at.tb_next = at.tb_next.tb_next
-        at = at.tb_next
+    for each, is_own in reversed(list(zip(entries, _are_own([each.tb_frame for each in entries]), strict=True))):
+        if not is_own:
+            if each.tb_next is not traceback:
+                each.tb_next = traceback
+            traceback = each
     return traceback
-
-
-def _is_own(traceback: TracebackType) -> bool:
-    return _is_own_frame(traceback.tb_frame)
 
 
 def hide_in_text() -> None:
@@ -65,9 +69,23 @@ def _pass_over_own(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def walk(at: TracebackType | None) -> Iterator[tuple[FrameType, Any]]:
-        return (item for item in original(at) if not _is_own_frame(item[0]))
+        items = list(original(at))
+        return compress(items, map(operator.not_, _are_own([item[0] for item in items])))
 
     return walk
+
+
+def _are_own(frames: Sequence[FrameType]) -> list[bool]:
+    """Whether each frame is Scope's, or is there for it alone: torch's around the mode that counts operators."""
+    scopes = [_is_own_frame(frame) for frame in frames]
+    own = scopes.copy()
+    for at in (at for at, frame in enumerate(frames) if scopes[at] and frame.f_code.co_name == "__torch_dispatch__"):
+        for neighbours, files in ((range(at - 1, -1, -1), _AROUND_MODE), (range(at + 1, len(frames)), _OPERATORS)):
+            for other in neighbours:
+                if not frames[other].f_code.co_filename.endswith(files):
+                    break
+                own[other] = True
+    return own
 
 
 def _is_own_frame(frame: FrameType) -> bool:
