@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
-_ATTENTION: Final = frozenset(
-    f"aten._scaled_dot_product_{kind}"
-    for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
-)
-_ATTENTION_BACKWARD: Final = frozenset(f"{name}_backward" for name in _ATTENTION)
+from scope.record.operator_flops import flop_of, lacks_formula
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from scope.record.operator_flops import Flop
+
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-_GROUPED: Final = "aten._grouped_mm"
-_COMPOSITE: Final = frozenset(("aten.linear", "aten.matmul"))
-"""What autograd else takes apart; under inference mode, and of jagged tensors, it comes whole."""
-_KNOWN_NAMESPACES: Final = frozenset(("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"))
+_CHECKPOINT: Final = checkpoint.__file__
 
 
 def can_count() -> bool:
@@ -50,7 +49,9 @@ class FlopCounter(TorchDispatchMode):
         hardware_flop: Recompute included.
         by_dtype: Hardware FLOPs by dtype of the product.
         num_counted: Operators with a formula.
-        num_foreign: Custom operators without one (Triton, flash-attn and other packages).
+        num_uncounted: Operators whose FLOPs are missing, as they have none: those of packages (Triton, flash-attn), and
+            those of torch that are named after a product.
+        uncounted: Names of these.
     """
 
     supports_higher_order_operators = True
@@ -60,19 +61,22 @@ class FlopCounter(TorchDispatchMode):
         """Let torch compile what it would compile without us; what runs inside is not counted."""
         return True
 
-    def __init__(self, *, backward: bool = False) -> None:
+    def __init__(self, *, backward: bool = False, makes_graph: bool = False) -> None:
         """Start at nothing.
 
         Args:
-            backward: The region is a backward pass, where an operator that runs with gradients on is recompute.
+            backward: The region is a backward pass.
+            makes_graph: With gradients that can be differentiated again (`create_graph`): all runs with gradients on.
         """
         super().__init__()
         self.backward = backward
+        self._is_graph_again = backward and not makes_graph
         self.model_flop = 0
         self.hardware_flop = 0
         self.by_dtype: Counter[Any] = Counter()
         self.num_counted = 0
-        self.num_foreign = 0
+        self.num_uncounted = 0
+        self.uncounted: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and count it."""
@@ -84,45 +88,38 @@ class FlopCounter(TorchDispatchMode):
         if not all(kind in _PLAIN for kind in types):
             return out  # fake tensors, which only propagate shapes, and subclasses that are no wrappers
         try:
-            self._count(func, args, kwargs or {}, out)
+            flop = flop_of(func, args, kwargs or {}, out)
         except Exception:  # noqa: BLE001 - the guard: an operator whose shapes are unheard of is one without a formula
-            self.num_foreign += 1
+            flop = None
+        if flop is not None:
+            self._add(flop, args)
+        elif lacks_formula(name := str(getattr(func, "_overloadpacket", func))):
+            self.num_uncounted += 1
+            self.uncounted.add(name)
         return out
 
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        packet = func._overloadpacket
-        name = str(packet)
-        if name in _ATTENTION:
-            model = hardware = _attention(*(tuple(tensor.shape) for tensor in args[:3]))
-        elif name in _ATTENTION_BACKWARD:
-            forward = _attention(*(tuple(tensor.shape) for tensor in args[1:4]))
-            model, hardware = 2 * forward, 5 * forward // 2
-        elif name == _GROUPED:
-            model = hardware = _grouped(tuple(args[0].shape), tuple(args[1].shape))
-        elif name in _COMPOSITE:
-            model = hardware = 2 * out.numel() * args[0].shape[-1]
-        elif packet in flop_registry:
-            model = hardware = int(flop_registry[packet](*args, **kwargs, out_val=out))
-        else:
-            self.num_foreign += name.partition(".")[0] not in _KNOWN_NAMESPACES
-            return
+    def _add(self, flop: Flop, args: Any) -> None:
         self.num_counted += 1
-        self.hardware_flop += hardware
+        self.hardware_flop += flop.hardware
         tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
         if tensor is not None:
-            self.by_dtype[tensor.dtype] += hardware
-        if not (self.backward and torch.is_grad_enabled()):
-            self.model_flop += model
+            self.by_dtype[tensor.dtype] += flop.hardware
+        # A backward that makes no graph runs with gradients off, but for what libraries' own checkpoints run again.
+        if not (self._is_graph_again and torch.is_grad_enabled()) and not _is_recompute():
+            self.model_flop += flop.model
 
 
-def _attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]) -> int:
-    """Two products: scores (queries x keys x width) and the weighted sum (queries x keys x width of values)."""
-    batch, heads, num_queries, width = query
-    return 2 * batch * heads * num_queries * key[2] * (width + value[3])
-
-
-def _grouped(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """A product per group; rows (or the summed dimension) are shared out among the groups."""
-    if len(left) == 2:
-        return 2 * left[0] * left[1] * right[-1]
-    return 2 * left[1] * left[2] * right[-1] * (left[0] if len(right) == 3 else 1)
+def _is_recompute() -> bool:
+    """Whether torch's checkpointing is running again what a forward did, whatever the grad mode is in there."""
+    inner = ""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - the stack, not a copy of it
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _CHECKPOINT:
+            if code.co_name == "unpack_hook":
+                return True
+            # With reentrance one function runs the forward again, and then the backward of it.
+            if code.co_name == "backward" and inner != "backward":
+                return True
+        inner, frame = code.co_name, frame.f_back
+    return False

@@ -35,6 +35,7 @@ _SOON: Final = 16
 """Steps within which one has to have its like, so that a step of the kind may be waited for and counted."""
 _MAX_KINDS: Final = 64
 _MAX_JUDGED: Final = 1024
+_MAX_NAMED: Final = 16
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
@@ -77,6 +78,7 @@ class FlopMeter:
         self._num_left = _NUM_TRUSTED
         self._num_not_earned = _MAX_COUNTED_AGAIN - _NUM_TRUSTED
         self._num_told = 0
+        self._uncounted: set[str] = set()
         self.info = self._from_user()
         self._session.writer.update_info(flops=self.info)
 
@@ -140,7 +142,7 @@ class FlopMeter:
                 return True
         return False
 
-    def begin_region(self, backward: bool) -> FlopCounter | None:
+    def begin_region(self, backward: bool, makes_graph: bool = False) -> FlopCounter | None:
         """Enter the counter around a forward or backward of the counted step; `None` elsewhere and in evaluations."""
         clock = self._session.clock
         if not self.is_counting or self._open or not clock.is_own_thread() or clock.is_absorbing():
@@ -157,7 +159,7 @@ class FlopMeter:
             self.info = FlopsInfo(absent={"mfu": f"the operators of a step cannot be counted: {why}"})
             self._session.writer.update_info(flops=self.info)
             return None
-        counter = FlopCounter(backward=backward)
+        counter = FlopCounter(backward=backward, makes_graph=makes_graph)
         counter.__enter__()
         self._open = True
         return counter
@@ -209,6 +211,7 @@ class FlopMeter:
         self._known.update(map(kind_of, self.info.counted))
         self._note_rows()
         self.notes_forwards = self.info.source == "counter"
+        self._tell_uncounted()
         self._regions.clear()
         self._session.writer.update_info(flops=self.info)
 
@@ -218,6 +221,8 @@ class FlopMeter:
         self.counted_step = self._session.clock.step
         kinds = {region.backward for region in self._regions}
         step = self._describe_step(tokens, self._work_of_regions())
+        if self._tell_uncounted():
+            self._session.writer.update_info(flops=self.info)
         self._regions.clear()
         self._note_rows()
         if kinds == {True, False} and step.model_flop and self._is_new(step):
@@ -227,6 +232,21 @@ class FlopMeter:
             self._proven_patterns.clear()
             self._awaited = [each for each in self._awaited if scale_work(self.info.counted, each) is None]
             self._session.writer.update_info(flops=self.info)
+
+    def _tell_uncounted(self) -> bool:
+        """Name the operators whose FLOPs are missing in what was counted just now; return whether any is new."""
+        new = set[str]().union(*(region.uncounted for region in self._regions)) - self._uncounted
+        if not new:
+            return False
+        self._uncounted |= new
+        names = sorted(self._uncounted)[:_MAX_NAMED]
+        why = (
+            f"there is no formula for {', '.join(names)}{' and others' if len(self._uncounted) > len(names) else ''}: "
+            "what these compute is in no figure, and FLOPs, MFU and HFU are at least what they say"
+        )
+        self.info = msgspec.structs.replace(self.info, absent={**self.info.absent, "uncounted_flop": why})
+        self._session.writer.add_event("coverage", f"FLOPs are missing: {why}", operators=", ".join(names))
+        return True
 
     def _note_rows(self) -> None:
         """Note that the step in progress, with what its forwards got, was counted, so that its like is not again."""
@@ -317,7 +337,7 @@ class FlopMeter:
         if not model:
             return FlopsInfo(absent={"mfu": self._why_nothing()})
         counted = sum(region.num_counted for region in self._regions)
-        foreign = sum(region.num_foreign for region in self._regions)
+        uncounted = sum(region.num_uncounted for region in self._regions)
         dtypes: Counter[Any] = sum((region.by_dtype for region in self._regions), Counter())
         dtype = str(dtypes.most_common(1)[0][0]).removeprefix("torch.")
         peak_dtype = "bfloat16" if dtype in _EIGHT_BIT else dtype
@@ -335,7 +355,7 @@ class FlopMeter:
             peak_source=source,
             num_parameters=formula[0] if formula else None,
             formula_difference_ratio=model / formula[1] - 1 if formula else None,
-            counter_coverage_ratio=counted / (counted + foreign),
+            counter_coverage_ratio=counted / (counted + uncounted),
             step=self._session.clock.step,
             counted=(self._describe_step(tokens, work),),
             absent={} if peak else {"mfu": why},

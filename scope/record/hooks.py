@@ -32,6 +32,7 @@ from scope.record.patches import PatchTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scope.record.flop_counter import FlopCounter
     from scope.record.session import Session
 
 _MAX_LOOKS: Final = 5
@@ -239,7 +240,8 @@ class TrainingHooks:
             opened = self._call("backward", session.begin_backward)
             if not opened:
                 return original(*args, **kwargs)
-            counter = self._call("flops", session.flops.begin_region, True) if session.flops.is_counting else None
+            counting = session.flops.is_counting
+            counter = self._call("flops", self._count_backward, original, args, kwargs) if counting else None
             timer = self._call("device", device.begin, "backward") if device.is_possible else None
             try:
                 return original(*args, **kwargs)
@@ -251,6 +253,12 @@ class TrainingHooks:
                 self._call("backward", session.end_backward)
 
         return backward
+
+    def _count_backward(self, original: Callable[..., Any], args: Any, kwargs: Any) -> FlopCounter | None:
+        """Enter the counter, which has to know whether gradients are made that can be differentiated again."""
+        position = 3 if original.__name__ == "backward" else 4
+        makes_graph = bool(args[position] if len(args) > position else kwargs.get("create_graph"))
+        return self._session.flops.begin_region(True, makes_graph)
 
     def _wrap_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -328,12 +328,13 @@ class FlopsInfo(_Record, frozen=True):
         peak_flop_per_s: Dense peak of the device in `peak_dtype`.
         peak_dtype: The type of the matrix products.
         peak_source: Where the peak is from: a data sheet, `measured matrix product`, or `user`.
-        counter_coverage_ratio: Share of operators with a formula among those that the counter saw.
+        counter_coverage_ratio: Operators with a formula / those with one and those that need one: of packages, and of
+            torch where their name says that they hold a product.
         formula_difference_ratio: (counter - formula) / formula, where both exist.
         step: The step that was counted first.
         counted: All that were counted, one of each kind of step.
         absent: Name of a figure to the reason why it is absent (`mfu`, `peak_flop_per_s`, ...; `model_flop` where it is
-            of some steps only).
+            of some steps only, `uncounted_flop` where operators that it names have no formula).
     """
 
     source: Literal["counter", "formula", "user"] | None = None

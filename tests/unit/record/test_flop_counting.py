@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -125,6 +125,59 @@ def test_recompute_is_hardware_work_only() -> None:
     forward = 2 * blocks * BATCH * LENGTH + LAYERS * 4 * BATCH * LENGTH * LENGTH * WIDTH
     assert model_flop == plain_model
     assert hardware_flop == plain_hardware + forward
+
+
+class Squared(torch.autograd.Function):
+    """A product with itself; its forward runs with gradients off, as those of all such functions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
+        ctx.save_for_backward(x)
+        return x @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        """Two products."""
+        (x,) = ctx.saved_tensors
+        return grads[0] @ x.T + x.T @ grads[0]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_recompute_of_functions_of_the_program(use_reentrant: bool) -> None:
+    """A checkpointed 8 x 8 product forward, twice backward, and once again for the hardware."""
+    x = torch.ones(8, 8, requires_grad=True)
+
+    def run(_: nn.Module) -> torch.Tensor:
+        # What follows keeps a result of the product, which so is needed again.
+        return cast("torch.Tensor", checkpoint(lambda x: Squared.apply(x).exp(), x, use_reentrant=use_reentrant)).sum()
+
+    assert count(nn.Identity(), run) == (3 * 2 * 8**3, 4 * 2 * 8**3)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_gradients_of_gradients_are_no_recompute(recomputes: bool) -> None:
+    """A penalty on the gradient of the input, by two layers: all its products are the model's.
+
+    Two forward, two for that gradient; then two for each of these four (of what was multiplied, and of the weights),
+    but for the first layer's input, whose gradient nobody asks for.
+    """
+    first, second = (nn.Linear(8, 8, bias=False) for _ in range(2))
+    x = torch.ones(4, 8, requires_grad=True)
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        return second(first(x).tanh()).exp()
+
+    with FlopCounter() as forward:
+        out = cast("torch.Tensor", checkpoint(layers, x, use_reentrant=False)) if recomputes else layers(x)
+    with FlopCounter(backward=True, makes_graph=True) as inner:
+        (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    product = 2 * 4 * 8 * 8
+    assert forward.model_flop == inner.model_flop == 2 * product
+    assert inner.hardware_flop == (2 + 2 * recomputes) * product
+    with FlopCounter(backward=True) as outer:
+        (gradient.norm() - 1).pow(2).backward(inputs=[first.weight, second.weight])
+    assert outer.model_flop == 7 * product
 
 
 def test_a_tied_embedding_counts_once() -> None:

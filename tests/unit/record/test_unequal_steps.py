@@ -71,6 +71,36 @@ def test_the_last_batch_of_an_epoch_is_less_work(tmp_path: Path) -> None:
     assert not flops.absent
 
 
+def test_gradients_that_can_be_differentiated_again_are_no_recompute(tmp_path: Path) -> None:
+    """Of functional gradients and of a penalty on gradients all is the model's: 8,192, and three products."""
+
+    def train(recorder: Recorder) -> None:
+        layer = nn.Linear(32, 32)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        weights = dict(layer.named_parameters())
+        for _ in range(2):
+            lose = torch.func.grad(lambda each: torch.func.functional_call(layer, each, (torch.ones(2, 32),)).sum())
+            for name, gradient in lose(weights).items():
+                weights[name].grad = gradient
+            optimizer.step()
+
+    _, flops = record(tmp_path / "functional", train)
+    assert [(each.model_flop, each.hardware_flop) for each in flops.counted] == [(8192, 8192)]
+
+    def penalise(recorder: Recorder) -> None:
+        layer = nn.Linear(32, 32, bias=False)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.ones(2, 32, requires_grad=True)
+            (gradient,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+            gradient.pow(2).sum().backward()
+            optimizer.step()
+
+    _, flops = record(tmp_path / "penalty", penalise)
+    # Forward, its gradient of the input, and the gradient of that by the weights.
+    assert [(each.model_flop, each.hardware_flop) for each in flops.counted] == [(3 * 4096, 3 * 4096)]
+
+
 def test_a_torn_first_step_is_no_measure_of_whole_ones(tmp_path: Path) -> None:
     """Two updates of a critic and one of its generator: 3,025,920 for 40 samples, 680,832 for 9, as worked by hand."""
 
