@@ -5,8 +5,8 @@ is read without its ring, in microseconds; the ring is read only when a group ap
 hooks do not know by that number. Where nothing is recorded (torch 2.6 to 2.9 of gloo's calls) the coverage is unknown.
 
 gloo counts sends and recvs among its collectives, and tells of them with the next collective; a reduce-scatter of lists
-it carries out, and counts, as one all-reduce for each rank. Its coverage is of all kinds together and "at least". NCCL
-counts them apart.
+it carries out, and counts, as one all-reduce for each rank, and a monitored barrier as its sends and recvs, most of
+them on the group's first rank. Its coverage is of all kinds together and "at least". NCCL counts them apart.
 """
 
 from __future__ import annotations
