@@ -41,7 +41,8 @@ class Recorder:
 
     Args:
         model: The model, or a list of models: their call is the forward phase. Found by itself when absent.
-        optimizer: The optimizer, or a list of them; they are found by themselves, too.
+        optimizer: The optimizer, or a list of them. They are found by themselves as they step; a loop with several and
+            without a loader has whole steps from the first on where they are named.
         run_dir: Run directory; `runs/RUN_ID` by default. Under `scope run` that of `scope run` stands.
         run_id: Name of the run; by default that of torchelastic or Slurm, else host and time.
         tokens: Tokens of a step on this rank: a number, or a function of the batch. Counted from the batch's shapes

@@ -9,6 +9,9 @@ An optimizer that a loop no longer has is not waited for. One that was collected
 in rounds that the rest make without them: one round more is enough where one of them is new after steps that were
 alike; without such a change the missing one may merely be slow, as a generator that steps once for many steps of its
 critic, and the steps before tell how slow.
+
+An optimizer is known once it has stepped or was named. That it exists says nothing: it may be the inner one of another
+(ZeRO, SAM) or one of a later part of the program, and waiting for it would join up to a thousand updates.
 """
 
 from __future__ import annotations

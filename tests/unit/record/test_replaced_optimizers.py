@@ -156,6 +156,8 @@ def test_a_critic_with_several_updates_a_round(tmp_path: Path, order: str) -> No
     first = [6, 6, 6, 6] if order == "critic first" else [2, 5, 6, 6, 5]
     assert count_updates(tmp_path, train, optimizer=[critic, generator]) == first
     assert play("CCCCCG" * 4)[-2:] == ["CCCCCG"] * 2
+    assert play("CCG" * 8) == ["C", "C", "GC", "CG", *["CCG"] * 6]
+    assert play("CCG" * 8, "CG") == ["CCG"] * 8
     assert play("GCCCCC" * 4) == ["G", "CCCCCG", "CCCCCG", "CCCCCG", "CCCCC"]
 
 
