@@ -12,13 +12,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from scope.errors import RunError
 from scope.run import identity, paths
 from scope.run.launch import LaunchPlan, launch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCOPE_RUN = (sys.executable, "-P", "-m", "scope", "run")
 TELL_ATTEMPT = "printenv SCOPE_FIRST_ATTEMPT"
@@ -152,10 +155,11 @@ def test_a_signal_behind_the_end_of_the_command_changes_no_exit_code(tmp_path: P
     command = [*SCOPE_RUN, "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "read line; exit 3"]
     with subprocess.Popen(command, env={**outside(), **own}, stdin=subprocess.PIPE, start_new_session=True) as started:
         publisher = wait_for_publisher(started.pid)
+        until(lambda: len(children_of(started.pid)) == 2)  # the command has begun as well
         os.kill(publisher, signal.SIGSTOP)
         assert started.stdin is not None
         started.stdin.close()
-        wait_for_children(started.pid, [publisher])
+        until(lambda: children_of(started.pid) == [publisher])
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             os.killpg(started.pid, number)
         os.kill(publisher, signal.SIGCONT)
@@ -175,10 +179,10 @@ def wait_for_publisher(launcher: int) -> int:
     raise AssertionError
 
 
-def wait_for_children(launcher: int, expected: list[int]) -> None:
-    """Return once a launcher has no other children than these."""
+def until(is_so: Callable[[], bool]) -> None:
+    """Return once something is so."""
     deadline = time.monotonic() + 60
-    while children_of(launcher) != expected:
+    while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
