@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
-from scope.analysis.matching import SYMMETRIC
+from scope.analysis.operations import SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START, totals_at
 from scope.analysis.readiness import READY
 

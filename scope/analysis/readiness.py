@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
-from scope.analysis.matching import PAIRS
+from scope.analysis.operations import PAIRS
 from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches
 
 if TYPE_CHECKING:

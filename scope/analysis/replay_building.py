@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
-from scope.analysis.matching import PAIRS, SYMMETRIC
+from scope.analysis.operations import PAIRS, SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START
 from scope.analysis.readiness import QUEUED_NS, READY
 from scope.analysis.replay import Call, Event, Replay

@@ -8,7 +8,7 @@ import pytest
 
 from scope.analysis.collectives import compute_collectives
 from scope.analysis.contradictions import PARTS_DIFFER, SIZES_DIFFER, TYPES_DIFFER
-from scope.analysis.matching import SYMMETRIC
+from scope.analysis.operations import SYMMETRIC
 from scope.trace.model import Job
 
 if TYPE_CHECKING:
