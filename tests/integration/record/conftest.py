@@ -136,7 +136,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Recording:
         *TORCHRUN,
         *("--nproc-per-node", "2", str(JOBS), "checkpoints"),
         options=("--capture", "anomaly", "--capture-ranks", "1", "--capture-stack"),
-        SCOPE_CAPTURE_BUDGET="1000",
+        SCOPE_CAPTURE_BUDGET="1",
         SCOPE_CAPTURE_SHAPES="0",
         SCOPE_CAPTURE_STEPS="1",
     )
