@@ -200,6 +200,7 @@ def _rank_row(info: RankInfo) -> dict[str, Any]:
         "peak_source": flops and flops.peak_source,
         "flop_convention": flops and flops.convention,
         "mfu_absent_reason": _why_no_mfu(info),
+        "uncounted_flop_reason": flops and flops.absent.get("uncounted_flop"),
         "collectives_route": info.collectives_route,
         "started_ns": info.started_ns,
         "ended_ns": info.ended_ns,

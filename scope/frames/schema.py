@@ -35,6 +35,7 @@ class Ranks(Table):
     peak_source = Column("peak_source", pl.String, "where the peak is from", nullable=True)
     flop_convention = Column("flop_convention", pl.String, "full or causal_halved attention", nullable=True)
     mfu_absent_reason = Column("mfu_absent_reason", pl.String, "why there is no MFU", nullable=True)
+    uncounted_flop_reason = Column("uncounted_flop_reason", pl.String, "whose FLOPs are in no figure", nullable=True)
     collectives_route = Column("collectives_route", pl.String, "what sees collectives", nullable=True)
     started_ns = Column("started_ns", pl.Int64, "when recording began")
     ended_ns = Column("ended_ns", pl.Int64, "when recording was closed; null while it runs or if killed", nullable=True)

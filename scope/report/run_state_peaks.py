@@ -20,6 +20,8 @@ _KINDS: Final = {"source": Ranks.peak_source, "dtype": Ranks.peak_dtype, "conven
 def find_peaks(ranks: pl.DataFrame, *, attempt: int) -> list[dict[str, Any]]:
     """Return each source, type and convention with its number of ranks and their least and largest peak in FLOP/s.
 
+    And what a rank of these says of operators whose FLOPs are in no figure, if any does.
+
     Args:
         ranks: Table `Ranks`.
         attempt: The attempt whose ranks count; those without a peak are left out.
@@ -32,6 +34,7 @@ def find_peaks(ranks: pl.DataFrame, *, attempt: int) -> list[dict[str, Any]]:
             pl.len().alias("num_ranks"),
             peak.min().alias("least_flop_per_s"),
             peak.max().alias("largest_flop_per_s"),
+            pl.col(Ranks.uncounted_flop_reason).drop_nulls().first().alias("uncounted"),
         )
         .sort(*_KINDS, nulls_last=True)
         .to_dicts()
@@ -50,7 +53,8 @@ def describe_mfu(speed: Mapping[str, Any], peaks: Sequence[Mapping[str, Any]]) -
     conventions = list(dict.fromkeys(_CONVENTIONS.get(str(peak["convention"]), _OF_USER) for peak in peaks))
     against = " and ".join(_against(peak) for peak in peaks)
     steps = f"{speed['num_mfu_steps']} of the last {speed['num_steps']} steps"
-    return f"MFU: model FLOPs ({' or '.join(conventions)}) of {steps} against {against}"
+    uncounted = next((f"; {peak['uncounted']}" for peak in peaks if peak["uncounted"]), "")
+    return f"MFU: model FLOPs ({' or '.join(conventions)}) of {steps} against {against}{uncounted}"
 
 
 def _against(peak: Mapping[str, Any]) -> str:

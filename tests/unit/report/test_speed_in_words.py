@@ -46,11 +46,19 @@ def test_mfu_says_its_convention_and_its_peak() -> None:
     assert peak == {
         "source": "measured matrix product", "dtype": "float32", "convention": "full", "num_ranks": 2,
         "least_flop_per_s": 25.4e9, "largest_flop_per_s": 94.4e9,
+        "uncounted": None,
     }  # fmt: skip
     assert describe_mfu(SPEED, peaks) == (
         "MFU: model FLOPs (attention counted whole) of 48 of the last 50 steps against float32 at "
         "25.4 GFLOP/s to 94.4 GFLOP/s a rank (measured matrix product)"
     )
+
+
+def test_mfu_names_operators_that_are_not_in_it() -> None:
+    """What one of two ranks says of them is said once, behind the peak."""
+    rank = {"peak_flop_per_s": 1e12, "peak_dtype": "float32", "peak_source": "user"}
+    table = ranks({"rank": 0, **rank}, {"rank": 1, "uncounted_flop_reason": "no formula for x", **rank})
+    assert (describe_mfu(SPEED, find_peaks(table, attempt=0)) or "").endswith("a rank (user); no formula for x")
 
 
 def test_without_mfu_nothing_is_said_of_peaks() -> None:
