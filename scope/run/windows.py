@@ -96,7 +96,7 @@ def parse_reasons(text: str) -> frozenset[str]:
         >>> parse_reasons("off")
         frozenset()
     """
-    wanted = frozenset(filter(None, text.split(","))) - {"off"}
+    wanted = frozenset(part.strip() for part in text.split(",")) - {"", "off"}
     if not wanted <= set(CAPTURE_REASONS):
         message = f"{text!r}: name one or more of {', '.join(CAPTURE_REASONS)} with commas between, or off"
         raise UsageError(message)
@@ -104,10 +104,10 @@ def parse_reasons(text: str) -> frozenset[str]:
 
 
 def parse_ranks(text: str) -> Container[int]:
-    """Return the ranks that a text names: numbers and ranges with commas between, or `all`.
+    """Return the ranks that a text names: numbers and ranges with commas between, or `all`; an empty one names none.
 
     Raises:
-        UsageError: It names none.
+        UsageError: A part of it is none of these.
 
     Examples:
         >>> ranks = parse_ranks("0-7,12")

@@ -61,3 +61,4 @@ def test_variables_say_what_they_say() -> None:
     )  # fmt: skip
     assert read_capture({}) == CaptureSettings()
     assert read_capture({"SCOPE_CAPTURE": "off"}).reasons == frozenset()
+    assert read_capture({"SCOPE_CAPTURE": "file, signal,"}).reasons == frozenset(("file", "signal"))
