@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.analysis.doctor.diagnosis import describe_ranks
-from scope.analysis.recorded import compute_input_cost, keep_usual_steps, peer_sets
+from scope.analysis.recorded import MIN_COST_STEPS, compute_input_cost, keep_usual_steps, peer_sets
 from scope.frames.schema import RankSteps
 from scope.report.findings.time import EXPOSED_SHARE, INPUT_SHARE
 from scope.units import format_duration, format_ratio
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from scope.analysis.recorded import Watched
 
-_MIN_STEPS: Final = 10
 _WORDS: Final = {
     "input": (
         "input takes",
@@ -55,12 +54,12 @@ def find_costs(watched: Watched) -> list[dict[str, Any]]:
         .row(0, named=True)
     )
     total, waited = row[RankSteps.duration_ns], row[RankSteps.communication_wait_ns]
-    if row["num_steps"] < _MIN_STEPS or not total:
+    if row["num_steps"] < MIN_COST_STEPS or not total:
         return []
     of_all = {"has_devices": row["has_devices"]}
     found: list[dict[str, Any]] = []
     cost = compute_input_cost(watched.steps, peers=peer_sets(watched.infos))
-    if cost is not None and cost.share_ratio >= INPUT_SHARE:
+    if cost is not None and cost.num_steps >= MIN_COST_STEPS and cost.share_ratio >= INPUT_SHARE:
         found.append({"cost": "input", **asdict(cost), **of_all})
     if waited >= EXPOSED_SHARE * total:
         share = {"share_ratio": waited / total, "mean_ns": waited // row["num_rows"], "num_steps": row["num_steps"]}

@@ -14,7 +14,13 @@ from scope.analysis.recorded.groups import (
     summarize_excess_by_group,
 )
 from scope.analysis.recorded.imposed_wait import ImposedWait, compute_imposed_wait
-from scope.analysis.recorded.input_cost import INPUT_BOUND_RATIO, InputCost, compute_input_cost, keep_usual_steps
+from scope.analysis.recorded.input_cost import (
+    INPUT_BOUND_RATIO,
+    MIN_COST_STEPS,
+    InputCost,
+    compute_input_cost,
+    keep_usual_steps,
+)
 from scope.analysis.recorded.progress import (
     GroupProgress,
     MissedCall,
@@ -53,6 +59,7 @@ from scope.analysis.recorded.watched import Watched
 
 __all__ = [
     "INPUT_BOUND_RATIO",
+    "MIN_COST_STEPS",
     "SILENCE_CAUSES",
     "AxisTraffic",
     "CollectiveSummary",

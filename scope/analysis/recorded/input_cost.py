@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 INPUT_BOUND_RATIO: Final = 0.1
 """Share of the steps that waiting for data costs, from which a run is called bound by its input."""
+MIN_COST_STEPS: Final = 10
+"""Steps of which fewer tell nothing of what a usual one costs."""
 _RECENT_STEPS: Final = 50
 _WORK: Final = "work_ns"
 _OVER: Final = "over_ns"
@@ -60,8 +62,8 @@ def compute_input_cost(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None =
             busy().alias(_WORK),
             without_wait(RankSteps.input_ns, "input").alias(RankSteps.input_ns),
         )
-        # A rank whose line has not come yet may be the one that works longest.
-        .filter(pl.len().over(of_peers) == pl.len().over(of_peers).max().over(_SET))
+        # A rank without such a step, disturbed in it or about to end it, may be the one that works longest.
+        .filter(pl.len().over(RankSteps.step) == pl.len().over(RankSteps.step).max())
         .with_columns(
             pl.when(is_known.over(of_peers))
             .then((pl.col(_WORK) - (pl.col(_WORK) - pl.col(RankSteps.input_ns)).max().over(of_peers)).clip(0))

@@ -73,6 +73,17 @@ def test_stages_of_a_pipeline_are_not_compared() -> None:
     assert (cost.mean_ns, cost.ranks) == (40 * MS, (0,))
 
 
+def test_a_step_that_was_disturbed_on_one_rank_counts_for_no_stage() -> None:
+    """Rank 0, of the stage that fetches, is profiled in every other step: the others say that each costs 40 ms."""
+    rows = steps_of({0: (40, 20), 1: (40, 20), 2: (0, 150), 3: (0, 150)})
+    for each in rows:
+        if each["rank"] == 0 and each["step"] % 2:
+            each["disturbed"] = "capture"
+    cost = compute_input_cost(table(rows), peers={0: 0, 1: 0, 2: 1, 3: 1})
+    assert cost is not None
+    assert (cost.num_steps, cost.mean_ns, cost.ranks) == (9, 40 * MS, (0, 1))
+
+
 @pytest.mark.parametrize("unknown", [{"communication_wait_ns": None}, {"communication_wait_coverage_ratio": 0.5}])
 def test_where_the_wait_is_not_known_input_counts_whole(unknown: dict[str, Any]) -> None:
     """Rank 1 fetches for 100 ms of 200; who of the two works longest nobody knows, so that is gained at most."""
