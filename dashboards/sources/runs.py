@@ -26,6 +26,7 @@ from scope.analysis.recorded import (
     compute_goodput,
     compute_input_cost,
     compute_kept,
+    compute_phase_totals,
     compute_rank_excess,
     find_failures,
     is_explained,
@@ -40,6 +41,7 @@ from scope.errors import RunError, ScopeError
 from scope.frames import Run, open_run
 from scope.frames.kept import entry_of, read_kept, write_kept
 from scope.frames.schema import Ranks, RankSteps
+from scope.report.run_state import compute_custom_phases, spell_out_phases
 from scope.report.watching import add_earlier_boxes
 from scope.run.reader import read_run_info
 from scope.run.verdicts import find_holding
@@ -55,6 +57,8 @@ _RECENT_STEPS: Final = 50
 _MAX_OPEN_RUNS: Final = 8
 _MAX_HEAT_RANKS: Final = 256
 _MAX_HEAT_STEPS: Final = 600
+_OWN_PHASES: Final = 12
+"""Phases of the program's own that are named, which may be any number."""
 _REST_FACTOR: Final = 50.0
 """Reading that took a second is done again after 50 s at the earliest, so that it costs a live page 2 % of a core."""
 _RESULT_REST_FACTOR: Final = 250.0
@@ -283,6 +287,13 @@ class LiveRun:
         boxes = add_earlier_boxes(self.run, self.black_boxes(), attempt=self.attempt)
         return summarize_run(self.ranks, self.steps.lazy(), boxes=boxes, events=self.run.events())
 
+    def phases_ns(self) -> dict[str, int]:
+        """Return host nanoseconds of all ranks by phase, the longest of the program's own by their names.
+
+        All are of the same steps; `summary` may be of earlier ones, which these would not add up to.
+        """
+        return self.kept("phases", lambda: _spell_out_phases(self.steps.lazy()))
+
     def by_step(self) -> pl.DataFrame:
         """Return the table `StepSummary` of all attempts."""
         return self.kept("by_step", lambda: summarize_steps(self.steps.lazy()))
@@ -381,6 +392,10 @@ class LiveRun:
                     value=value, version=self._version, rest_until=rest_until, read_ns=read_ns
                 )
             return cast("_Value", known.value)
+
+
+def _spell_out_phases(steps: pl.LazyFrame) -> dict[str, int]:
+    return spell_out_phases(compute_phase_totals(steps), compute_custom_phases(steps), most=_OWN_PHASES)
 
 
 def _is_long_over(last_sign_ns: int) -> bool:

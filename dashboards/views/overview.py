@@ -26,10 +26,9 @@ from dashboards.sources.traces import load_traces
 from dashboards.tables import fold, show_report_table, show_table
 from dashboards.words import metric, say_problems
 from scope.analysis.doctor.diagnosis import describe_ranks
-from scope.analysis.recorded import INPUT_BOUND_RATIO, RunSummary, compute_waste, find_unwritten_reason
+from scope.analysis.recorded import INPUT_BOUND_RATIO, MIN_COST_STEPS, RunSummary, compute_waste, find_unwritten_reason
 from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.page_figures import rank_bars
-from scope.report.run_state import compute_custom_phases, spell_out_phases
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.sections.breakdown import breakdown_table
 from scope.report.standing import missed_words
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from dashboards.sources.runs import LiveRun
 
 SLOWEST_S = 5.0
-OWN_PHASES = 12
 
 
 def draw_run(run: LiveRun, source: Source) -> None:
@@ -156,9 +154,8 @@ def draw_time(run: LiveRun) -> None:
     show_figure(parts_by_time(waste, title=title, whole_ns=whole), table_of(waste, whole), key="waste by cause")
     if summary.communication_wait_ns is None:
         say.caption(f"Communication wait: unknown ({summary.absent['communication_wait_ns']}).")
-    own = run.kept("custom phases", lambda: compute_custom_phases(run.steps.lazy()))
-    spelt_out = spell_out_phases(summary.phases_ns, own, most=OWN_PHASES)
-    phases = {name: length for name, length in spelt_out.items() if length}
+    phases = {name: length for name, length in run.phases_ns().items() if length}
+    whole = sum(phases.values())
     title = "Phases of all steps, host time of all ranks"
     show_figure(parts_by_time(phases, title=title, whole_ns=whole), table_of(phases, whole), key="phases of all steps")
 
@@ -166,7 +163,7 @@ def draw_time(run: LiveRun) -> None:
 def draw_input(run: LiveRun) -> None:
     """Say when the run waits for its data, and on which ranks."""
     cost = run.input_cost()
-    if cost is None or cost.share_ratio < INPUT_BOUND_RATIO:
+    if cost is None or cost.num_steps < MIN_COST_STEPS or cost.share_ratio < INPUT_BOUND_RATIO:
         return
     say.warning(
         say.words(

@@ -63,7 +63,7 @@ def draw_steps(run: LiveRun, state: PageState) -> None:
     if steps.is_empty():
         say.info("No step in this range has ended yet.", icon=":material/hourglass_empty:")
         return
-    whose = f"rank {state.ranks[0]}" if state.ranks else "the slowest rank of each, waiting not counted"
+    whose = f"rank {state.ranks[0]}" if state.ranks else "the rank of each that works longest"
     numbers = steps[RankSteps.step].to_list()
     bars = bars_of(steps, [str(step) for step in numbers])
     figure = phase_breakdown(bars, title=f"Phases of each step, {whose}")

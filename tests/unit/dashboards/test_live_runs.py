@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from streamlit.testing.v1 import AppTest
 
+    from scope.analysis.recorded import RunSummary
     from scope.run.blackbox import BlackBoxState
 
 
@@ -133,6 +134,35 @@ def test_what_was_read_before_the_end_is_not_shown_long_after(
     assert run.state().standing == "finished"
     run.black_boxes()
     assert reads == [end_s - 10, end_s + since_s]
+
+
+def test_phases_are_of_the_same_steps_while_the_summary_rests(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A summary that took 0.3 s rests for 75 s; phases beside it sum to 100 ms a step, and none is below nothing."""
+    for file in run_folder.rglob("steps.jsonl"):
+        file.write_text(file.read_text().replace('"optimizer"', '"augmentation"'))
+    clock = Clock()
+    run = LiveRun(run=open_run(run_folder), refresh_s=1.0, clock=clock)
+    summarize = run._summarize
+
+    def summarize_slowly() -> RunSummary:
+        clock.now += 0.3
+        return summarize()
+
+    monkeypatch.setattr(run, "_summarize", summarize_slowly)
+    run.refresh()
+    num_steps = run.steps.height
+    assert sum(run.summary().phases_ns.values()) == sum(run.phases_ns().values()) == num_steps * 100_000_000
+    for step in range(30, 60):
+        add_step(run_folder, 0, step)
+    clock.now += 50
+    run.refresh()
+    assert sum(run.summary().phases_ns.values()) == num_steps * 100_000_000
+    phases = run.phases_ns()
+    assert sum(phases.values()) == (num_steps + 30) * 100_000_000
+    assert phases["augmentation"] == (num_steps + 30) * 5_000_000
+    assert phases["custom"] == 0
 
 
 def tell_ends(folder: Path, ended_ns: int | None) -> None:

@@ -68,19 +68,35 @@ def test_the_overview_names_the_slow_rank(open_app: Callable[..., AppTest], run_
     assert "forward" in warning.value
 
 
+def slow_down_input(run_folder: Path) -> None:
+    """Let every rank wait 25 in place of 5 of its 100 ms for data, at the cost of its backward."""
+    for file in run_folder.rglob("steps.jsonl"):
+        text = file.read_text().replace('"input": 5000000', '"input": 25000000')
+        for length in (60, 30):
+            text = text.replace(f'"backward": {length}000000', f'"backward": {length - 20}000000')
+        file.write_text(text)
+
+
 def test_a_run_that_waits_for_data_says_how_long(open_app: Callable[..., AppTest], run_folder: Path) -> None:
     """25 of 100 ms in `input`, on rank 2 alone while others wait: input-bound; 5 ms are not worth a word."""
     assert not any("Input-bound" in each.value for each in open_app("overview", run_folder).warning)
     slow = run_folder.parent / "slow-input"
     shutil.copytree(run_folder, slow)
-    for file in slow.rglob("steps.jsonl"):
-        text = file.read_text().replace('"input": 5000000', '"input": 25000000')
-        for length in (60, 30):
-            text = text.replace(f'"backward": {length}000000', f'"backward": {length - 20}000000')
-        file.write_text(text)
+    slow_down_input(slow)
     (sentence,) = [each.value for each in open_app("overview", slow).warning if "Input-bound" in each.value]
     assert "25 ms" in sentence
     assert "(25.0 % of the step), on rank 2." in sentence
+
+
+@pytest.mark.parametrize(("num_lines", "is_said"), [(10, False), (11, True)])
+def test_few_steps_do_not_say_that_a_run_waits_for_data(
+    open_app: Callable[..., AppTest], run_folder: Path, num_lines: int, is_said: bool
+) -> None:
+    """Ten tell, beside the first, in which a loader starts: as many as `scope show` asks for."""
+    slow_down_input(run_folder)
+    for file in run_folder.rglob("steps.jsonl"):
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:num_lines]))
+    assert any("Input-bound" in each.value for each in open_app("overview", run_folder).warning) == is_said
 
 
 def test_plotted_phases_are_those_of_the_files(open_app: Callable[..., AppTest], run_folder: Path) -> None:
