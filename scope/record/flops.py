@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -32,10 +32,13 @@ _NUM_TRUSTED: Final = 4
 _TOLD_FOR_ONE: Final = 4
 """Steps told by counted ones, for which one more may be: shapes that never come again slow few steps down."""
 _SOON: Final = 16
-"""Steps within which one has to have its like, so that a step of the kind may be waited for and counted."""
+"""Steps within which one has to have its like, so that one more is counted: by what it begins with, else when due."""
+_MAX_WAITS: Final = 3
+"""Steps of a kind that are due at most: kinds that come at no fixed distance would have others counted in vain."""
 _MAX_KINDS: Final = 64
 _MAX_JUDGED: Final = 1024
 _MAX_NAMED: Final = 16
+_Key = TypeVar("_Key")
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
@@ -71,7 +74,11 @@ class FlopMeter:
         self._rows: dict[str, set[int]] = {}
         self._judged: set[Forward] = set()
         self._unlike: dict[Kind, int] = {}
-        self._awaited: list[CountedStep] = []
+        self._begins_with: Forward | None = None
+        self._counted_begins: set[Forward | None] = {None}
+        self._awaited: dict[Forward | None, CountedStep] = {}
+        self._due: dict[int, CountedStep] = {}
+        self._num_waits: Counter[Kind] = Counter()
         self._was_called = False
         self._proven: set[Kind] = set()
         self._proven_patterns: set[str] = set()
@@ -86,10 +93,13 @@ class FlopMeter:
         """A step begins, after so many of this attempt: start counting at the chosen one."""
         self.forwards = {}
         self._was_called = False
+        self._begins_with = None
         if self._awaits_step:
             self.is_counting = self._first <= num_ended < self._first + _MAX_TRIES
         else:
-            self.is_counting = bool(self._awaited) and self._num_left > 0
+            # Due once: where another step comes in its place, none is counted until the kind has come again.
+            is_due = self._due.pop(self._session.clock.step, None) is not None
+            self.is_counting = is_due and self._num_left > 0
 
     def skip_step(self) -> None:
         """Count no sooner than in the next step: the one that has just begun does more than others."""
@@ -111,13 +121,19 @@ class FlopMeter:
             self.forwards[UNTOLD] = 1
         elif shapes:
             forward = (self._names.name(module), *shapes)
-            if is_first and self._num_left > 0 and forward not in self._judged and self.info.source == "counter":
-                self._judge(forward)
+            if is_first:
+                self._begins_with = forward
+                if self._num_left > 0 and self.info.source == "counter":
+                    self._judge(forward)
             self.forwards[forward] = self.forwards.get(forward, 0) + 1
         session.own_ns += time.monotonic_ns() - start
 
     def _judge(self, forward: Forward) -> None:
-        """Count the step that begins with a forward of which counted steps do not tell."""
+        """Count the step that begins with a forward of which counted steps do not tell, or as one that is awaited."""
+        if forward in self._awaited:
+            self.is_counting = True
+        if forward in self._judged:
+            return
         what, rows = rows_of(forward)
         known_rows = self._rows.get(what, ())
         # Two sizes of a batch show whether FLOPs are in proportion to it.
@@ -230,7 +246,8 @@ class FlopMeter:
             self.info = msgspec.structs.replace(self.info, counted=(*self.info.counted, step))
             self._proven.clear()
             self._proven_patterns.clear()
-            self._awaited = [each for each in self._awaited if scale_work(self.info.counted, each) is None]
+            self._due = self._without_told(self._due)
+            self._awaited = self._without_told(self._awaited)
             self._session.writer.update_info(flops=self.info)
 
     def _tell_uncounted(self) -> bool:
@@ -250,6 +267,8 @@ class FlopMeter:
 
     def _note_rows(self) -> None:
         """Note that the step in progress, with what its forwards got, was counted, so that its like is not again."""
+        self._counted_begins.add(self._begins_with)
+        self._awaited.pop(self._begins_with, None)
         for forward in self.forwards.keys() - {UNTOLD}:
             what, rows = rows_of(forward)
             self._rows.setdefault(what, set()).add(rows)
@@ -281,11 +300,26 @@ class FlopMeter:
             self.info = msgspec.structs.replace(self.info, absent={**self.info.absent, "model_flop": why})
             self._session.writer.update_info(flops=self.info)
         before = self._unlike.get(kind)
-        if before is not None and step.step - before <= _SOON and kind not in map(kind_of, self._awaited):
-            self._awaited.append(step)
+        if before is not None and step.step - before <= _SOON:
+            self._wait_for(step, distance=step.step - before)
         if before is not None or len(self._unlike) < _MAX_KINDS:
             self._unlike[kind] = step.step
         return False
+
+    def _wait_for(self, step: CountedStep, *, distance: int) -> None:
+        """Count a step that begins as this one does and none that was counted, else the one after as many steps."""
+        if self._begins_with not in self._counted_begins:
+            if len(self._awaited) < _MAX_KINDS:
+                self._awaited[self._begins_with] = step
+            return
+        kind = kind_of(step)
+        self._due = {at: each for at, each in self._due.items() if kind_of(each) != kind}
+        if self._num_waits[kind] < _MAX_WAITS:
+            self._num_waits[kind] += 1
+            self._due[step.step + distance] = step
+
+    def _without_told(self, steps: dict[_Key, CountedStep]) -> dict[_Key, CountedStep]:
+        return {key: each for key, each in steps.items() if scale_work(self.info.counted, each) is None}
 
     def _describe_step(self, tokens: int | None, work: Work) -> CountedStep:
         session = self._session

@@ -178,6 +178,47 @@ def test_what_never_comes_again_is_not_waited_for(tmp_path: Path) -> None:
     assert [step.step for step in steps if step.disturbed == "flops_counted"] == [0]
 
 
+@pytest.mark.parametrize("odd", [(2, 3), (2, 5), (2, 4, 7)], ids=str)
+def test_a_kind_that_stays_away_has_others_counted_once_at_most(tmp_path: Path, odd: tuple[int, ...]) -> None:
+    """Of updates of two passes through one forward, in the steps `odd` alone, one step is counted in vain for each."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(30)):
+            loss = model(torch.ones(2, 8)).sum()
+            if number in odd:
+                loss.backward(retain_graph=True)
+            loss.backward()
+            optimizer.step()
+
+    steps, _ = record(tmp_path, train)
+    flop = 2 * (2 * 2 * 8 * 4)
+    assert all(step.model_flop in (flop, None) for step in steps if step.step not in odd)
+    vain = [step.step for step in steps if step.disturbed == "flops_counted" and step.step not in odd]
+    # Each is where the next would be, after as many steps as lie between the two before.
+    assert vain == [0, *(2 * later - one for one, later in itertools.pairwise(odd))]
+
+
+def test_a_kind_is_counted_where_it_comes_again_at_a_fixed_distance(tmp_path: Path) -> None:
+    """Every fourth update is of two passes: the third of them is counted, and no other step for it."""
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(24)):
+            loss = model(torch.ones(2, 8)).sum()
+            if number % 4 == 3:
+                loss.backward(retain_graph=True)
+            loss.backward()
+            optimizer.step()
+
+    steps, _ = record(tmp_path, train)
+    # Forward and gradient of the weights: 128 each.
+    assert [step.model_flop for step in steps[11:]] == [384 if step.step % 4 == 3 else 256 for step in steps[11:]]
+    assert [step.step for step in steps if step.disturbed == "flops_counted"] == [0, 11]
+
+
 def test_a_model_that_was_compiled_since_is_not_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be compiled once more for that: unlike steps have no FLOPs, and those like the first keep theirs."""
 
