@@ -29,7 +29,7 @@ from scope.analysis.recorded import (
     compute_phase_totals,
     compute_rank_excess,
     find_failures,
-    is_explained,
+    is_refuted,
     peer_sets,
     summarize_collectives,
     summarize_run,
@@ -362,14 +362,14 @@ class LiveRun:
         return self.kept("black boxes", self.run.black_boxes, always=True)
 
     def verdicts(self) -> Sequence[Verdict]:
-        """Return what diagnosis found of the last attempt and still holds, without crashes explained since."""
+        """Return what diagnosis found of the last attempt and still holds, without what is refuted by now."""
         attempt = self.attempt
         with self._lock:
             held = find_holding(self.run.verdicts(), attempt=attempt)
         if not held:
             return held
         watched = self.watched()
-        return [verdict for verdict in held if not is_explained(watched, verdict)]
+        return [verdict for verdict in held if not is_refuted(watched, verdict)]
 
     def kept(self, name: str, compute: Callable[[], _Value], *, always: bool = False) -> _Value:
         """Return a result, computed again when the run has grown and the last computation has rested.

@@ -18,6 +18,7 @@ from scope.analysis.recorded import (
     find_verdicts,
     is_explained,
     is_mended,
+    is_refuted,
 )
 from scope.frames.schema import RankSteps
 from scope.run import paths
@@ -91,12 +92,9 @@ def find_findings(run: Run, watched: Watched) -> list[Verdict]:
 
 
 def find_kept(run: Run, watched: Watched) -> list[Verdict]:
-    """Return what the `verdicts.jsonl` of a run tells of its last attempt, without crashes that were explained since.
-
-    Whoever watched it may have gone before the explanation came.
-    """
+    """Return what the `verdicts.jsonl` of a run tells of its last attempt, without what is refuted by now."""
     held = find_holding(run.verdicts(), attempt=watched.infos[0].attempt) if watched.infos else []
-    return [verdict for verdict in held if not is_explained(watched, verdict)]
+    return [verdict for verdict in held if not is_refuted(watched, verdict)]
 
 
 class Change(NamedTuple):

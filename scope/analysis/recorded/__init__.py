@@ -54,7 +54,7 @@ from scope.analysis.recorded.summary import (
     with_goodput,
 )
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
-from scope.analysis.recorded.verdicts import find_verdicts
+from scope.analysis.recorded.verdicts import find_verdicts, is_refuted
 from scope.analysis.recorded.watched import Watched
 
 __all__ = [
@@ -103,6 +103,7 @@ __all__ = [
     "is_explained",
     "is_mended",
     "is_nobody_compared",
+    "is_refuted",
     "keep_usual_steps",
     "mesh_axes",
     "peer_sets",

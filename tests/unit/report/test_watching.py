@@ -183,6 +183,23 @@ def test_a_rank_that_is_silent_before_its_first_step_is_told_everywhere(world: W
     assert [(each.kind, each.ranks) for each in found] == [("silence", (1,))]
 
 
+def test_silence_is_not_told_after_its_watcher_has_gone(world: World) -> None:
+    """Found by a single look, it stands in the file for good, and nowhere else once rank 1 beats again."""
+    for box, second in zip(world.boxes, (30, 2), strict=True):
+        box.write_state(layout.STATE.pack(-1, 0, 0, BEGAN, BEGAN, 0, 0, b"init"))
+        box.write_pulse(layout.PULSE.pack(BEGAN + second * S, 1, 0, 0, 0, -1))
+    watcher = Watcher(open_run(world.folder))
+    (silence,) = watcher.look(now_ns=BEGAN + 30 * S).begun
+    watcher.close()
+    run = open_run(world.folder)
+    assert describe_run(run, now_ns=BEGAN + 31 * S)["verdicts"] == [silence.summary]
+    assert [each.kind for each in find_findings(run, look_at_run(run, now_ns=BEGAN + 31 * S))] == ["silence"]
+    world.boxes[1].write_pulse(layout.PULSE.pack(BEGAN + 31 * S, 1, 0, 0, 0, -1))
+    run = open_run(world.folder)
+    assert describe_run(run, now_ns=BEGAN + 32 * S)["verdicts"] == []
+    assert find_findings(run, look_at_run(run, now_ns=BEGAN + 32 * S)) == []
+
+
 def test_a_file_that_cannot_be_written_is_said_and_nothing_told_twice(world: World) -> None:
     """A folder stands in its place: the finding is returned once, and why it was not written is known."""
     (world.folder / paths.VERDICTS_FILE).mkdir()
