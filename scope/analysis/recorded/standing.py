@@ -199,17 +199,15 @@ def assess_run(
         )
     standing: RunStanding = "running"
     with_heart = [rank for rank in ranks if rank in states]
-    limit_ns = _SILENT_NS if with_heart else max(_SILENT_NS, usual)
-    fates = {processes.fate(info) for info in still_open} if now_ns - last_sign_ns > _GONE_NS else {True}
-    is_known = fates == {False} and len(with_heart) == len(ranks)
-    if is_known and not any(processes.has_left_end(info) for info in still_open):
-        limit_ns = _GONE_NS
     gone_ranks = tuple(info.rank for info in still_open if processes.is_gone(info))
-    if gone_ranks == ranks or (True not in fates and now_ns - last_sign_ns > limit_ns):
+    silent_ns = now_ns - last_sign_ns
+    if gone_ranks == ranks or _have_fallen_silent(
+        still_open, processes, num_with_heart=len(with_heart), silent_ns=silent_ns, usual_ns=usual
+    ):
         standing = "ended without a goodbye"
     elif last_step_ns is not None and (last_sign_ns if with_heart else now_ns) - last_step_ns > max(_STILL_NS, usual):
         standing = "no step"
-    silent_ns = now_ns - last_sign_ns if with_heart and standing != "ended without a goodbye" else 0
+    is_silence_told = bool(with_heart) and standing != "ended without a goodbye"
     has_ended_still = standing == "ended without a goodbye" and still_ns is not None
     return RunState(
         standing=standing,
@@ -222,8 +220,20 @@ def assess_run(
         gone_ranks=gone_ranks,
         still_ns=still_ns if has_ended_still else None,
         command_returncodes=returncodes if standing == "ended without a goodbye" else (),
-        silent_ns=silent_ns if silent_ns > _STILL_NS else None,
+        silent_ns=silent_ns if is_silence_told and silent_ns > _STILL_NS else None,
     )
+
+
+def _have_fallen_silent(
+    still_open: Sequence[RankInfo], processes: ProcessTable, *, num_with_heart: int, silent_ns: int, usual_ns: int
+) -> bool:
+    """Return whether ranks that have not ended have given no sign for so long that they are taken to have."""
+    fates = {processes.fate(info) for info in still_open} if silent_ns > _GONE_NS else {True}
+    limit_ns = _SILENT_NS if num_with_heart else max(_SILENT_NS, usual_ns)
+    is_known = fates == {False} and num_with_heart == len(still_open)
+    if is_known and not any(processes.has_left_end(info) for info in still_open):
+        limit_ns = _GONE_NS
+    return True not in fates and silent_ns > limit_ns
 
 
 def describe_command_end(returncode: int) -> str:
