@@ -193,4 +193,5 @@ def _usual_of_pairs(scatter: pl.DataFrame, groups: pl.DataFrame, *, by: tuple[st
     named = pl.DataFrame(axes, schema={str(_GROUP): _GROUP.dtype, _AXIS: pl.String}, orient="row")
     alike = (_AXIS, *by[1:])
     found = scatter.join(named, on=_GROUP).filter(pl.len().over(alike) >= _MIN_GROUPS)
-    return found.select(*by, pl.col(_IN_TIME).median().over(alike).alias(_USUAL))
+    # Of an even number the lower: half of them may hold a rank that is late now and then.
+    return found.select(*by, pl.col(_IN_TIME).quantile(0.5, "lower").over(alike).alias(_USUAL))

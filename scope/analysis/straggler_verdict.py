@@ -33,7 +33,7 @@ def straggler_verdict(
         ranks = ", ".join(map(str, together.ranks))
         return (
             f"no rank stands out alone, but ranks {ranks} are late together: mending all of them would save "
-            f"{format_duration(together.saving_ns)}, one alone next to nothing"
+            f"{format_duration(together.saving_ns)}, more than one of them alone"
         )
     if found:
         worst = found[0]

@@ -242,7 +242,7 @@ def _together_finding(together: LateTogether, named: set[int], results: Results,
         cost_ns=saved,
         share_ratio=share,
         action=(
-            "Mend all of them: behind one that is mended alone the others are waited for as long. Look for what they "
+            "Mend all of them: behind one that is mended alone the others are waited for. Look for what they "
             "share: a node, a switch, a power cap, a shard of the data, a role in the layout."
         ),
     )

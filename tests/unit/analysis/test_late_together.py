@@ -74,6 +74,8 @@ def test_mending_all_saves_what_the_job_without_them_saves(name: str, tmp_path: 
     assert set(together.ranks) == {plant.rank for plant in plants}
     assert sorted(each.rank for each in found.stragglers) == sorted(alone)
     assert together.saving_ns == _truth_ns(job)
+    # What one alone saves may be much, where ranks are late one behind the other.
+    assert alone or found.verdict.endswith("more than one of them alone")
     for each in found.stragglers:
         assert each.saving_ns == job.saving_ns(each.rank) < together.saving_ns
 

@@ -13,6 +13,7 @@ from msgspec import structs
 from scope.analysis.collectives import compute_collectives
 from scope.analysis.stragglers import Stragglers, compute_stragglers
 from scope.testing.jobs import matrix_product
+from scope.testing.kineto import Recording
 from scope.testing.layout import Layout
 from scope.testing.program import BeginStep, EndStep, Exchange, Instruction
 from scope.testing.scenarios import START_NS, Scenario
@@ -139,8 +140,10 @@ class Made:
         return simulate(programs, start_ns=dict.fromkeys(programs, START_NS))
 
 
-def _found(layout: Layout, simulation: Simulation, folder: Path) -> Stragglers:
-    Scenario(layout=layout, simulation=simulation).write(folder)
+def _found(
+    layout: Layout, simulation: Simulation, folder: Path, *, recordings: dict[int, Recording] | None = None
+) -> Stragglers:
+    Scenario(layout=layout, simulation=simulation, recordings=recordings or {}).write(folder)
     job = load([str(folder)], options=ReadOptions(use_cache=False), processes=1)
     return compute_stragglers(job, compute_collectives(job)).check()
 
@@ -180,6 +183,19 @@ def test_late_before_calls_that_stand_in_one_queue(name: str, tmp_path: Path) ->
     assert straggler.reason == "compute"
     assert straggler.excess is not None
     assert straggler.excess.compute_ns == NUM_STEPS * made.extra_ns
+
+
+@pytest.mark.parametrize("name", ["sharded, forward", "sharded, backward", "back to back", "behind back to back"])
+def test_groups_that_no_metadata_tell(name: str, tmp_path: Path) -> None:
+    """A gather queued behind a scatter is so without metadata too, where each operation has a group of its own."""
+    made = MADE[name]
+    late = made.run(is_late=True)
+    bare = {rank: Recording(has_metadata=False) for rank in range(made.layout.world_size)}
+    (straggler,) = _found(made.layout, late, tmp_path, recordings=bare).stragglers
+    assert straggler.rank == made.rank
+    saving_ns = late.end_ns - made.run(is_late=False).end_ns
+    assert straggler.saving_ns == pytest.approx(saving_ns, abs=NUM_STEPS * BEGIN_GAP_NS)
+    assert straggler.imposed_wait_ns == pytest.approx(NUM_STEPS * made.extra_ns, abs=NUM_STEPS * BEGIN_GAP_NS)
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -130,6 +130,11 @@ FAULTS: dict[str, Faulty] = {
         layout=Layout(dp=2, tp=4), plants=(_plant(1, "host", 4),), slow_groups={"mesh_tp:4": 0.1}, named=(1,)
     ),
     "rank in a pipeline": Faulty(layout=Layout(dp=2, pp=4), plants=(_plant(3, "compute", 6),), named=(3,)),
+    "ranks of half of the pairs, each in other steps": Faulty(
+        layout=Layout(dp=2, pp=4),
+        plants=(_plant(2, "compute", 6, range(10, 14, 2)), _plant(7, "compute", 6, range(11, 14, 2))),
+        named=(2, 7),
+    ),
     "rank in the bubble": Faulty(
         layout=Layout(dp=4, tp=2, pp=2), plants=(_plant(10, "memory", 5, range(10, 11)),), named=(10,)
     ),
