@@ -71,15 +71,11 @@ class CheckpointHooks:
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
             begun = self._begin(find_target, args, kwargs)
-            failure = None
-            try:
+            if begun is None:
                 return original(*args, **kwargs)
-            except BaseException as error:
-                failure = _name_failure(error)
-                raise
-            finally:
-                if begun:
-                    self._tell(begun, self._leave(begun), failure)
+            result = self._run(begun, original, args, kwargs)
+            self._tell(begun, self._leave(begun))
+            return result
 
         return save
 
@@ -89,18 +85,22 @@ class CheckpointHooks:
             begun = self._begin(FolderTarget, args, kwargs, asynchronous=True)
             if begun is None:
                 return original(*args, **kwargs)
-            try:
-                future = original(*args, **kwargs)
-            except BaseException as error:
-                self._tell(begun, self._leave(begun), _name_failure(error))
-                raise
+            future = self._run(begun, original, args, kwargs)
             blocked = self._leave(begun)
             upload = getattr(future, "upload_completion", future)
             if hasattr(upload, "add_done_callback"):
-                upload.add_done_callback(lambda done: self._tell(begun, blocked, _name_end(done)))
+                upload.add_done_callback(lambda done: self._tell(begun, blocked, lambda: _name_end(done)))
             return future
 
         return async_save
+
+    def _run(self, begun: _Begun, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run what saves; end the phase and tell of the failure where it raises."""
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            self._tell(begun, self._leave(begun), functools.partial(_name_failure, error))
+            raise
 
     def _begin(
         self, find_target: Callable[..., Target], args: Any, kwargs: Any, *, asynchronous: bool = False
@@ -127,15 +127,16 @@ class CheckpointHooks:
         clock.pop("checkpoint")
         return clock.last_seen_ns - begun.time_ns
 
-    def _tell(self, begun: _Begun, blocked_ns: int, failure: str | None) -> None:
+    def _tell(self, begun: _Begun, blocked_ns: int, name_failure: Callable[[], str | None] = lambda: None) -> None:
         """Write the event of a checkpoint that has ended.
 
         Args:
             begun: What was known at its beginning.
             blocked_ns: How long the training thread was held up.
-            failure: Type of the exception that ended it; `None` where it was written.
+            name_failure: Returns the type of the exception that ended it; `None` where it was written.
         """
         try:
+            failure = name_failure()
             duration = time.monotonic_ns() - begun.time_ns if begun.asynchronous else blocked_ns
             if failure is None:
                 size = begun.target.measure()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import torch
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import filesystem, state_dict_saver
 
-from scope.record import Recorder
+from scope.record import Recorder, session
 from scope.record.checkpoint_targets import FileTarget, FolderTarget
 from scope.record.settings import CaptureSettings
 from scope.run.reader import RankReader, read_steps
@@ -80,6 +81,35 @@ def test_a_distributed_save_that_raises_says_what_of(tmp_path: Path) -> None:
 
     (event,), _ = record(tmp_path, save)
     assert (event.kind, event.detail["error"]) == ("checkpoint_failed", "CheckpointException (LookupError)")
+
+
+def test_the_program_gets_its_own_exception_whatever_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what failed cannot be named, the hook is switched off, and the exception is the program's all the same."""
+
+    class Unnamed(checkpoint.api.CheckpointException):
+        @property
+        def failures(self) -> Any:
+            raise LookupError
+
+    def fail(*args: Any, **options: Any) -> None:
+        msg = "planted"
+        raise Unnamed(msg, {})
+
+    for owner, name in itertools.product((checkpoint, state_dict_saver), ("save", "async_save")):
+        monkeypatch.setattr(owner, name, fail)
+
+    def save() -> None:
+        assert session.current is not None
+        with pytest.raises(Unnamed):
+            state_dict_saver.save({}, checkpoint_id=tmp_path)
+        assert session.current.guard.reasons.keys() == {"checkpoint"}
+        session.current.guard.reasons.clear()
+        with pytest.raises(Unnamed):
+            state_dict_saver.async_save({}, checkpoint_id=tmp_path)
+
+    events, phases = record(tmp_path, save)
+    assert not events
+    assert phases["checkpoint"] > 0
 
 
 def test_an_asynchronous_save_that_fails_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
