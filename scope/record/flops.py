@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from scope.record.awaited_steps import AwaitedSteps
 from scope.record.counted_steps import Kind, is_proven, kind_of, scale_work
 from scope.record.device_peak import find_peak
 from scope.record.fitted_steps import Work
@@ -31,14 +32,8 @@ _NUM_TRUSTED: Final = 4
 """Of these, how many may be counted before any step was told by those counted."""
 _TOLD_FOR_ONE: Final = 4
 """Steps told by counted ones, for which one more may be: shapes that never come again slow few steps down."""
-_SOON: Final = 16
-"""Steps within which one has to have its like, so that one more is counted: by what it begins with, else when due."""
-_MAX_WAITS: Final = 3
-"""Steps of a kind that are due at most: kinds that come at no fixed distance would have others counted in vain."""
-_MAX_KINDS: Final = 64
 _MAX_JUDGED: Final = 1024
 _MAX_NAMED: Final = 16
-_Key = TypeVar("_Key")
 _EIGHT_BIT: Final = frozenset(("float8_e4m3fn", "float8_e5m2", "int8"))
 
 
@@ -73,12 +68,8 @@ class FlopMeter:
         self._names = ModuleNames()
         self._rows: dict[str, set[int]] = {}
         self._judged: set[Forward] = set()
-        self._unlike: dict[Kind, int] = {}
         self._begins_with: Forward | None = None
-        self._counted_begins: set[Forward | None] = {None}
-        self._awaited: dict[Forward | None, CountedStep] = {}
-        self._due: dict[int, CountedStep] = {}
-        self._num_waits: Counter[Kind] = Counter()
+        self._awaited = AwaitedSteps()
         self._was_called = False
         self._proven: set[Kind] = set()
         self._proven_patterns: set[str] = set()
@@ -97,9 +88,7 @@ class FlopMeter:
         if self._awaits_step:
             self.is_counting = self._first <= num_ended < self._first + _MAX_TRIES
         else:
-            # Due once: where another step comes in its place, none is counted until the kind has come again.
-            is_due = self._due.pop(self._session.clock.step, None) is not None
-            self.is_counting = is_due and self._num_left > 0
+            self.is_counting = self._awaited.take_due(self._session.clock.step) and self._num_left > 0
 
     def skip_step(self) -> None:
         """Count no sooner than in the next step: the one that has just begun does more than others."""
@@ -130,7 +119,7 @@ class FlopMeter:
 
     def _judge(self, forward: Forward) -> None:
         """Count the step that begins with a forward of which counted steps do not tell, or as one that is awaited."""
-        if forward in self._awaited:
+        if self._awaited.begins_as(forward):
             self.is_counting = True
         if forward in self._judged:
             return
@@ -246,8 +235,7 @@ class FlopMeter:
             self.info = msgspec.structs.replace(self.info, counted=(*self.info.counted, step))
             self._proven.clear()
             self._proven_patterns.clear()
-            self._due = self._without_told(self._due)
-            self._awaited = self._without_told(self._awaited)
+            self._awaited.drop_told(self.info.counted)
             self._session.writer.update_info(flops=self.info)
 
     def _tell_uncounted(self) -> bool:
@@ -267,8 +255,7 @@ class FlopMeter:
 
     def _note_rows(self) -> None:
         """Note that the step in progress, with what its forwards got, was counted, so that its like is not again."""
-        self._counted_begins.add(self._begins_with)
-        self._awaited.pop(self._begins_with, None)
+        self._awaited.note_counted(self._begins_with)
         for forward in self.forwards.keys() - {UNTOLD}:
             what, rows = rows_of(forward)
             self._rows.setdefault(what, set()).add(rows)
@@ -299,27 +286,8 @@ class FlopMeter:
             )
             self.info = msgspec.structs.replace(self.info, absent={**self.info.absent, "model_flop": why})
             self._session.writer.update_info(flops=self.info)
-        before = self._unlike.get(kind)
-        if before is not None and step.step - before <= _SOON:
-            self._wait_for(step, distance=step.step - before)
-        if before is not None or len(self._unlike) < _MAX_KINDS:
-            self._unlike[kind] = step.step
+        self._awaited.note_unlike(step, self._begins_with)
         return False
-
-    def _wait_for(self, step: CountedStep, *, distance: int) -> None:
-        """Count a step that begins as this one does and none that was counted, else the one after as many steps."""
-        if self._begins_with not in self._counted_begins:
-            if len(self._awaited) < _MAX_KINDS:
-                self._awaited[self._begins_with] = step
-            return
-        kind = kind_of(step)
-        self._due = {at: each for at, each in self._due.items() if kind_of(each) != kind}
-        if self._num_waits[kind] < _MAX_WAITS:
-            self._num_waits[kind] += 1
-            self._due[step.step + distance] = step
-
-    def _without_told(self, steps: dict[_Key, CountedStep]) -> dict[_Key, CountedStep]:
-        return {key: each for key, each in steps.items() if scale_work(self.info.counted, each) is None}
 
     def _describe_step(self, tokens: int | None, work: Work) -> CountedStep:
         session = self._session
