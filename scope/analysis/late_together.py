@@ -65,7 +65,7 @@ def compute_late_together(
     removed: dict[Place, int] = {}
     for rank in ranks:
         late_for = sets.filter(pl.col(MatchedCalls.rank) == rank)[MatchedCalls.collective_id].to_list()
-        removed |= removed_work(lazy.replay, rank, sorted({*charged.get(rank, ()), *late_for}), since)
+        removed |= removed_work(lazy.work, rank, sorted({*charged.get(rank, ()), *late_for}), since)
     shifts = lazy.replay.play(removed_ns=removed)
     ranks.sort()
     return LateTogether(

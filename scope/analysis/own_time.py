@@ -12,6 +12,8 @@ from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START, 
 from scope.analysis.readiness import READY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from scope.analysis.collectives import Collectives
 
 PREVIOUS: Final = "previous_ready_ns"
@@ -27,7 +29,10 @@ _ROOTED: Final = "waited_for_root_ns"
 _SHARED: Final = "transfers_of_own_group_ns"
 _HELD_UP: Final = "is_held_up"
 _COMPUTED: Final = "computed_until_ns"
-_OTHER_END: Final = "end_of_other_ns"
+_NUM_OTHERS: Final = "num_of_other_groups"
+_NUM_ENDED: Final = "num_ended"
+_ENDED_AT: Final = "ended_at_ns"
+_ASKED: Final = "asked_group_id"
 _CALL_KEYS: Final = (MatchedCalls.rank, CollectiveRows.group_id, MatchedCalls.collective_id)
 
 
@@ -47,7 +52,8 @@ def compute_own_times(
         activity: What `build_activity` returned.
         ready: What `scope.analysis.readiness.compute_ready` returned.
     """
-    judged = _known(judged, ready)
+    alike = pl.col(CollectiveRows.group_id).replace(_first_alike(collectives))
+    judged = _known(judged, ready).with_columns(pl.col(CollectiveRows.group_id).alias(_ASKED), alike)
     common = _common_calls(judged, collectives, ready)
     begins = collectives.calls.group_by(MatchedCalls.rank).agg(
         pl.col(MatchedCalls.step_number).min().alias(_BEGIN_STEP)
@@ -70,13 +76,12 @@ def compute_own_times(
     calls = totals_at(activity, calls, instant=_SINCE).rename({name: f"{name}{_FROM}" for name in ACTIVITIES})
     calls = totals_at(activity, calls, instant=READY)
     since = calls.with_columns((pl.col(name) - pl.col(f"{name}{_FROM}")).alias(name) for name in ACTIVITIES)
-    since = _with_shared_transfers(
-        since, _standing_still(_held_up(common), _others(common, collectives), activity), activity
-    )
+    since = _with_shared_transfers(since, _standing_still(common, collectives.calls, activity), activity)
     apart = pl.col(ACTIVITIES[1]) + pl.col(ACTIVITIES[2]) - pl.col(_ROOTED) - pl.col(_SHARED)
     is_known = pl.col(PREVIOUS).is_not_null() | pl.col(_BEGIN_ALIKE)
     own = pl.col(READY) - pl.col(_SINCE) - apart
-    return since.with_columns(pl.when(is_known).then(own).alias(OWN))
+    asked = pl.col(_ASKED).alias(CollectiveRows.group_id)
+    return since.with_columns(pl.when(is_known).then(own).alias(OWN), asked).drop(_ASKED)
 
 
 def _known(calls: pl.DataFrame, ready: pl.DataFrame) -> pl.DataFrame:
@@ -153,17 +158,18 @@ def _with_shared_transfers(calls: pl.DataFrame, stretches: pl.DataFrame, activit
     return calls.with_columns(pl.col(name) - pl.col(f"{name}{_FROM}"))
 
 
-def _standing_still(stretches: pl.DataFrame, others: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
-    """Return the stretches, without what comes before the last compute that followed a call of another group in them.
+def _standing_still(common: pl.DataFrame, every: pl.DataFrame, activity: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that held all up, without what precedes the last compute that followed another group's call.
 
     A rank that goes on under a collective (of gradients, say) stood still for the call beside it, which ranks of other
     such groups make at other instants.
 
     Args:
-        stretches: Columns rank, group, arrival and end.
-        others: Columns rank, group and `_OTHER_END`, the ends of calls of groups that do not contain it.
+        common: What `_common_calls` returned.
+        every: All calls; those that are not common to a judged group are of groups that do not contain it.
         activity: What `build_activity` returned.
     """
+    stretches = _held_up(common)
     computed = activity.filter(pl.col(ACTIVITIES[0]) > 0, pl.col(PIECE_LENGTH) > 0).select(
         MatchedCalls.rank, PIECE_START, (pl.col(PIECE_START) + pl.col(PIECE_LENGTH)).alias(_COMPUTED)
     )
@@ -175,30 +181,27 @@ def _standing_still(stretches: pl.DataFrame, others: pl.DataFrame, activity: pl.
         allow_exact_matches=False,
         check_sortedness=False,
     )
-    beside = last.filter(pl.col(_COMPUTED).is_not_null()).sort(_COMPUTED)
-    beside = beside.join_asof(
-        others.sort(_OTHER_END),
-        left_on=_COMPUTED,
-        right_on=_OTHER_END,
-        by=(MatchedCalls.rank, CollectiveRows.group_id),
-        check_sortedness=False,
-    )
-    goes_on = beside.filter(pl.col(_OTHER_END) > pl.col(MatchedCalls.arrival_ns)).select(
+    beside = last.filter(pl.col(_COMPUTED).is_not_null()).with_columns(pl.lit(0, dtype=pl.Int64).alias(_NUM_OTHERS))
+    for instant, sign in ((_COMPUTED, 1), (MatchedCalls.arrival_ns, -1)):
+        beside = _add_ended(beside, every, by=_CALL_KEYS[:1], instant=instant, sign=sign)
+        beside = _add_ended(beside, common, by=_CALL_KEYS[:2], instant=instant, sign=-sign)
+    goes_on = beside.filter(pl.col(_NUM_OTHERS) > 0).select(
         *_CALL_KEYS, pl.min_horizontal(_COMPUTED, MatchedCalls.end_ns).alias(_SINCE)
     )
     since = pl.coalesce(_SINCE, MatchedCalls.arrival_ns).alias(MatchedCalls.arrival_ns)
     return stretches.join(goes_on, on=_CALL_KEYS, how="left").with_columns(since).drop(_SINCE)
 
 
-def _others(common: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
-    """Return, by rank and judged group, the ends of calls of groups that do not contain that one."""
-    pairs = common.select(MatchedCalls.rank, CollectiveRows.group_id).unique()
-    calls = collectives.calls.select(
-        MatchedCalls.rank, MatchedCalls.collective_id, pl.col(MatchedCalls.end_ns).alias(_OTHER_END)
+def _add_ended(
+    stretches: pl.DataFrame, calls: pl.DataFrame, *, by: Sequence[str], instant: str, sign: int
+) -> pl.DataFrame:
+    """Add to `_NUM_OTHERS` how many of the calls of the rank, or of its rank and group, had ended by an instant."""
+    ended = calls.sort(MatchedCalls.end_ns).select(
+        *by, pl.col(MatchedCalls.end_ns).alias(_ENDED_AT), pl.int_range(1, pl.len() + 1).over(by).alias(_NUM_ENDED)
     )
-    return (
-        calls.join(pairs, on=MatchedCalls.rank).join(common, on=_CALL_KEYS, how="anti").drop(MatchedCalls.collective_id)
-    )
+    found = stretches.sort(instant).join_asof(ended, left_on=instant, right_on=_ENDED_AT, by=by, check_sortedness=False)
+    total = pl.col(_NUM_OTHERS) + sign * pl.col(_NUM_ENDED).fill_null(0)
+    return found.with_columns(total.alias(_NUM_OTHERS)).drop(_NUM_ENDED, _ENDED_AT)
 
 
 def _held_up(common: pl.DataFrame) -> pl.DataFrame:
@@ -213,26 +216,41 @@ def _held_up(common: pl.DataFrame) -> pl.DataFrame:
     return marked.filter(pl.col(_HELD_UP).all().over(MatchedCalls.collective_id, CollectiveRows.group_id))
 
 
-def _common_calls(judged: pl.DataFrame, collectives: Collectives, ready: pl.DataFrame) -> pl.DataFrame:
-    """Return, by rank and judged group, the instants of calls in collectives of that group or one that contains it."""
+def _members(collectives: Collectives) -> dict[int, frozenset[int]]:
+    """Return the ranks of each group that is no pair."""
     groups = collectives.groups.filter(~pl.col(GroupRows.is_pair) & pl.col(GroupRows.ranks).is_not_null())
-    members = {
-        group: frozenset(ranks) for group, ranks in groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
-    }
-    of_rank: dict[int, list[int]] = {}
+    rows = groups.select(GroupRows.group_id, GroupRows.ranks).iter_rows()
+    return {group: frozenset(ranks) for group, ranks in rows}
+
+
+def _first_alike(collectives: Collectives) -> dict[int, int]:
+    """Return, by group, the first group of the same ranks: what is common to the one is so to all of them."""
+    first: dict[frozenset[int], int] = {}
+    return {group: first.setdefault(ranks, group) for group, ranks in _members(collectives).items()}
+
+
+def covering_groups(members: Mapping[int, frozenset[int]], groups: Iterable[int]) -> dict[int, frozenset[int]]:
+    """Return, by group, the groups that all its ranks are in: itself and wider ones.
+
+    Args:
+        members: By group, its ranks.
+        groups: Those that are asked for.
+    """
+    of_rank: dict[int, set[int]] = {}
     for group, ranks in members.items():
         for rank in ranks:
-            of_rank.setdefault(rank, []).append(group)
+            of_rank.setdefault(rank, set()).add(group)
+    everywhere = frozenset(members)
+    return {group: everywhere.intersection(*(of_rank[rank] for rank in members[group])) for group in groups}
+
+
+def _common_calls(judged: pl.DataFrame, collectives: Collectives, ready: pl.DataFrame) -> pl.DataFrame:
+    """Return, by rank and judged group, the instants of calls in collectives of that group or one that contains it."""
+    members = _members(collectives)
+    covers = covering_groups(members, judged[CollectiveRows.group_id].unique().to_list())
     wanted = judged.select(MatchedCalls.rank, CollectiveRows.group_id).unique().iter_rows()
-    covers: dict[tuple[int, int], bool] = {}
-    rows: list[tuple[int, int, int]] = []
-    for rank, group in wanted:
-        # A rank that was given by hand, or is wrong in its file, may be in no group.
-        for wider in of_rank.get(rank, ()):
-            if (wider, group) not in covers:
-                covers[wider, group] = members[wider] >= members[group]
-            if covers[wider, group]:
-                rows.append((rank, group, wider))
+    # A rank that was given by hand, or is wrong in its file, may be in no group.
+    rows = [(rank, group, wider) for rank, group in wanted for wider in covers[group] if rank in members[wider]]
     pairs = pl.DataFrame(
         rows,
         schema={MatchedCalls.rank: pl.Int32, _OWN_GROUP: pl.UInt32, CollectiveRows.group_id: pl.UInt32},

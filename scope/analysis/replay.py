@@ -10,20 +10,14 @@ Nothing is assumed about hosts that would run further ahead. Played unchanged, e
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median_low
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Place = tuple[int, int]
 """Rank, and number of one of its events."""
-Mark = tuple[int | None, int | None]
-"""An instant of the program that peers share: the turn of the call that a rank is ready for, or that and one's end."""
-_LAST: Final = (-1, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,70 +159,3 @@ class Replay:
             ended[component] = max(end, ended.get(component, end))
             ends[component] = max(end - before, ends.get(component, end - before))
         return Shifts(by_step_ns=by_step, job_ns=max(ended[each] - ends[each] for each in ends))
-
-    def excess_ns(self, rank: int, arrivals: Mapping[int, int], since_ns: Mapping[int, int | None]) -> dict[Place, int]:
-        """Return where a rank's own work before a collective exceeds the median of its peers', and by how much.
-
-        Args:
-            rank: The rank.
-            arrivals: By rank of the collective, its call.
-            since_ns: By rank, the instant after which own work counts; None for the begin of its recording.
-
-        Returns:
-            Parts of its work that together are the excess of all of it. What lies between two instants of the program
-            that the ranks have in common is spread over the work between them.
-        """
-        own = {each: self._work_done(each, call, since_ns[each]) for each, call in arrivals.items()}
-        mine, peers = own.pop(rank), list(own.values())
-        marks = [
-            (stop, done - median_low(each[mark][1] for each in peers))
-            for mark, (stop, done) in mine.items()
-            if all(mark in each for each in peers)
-        ]
-        found: dict[Place, int] = {}
-        left = max(0, marks[-1][1])
-        # Backwards, since what the rank makes up for later is no excess: it lies where the distance rose to stay.
-        for (first, before), (stop, _) in reversed(list(pairwise(marks))):
-            stretch = {(rank, place): self.events[rank][place].own_ns for place in range(first, stop)}
-            taken = min(left - min(left, max(0, before)), sum(stretch.values()))
-            found |= _spread(taken, stretch)
-            left -= taken
-        return found
-
-    def _work_done(self, rank: int, call: int, since_ns: int | None) -> dict[Mark, tuple[int, int]]:
-        """Return how far a rank's events and its own work had come since an instant, until it is ready for a call.
-
-        Ends are marks only behind the same call: whether a rank stands still at one, chance tells.
-        """
-        events = self.events[rank]
-        first = 0 if since_ns is None else bisect_right(events, since_ns, key=lambda event: event.at_ns)
-        found: dict[Mark, tuple[int, int]] = {(None, None): (first, 0)}
-        until = self.calls[call].ready_ns
-        stop, done, behind = first, 0, None
-        for place in range(first, len(events)):
-            event = events[place]
-            if event.at_ns > until:
-                break
-            stop, done = place + 1, done + event.own_ns
-            if event.call == call and event.kind == "ready":
-                break
-            turn = self.calls[event.call].turn
-            if event.is_end:
-                found[behind, turn] = (stop, done)
-            elif event.kind == "ready":
-                behind = turn
-                found[turn, None] = (stop, done)
-        found[_LAST] = (stop, done)
-        return found
-
-
-def _spread(taken_ns: int, stretch: Mapping[Place, int]) -> dict[Place, int]:
-    """Return the parts of a time by the share of each event in the work of a stretch; they sum to it."""
-    found: dict[Place, int] = {}
-    work_ns = sum(stretch.values())
-    for place, own_ns in stretch.items():
-        if not taken_ns:
-            break
-        found[place] = taken_ns * own_ns // work_ns
-        taken_ns, work_ns = taken_ns - found[place], work_ns - own_ns
-    return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
+from scope.analysis.excess_work import ExcessWork
 from scope.analysis.operations import PAIRS, SYMMETRIC
 from scope.analysis.rank_activity import ACTIVITIES, PIECE_LENGTH, PIECE_START
 from scope.analysis.readiness import QUEUED_NS, READY
@@ -53,6 +54,11 @@ class LazyReplay:
     def replay(self) -> Replay:
         """The replay."""
         return build_replay(self._collectives, self._activity, self._ready)
+
+    @cached_property
+    def work(self) -> ExcessWork:
+        """The own work of the ranks in the replay."""
+        return ExcessWork(self.replay)
 
     def without_slow_link(self, ratios: Mapping[int, float]) -> Shifts:
         """Return what changes when collectives take a share of their transfer; the answer is kept.

@@ -12,6 +12,7 @@ from scope.trace.columns import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from scope.analysis.excess_work import ExcessWork
     from scope.analysis.replay import Place, Replay, Shifts
 
 MOST_REPLAYED: Final = 8
@@ -31,23 +32,24 @@ class StragglerSavings(Table):
 
 
 def replay_without_straggler(
-    replay: Replay, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
+    work: ExcessWork, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
 ) -> Shifts:
     """Return what changes when a rank does its work as fast as the median of its peers; arguments of `removed_work`."""
-    return replay.play(removed_ns=removed_work(replay, rank, collectives, since_ns))
+    return work.replay.play(removed_ns=removed_work(work, rank, collectives, since_ns))
 
 
 def removed_work(
-    replay: Replay, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
+    work: ExcessWork, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
 ) -> dict[Place, int]:
     """Return what a rank would not do if it did its work as fast as the median of its peers.
 
     Args:
-        replay: The job.
+        work: The own work of the ranks of the job.
         rank: The rank.
         collectives: Those that it is charged for: before them it worked longer than its peers.
         since_ns: By collective and rank, the arrival after which work counts; None for the begin of the recordings.
     """
+    replay = work.replay
     removed: dict[Place, int] = {}
     for collective in collectives:
         arrivals = {replay.calls[call].rank: call for call in replay.members[collective]}
@@ -55,7 +57,7 @@ def removed_work(
         chosen = {each: arrivals[each] for each in (rank, *peers[:: -(-len(peers) // _MOST_PEERS)])}
         since = {each: since_ns[collective, each] for each in chosen}
         # What nested groups feel of one delay is one delay.
-        for place, excess in replay.excess_ns(rank, chosen, since).items():
+        for place, excess in work.excess_ns(rank, chosen, since).items():
             removed[place] = max(excess, removed.get(place, 0))
     return removed
 

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from scope.analysis.collectives import Collectives
-    from scope.analysis.replay import Replay, Shifts
+    from scope.analysis.excess_work import ExcessWork
+    from scope.analysis.replay import Shifts
     from scope.trace.model import Job
 
 _EXPLAINS: Final = 0.5
@@ -166,7 +167,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
     ranked = _ranked(per_step)
     can_play = lazy is not None and bool(ranked) and not is_untold
-    shifts = {} if charges is None or lazy is None or not can_play else _without(ranked, lazy.replay, own)
+    shifts = {} if charges is None or lazy is None or not can_play else _without(ranked, lazy.work, own)
     together = None
     if weighed is not None and charges is not None and lazy is not None and not is_untold:
         late_for = {rank: _late_for(rank, own) for rank in ranked}
@@ -202,10 +203,10 @@ def _late_for(rank: int, own: pl.DataFrame) -> list[int]:
     return own.filter(is_late)[MatchedCalls.collective_id].sort().to_list()
 
 
-def _without(ranks: Sequence[int], replay: Replay, own: pl.DataFrame) -> dict[int, Shifts]:
+def _without(ranks: Sequence[int], work: ExcessWork, own: pl.DataFrame) -> dict[int, Shifts]:
     """Return, by rank, what changes when that rank alone works as fast as its peers: of the first of the ranks."""
     since = work_counts_since(own)
-    return {rank: replay_without_straggler(replay, rank, _late_for(rank, own), since) for rank in ranks[:MOST_REPLAYED]}
+    return {rank: replay_without_straggler(work, rank, _late_for(rank, own), since) for rank in ranks[:MOST_REPLAYED]}
 
 
 def _are_together(collectives: Collectives) -> bool:

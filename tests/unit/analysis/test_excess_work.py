@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 
 import pytest
 
+from scope.analysis.excess_work import ExcessWork
 from scope.analysis.replay import Call, Event, Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Kind = Literal["end", "ready"]
 Happened = tuple[Kind, int, int]
@@ -76,7 +78,7 @@ def _call(rank: int, turn: int, ready_ns: int) -> Call:
 def _excess(mine: Sequence[Happened], *peers: Sequence[Happened]) -> dict[int, int]:
     """Return the work beyond that of the peers, by the number of the event of the rank that it lies before."""
     replay, last = _replay((mine, *peers))
-    return {place: ns for (_, place), ns in replay.excess_ns(0, last, dict.fromkeys(last)).items() if ns}
+    return {place: ns for (_, place), ns in ExcessWork(replay).excess_ns(0, last, dict.fromkeys(last)).items() if ns}
 
 
 LATE: Final[dict[str, tuple[Sequence[Happened], dict[int, int]]]] = {
@@ -104,3 +106,31 @@ def test_excess_lies_where_the_rank_fell_behind_its_peers(name: str) -> None:
     """What is paired is what all ranks did in one order; chance decides at which ends a rank stands still."""
     mine, expected = LATE[name]
     assert _excess(mine, PEER, PEER) == expected
+
+
+class _Counted(list[Event]):
+    """Events that count how often they are read."""
+
+    num_read = 0
+
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        _Counted.num_read += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[Event]:
+        _Counted.num_read += len(self)
+        return super().__iter__()
+
+
+def test_work_is_read_once_however_many_collectives_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is late for each of 300 calls by one delay: events are not read again from the begin for each."""
+    num_calls = 300
+    usual: list[Happened] = [("ready", turn, 100) for turn in range(num_calls)]
+    replay, _ = _replay([[usual[0], ("ready", 1, 150), *usual[2:]], usual, usual])
+    counted = {rank: _Counted(found) for rank, found in replay.events.items()}
+    monkeypatch.setattr(_Counted, "num_read", 0)
+    work = ExcessWork(replace(replay, events=counted))
+    for turn in range(1, num_calls):
+        arrivals = {rank: rank * num_calls + turn for rank in range(3)}
+        assert work.excess_ns(0, arrivals, dict.fromkeys(arrivals)) == {(0, 1): 50}
+    assert _Counted.num_read <= 10 * 3 * num_calls
