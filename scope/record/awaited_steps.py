@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SOON: Final = 16
 """Steps within which one has to have its like, so that one more is counted: by what it begins with, else when due."""
-_MAX_WAITS: Final = 3
+_MAX_WAITS: Final = 8
 """Steps of a kind that are due at most: kinds that come at no fixed distance would have others counted in vain."""
 _MAX_KINDS: Final = 64
 _Key = TypeVar("_Key")

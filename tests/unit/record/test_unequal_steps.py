@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -198,6 +199,28 @@ def test_a_kind_that_stays_away_has_others_counted_once_at_most(tmp_path: Path, 
     vain = [step.step for step in steps if step.disturbed == "flops_counted" and step.step not in odd]
     # Each is where the next would be, after as many steps as lie between the two before.
     assert vain == [0, *(2 * later - one for one, later in itertools.pairwise(odd))]
+
+
+def test_kinds_that_come_by_chance_are_counted_within_bounds(tmp_path: Path) -> None:
+    """Updates of one, two or three passes at random: all kinds are by hand in the end, few others counted for it."""
+    draw = random.Random(1)
+    passes = [draw.choice((1, 2, 3)) for _ in range(120)]
+
+    def train(recorder: Recorder) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in recorder.steps(range(120)):
+            loss = model(torch.ones(2, 8)).sum()
+            for _ in range(passes[number]):
+                loss.backward(retain_graph=True)
+            optimizer.step()
+
+    steps, flops = record(tmp_path, train)
+    by_hand = [128 * (1 + number) for number in passes]
+    assert all(step.model_flop in (None, flop) for step, flop in zip(steps, by_hand, strict=True))
+    assert [step.model_flop for step in steps[60:]] == by_hand[60:]
+    assert len(flops.counted) == 3
+    assert sum(step.disturbed == "flops_counted" for step in steps) <= 1 + 2 * 8
 
 
 def test_a_kind_is_counted_where_it_comes_again_at_a_fixed_distance(tmp_path: Path) -> None:
