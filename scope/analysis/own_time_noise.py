@@ -80,10 +80,13 @@ def with_floors(own: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     highest, second = time.max().over(_COLLECTIVE), time.top_k(2).min().over(_COLLECTIVE)
     seen = pl.col(_COLLECTIVE).n_unique().over(_PLACE_KEYS)
     # Calls that follow others at once vary by nothing, those behind a long stretch of compute by much. Two or three
-    # ranks tell little of one place, so what many of their places show counts.
+    # ranks tell little of one place, so what many of their places show counts, and what it shows itself as far as one
+    # more does: a rank that is late now and then at one place is no noise.
     of_place = pl.col(_OF_PLACE) * _allowance(_PLACE_KEYS)
     are_few = pl.len().over(_COLLECTIVE) <= _FEW_RANKS
-    of_places = pl.when(are_few).then(of_place.quantile(0.75).over(_GROUP)).otherwise(of_place)
+    shown_twice = pl.min_horizontal(of_place, of_place.unique().top_k(2).min().over(_GROUP))
+    usual = pl.max_horizontal(of_place.quantile(0.75).over(_GROUP), shown_twice)
+    of_places = pl.when(are_few).then(usual).otherwise(of_place)
     scatter = pl.max_horizontal(pl.col(_SCATTER) * _allowance((_GROUP,)), of_places)
     # What few steps do not show by one place, all places of them may: who is slow is later than its peers at most.
     is_steady = (

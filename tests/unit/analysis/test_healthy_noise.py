@@ -31,6 +31,8 @@ class Length(NamedTuple):
     num_steps: int = 5
     num_layers: int = 4
     hides: bool = True
+    num_exact: int = 0
+    """Its first layers, which take as long every time."""
 
 
 USUAL: Final = Length()
@@ -69,7 +71,8 @@ def _run(
         for step in range(length.num_steps):
             found.append(BeginStep(number=step))
             for layer in range(length.num_layers):
-                own_ns = max(1000, round(LAYER_NS * chance.gauss(1, share)))
+                varies = share if layer >= length.num_exact else 0
+                own_ns = max(1000, round(LAYER_NS * chance.gauss(1, varies)))
                 extra_ns = late.get((rank, step), 0) if layer == 2 else 0
                 extra_ns += round(LAYER_NS * slow_by) if rank == 1 else 0
                 found.append(matrix_product(own_ns, extra_ns=extra_ns))
@@ -145,3 +148,24 @@ def test_a_healthy_job_names_nobody_from_few_steps(
     assert found.stragglers == ()
     assert found.together is None
     assert found.num_collectives_judged > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "layout", [Layout(dp=2), Layout(dp=4, tp=2)], ids=lambda layout: f"dp{layout.dp} tp{layout.tp}"
+)
+def test_few_layers_vary_of_many(layout: Layout, seed: int, tmp_path: Path) -> None:
+    """A pair is judged at each place by what varies there too, as experts do, not by the places that never vary."""
+    length = Length(num_steps=5, num_layers=12, hides=False, num_exact=9)
+    found = _found(layout, _run(layout, share=0.2, seed=seed, late={}, length=length), tmp_path)
+    assert found.stragglers == ()
+    assert found.together is None
+
+
+def test_one_place_of_a_pair_that_changes_is_lateness(tmp_path: Path) -> None:
+    """Of two ranks that nobody else shows the noise of, one that is late in every other step is named."""
+    late = {(1, step): 4 * NS_PER_MS for step in (1, 3)}
+    simulation = _run(Layout(dp=2), share=0.02, seed=1, late=late)
+    (straggler,) = _found(Layout(dp=2), simulation, tmp_path).stragglers
+    assert straggler.rank == 1
+    assert straggler.num_steps == len(late)
