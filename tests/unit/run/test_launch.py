@@ -154,8 +154,8 @@ def test_a_signal_behind_the_end_of_the_command_changes_no_exit_code(tmp_path: P
     own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry")}
     command = [*SCOPE_RUN, "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "read line; exit 3"]
     with subprocess.Popen(command, env={**outside(), **own}, stdin=subprocess.PIPE, start_new_session=True) as started:
-        publisher = wait_for_publisher(started.pid)
-        until(lambda: len(children_of(started.pid)) == 2)  # the command has begun as well
+        publisher = wait_for_child(started.pid, b"scope.run.publish")
+        wait_for_child(started.pid, b"read line")
         os.kill(publisher, signal.SIGSTOP)
         assert started.stdin is not None
         started.stdin.close()
@@ -167,16 +167,16 @@ def test_a_signal_behind_the_end_of_the_command_changes_no_exit_code(tmp_path: P
     assert not list((tmp_path / "spool").iterdir())
 
 
-def wait_for_publisher(launcher: int) -> int:
-    """Return the process that publishes for a launcher, once it has the signals that it begins with."""
+def wait_for_child(launcher: int, word: bytes) -> int:
+    """Return the child of a launcher whose command holds a word, once it has the signals that it begins with."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for child in children_of(launcher):
             with contextlib.suppress(OSError):
-                if b"scope.run.publish" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if word in Path(f"/proc/{child}/cmdline").read_bytes():
                     return child
         time.sleep(0.01)
-    raise AssertionError
+    raise AssertionError(word)
 
 
 def until(is_so: Callable[[], bool]) -> None:
