@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ class Children:
     """Processes that end when this one ends; what they print lands in files.
 
     This process adopts what its children leave behind (`PR_SET_CHILD_SUBREAPER`), so that the ranks of a launcher that
-    was killed can be found and ended too; and when this process is killed its children get SIGTERM.
+    was killed can be found and ended too; and when this process is killed its children get a signal.
 
     Args:
         logs: Folder of the files that hold what they print.
@@ -42,10 +43,17 @@ class Children:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, command: Sequence[str], *, orphan_signal: signal.Signals = signal.SIGTERM
+    ) -> subprocess.Popen[bytes]:
         """Start a process; its output goes to `NAME.log`.
 
         It leads a process group of its own: Ctrl-C reaches the parent alone, which then ends its children in order.
+
+        Args:
+            name: What it is.
+            command: The program and its arguments.
+            orphan_signal: What it gets when this process is killed: SIGTERM, so that it can end children of its own.
         """
         with self.log(name).open("wb") as log:
             process = subprocess.Popen(
@@ -55,7 +63,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 env={**os.environ, **self._variables},
-                preexec_fn=_end_with_the_parent,
+                preexec_fn=partial(_end_with_the_parent, orphan_signal, os.getpid()),
             )
         self._running[name] = process
         return process
@@ -120,8 +128,10 @@ class Children:
                     pass
 
 
-def _end_with_the_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def _end_with_the_parent(orphan_signal: signal.Signals, parent: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, orphan_signal, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it was killed before the kernel was told
 
 
 def _descendants(ancestor: int) -> set[int]:

@@ -279,6 +279,7 @@ def _start_metrics(plan: Plan, children: Children) -> list[str]:
             f"--storage.tsdb.path={plan.folder / 'prometheus'}",
             f"--web.listen-address={address}",
         ],
+        orphan_signal=signal.SIGKILL,  # it misses a SIGTERM while it starts, and loses nothing: its log is replayed
     )
     _wait_for(f"http://{address}/-/ready", children, "prometheus")
     print(f"Prometheus: http://{address}")
