@@ -97,27 +97,18 @@ def test_real_traffic_equals_what_is_counted(
     try:
         before = wait_for_bytes(namespaces[0], port, lambda found: found is not None)
         send(namespaces)
-        settled = settle(namespaces)
-        after = wait_for_bytes(namespaces[0], port, lambda found: found == settled)
+        # The kernel itself may send a frame (neighbour discovery) at any time, also long after.
+        after = wait_for_bytes(
+            namespaces[0], port, lambda found: found == kernel_bytes(namespaces[0], "va", "tx_bytes")
+        )
     finally:
         process.terminate()
         process.wait(10)
     received = kernel_bytes(namespaces[1], "vb", "rx_bytes")
     sent_since = kernel_bytes(namespaces[0], "va", "tx_bytes")
-    assert after == settled
-    # The kernel itself may have sent a frame (neighbour discovery) between two readings.
-    assert settled <= received <= sent_since
+    assert after <= received <= sent_since
     # Every frame carries at most 1,448 bytes of payload and 66 of headers; segmentation offload may merge headers.
     assert PAYLOAD_BYTES <= after - before <= PAYLOAD_BYTES * 1.06
-
-
-def settle(namespaces: tuple[str, str]) -> int:
-    """Return what the sender's kernel counts once nothing moves any more."""
-    last = -1
-    while (now := kernel_bytes(namespaces[0], "va", "tx_bytes")) != last:
-        last = now
-        time.sleep(0.5)
-    return now
 
 
 def wait_for_bytes(namespace: str, port: int, good: Callable[[Any], bool]) -> int:
