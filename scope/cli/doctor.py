@@ -145,6 +145,7 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     from scope.analysis.doctor.compare import compare_clocks, compare_ranks
     from scope.analysis.doctor.diagnosis import Diagnosis, sort_diagnoses
     from scope.report.standing import count
+    from scope.run.losses import find_losses
     from scope.run.reader import RunReader
     from scope.run.schema import StepRecord
 
@@ -163,6 +164,7 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
             lines = rank.new_steps()
             steps[own.rank] = [step for step in lines if isinstance(step, StepRecord)]
             found += _check_losses(rank, lines)
+            problems += [(loss, rank.folder.name) for loss in find_losses(rank.folder, own) or []]
         except RunError as error:
             problems.append((str(error), rank.folder.name))
         problems += [(problem, rank.folder.name) for problem in rank.take_problems()]

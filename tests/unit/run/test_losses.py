@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from scope.cli.doctor import doctor
 from scope.cli.show import show
 from scope.frames import open_run
 from scope.run import paths
@@ -231,3 +232,13 @@ def test_a_disk_that_is_full_for_a_while_costs_no_record_that_was_written(
         writer.flush()
     writer.close("finished")
     assert look(tmp_path) == (NUM_RECORDS, [])
+
+
+def test_doctor_tells_of_lost_calls(tmp_path: Path) -> None:
+    """A whole recording has nothing missing; where its segment is cut, all of its calls are told as lost."""
+    run = tmp_path / "run"
+    make_rank(run).close("finished")
+    told = f"0 of {NUM_RECORDS} records of calls are left"
+    assert told not in CliRunner().invoke(doctor, [str(run), "--json"]).stdout
+    os.truncate(find_segment(run), 0)
+    assert told in CliRunner().invoke(doctor, [str(run), "--json"]).stdout
