@@ -8,7 +8,7 @@ so that neither side has the warmer caches, and everything else that the machine
 blocks that follow each other show the noise. Hooks come and go between the blocks, and steps that are not timed follow
 each change: what the first calls after attaching take (the interpreter specialises its code anew, the Flight Recorder's
 ring is read for the names of groups) is paid once a run, and a run has thousands of steps. A block of the transformer
-is about half a second long, so that 400 pairs of both batches take about 23 minutes. The writer thread, which wakes
+is about half a second long, so that 400 pairs of both batches take about 25 minutes. The writer thread, which wakes
 once a second, works while its job is recorded and rests otherwise: half of the blocks have one of its turns. A turn
 takes a few tenths of a percent of a block, far less than blocks differ by, so that it moves the median by its mean:
 half a turn a block, as is right.
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 RANKS = 4
 MAX_STEPS = 10
-STEPS_AFTER_CHANGE = 2
+STEPS_AFTER_CHANGE = 3
+"""A rank takes some 2 ms of processor time more in each of these, and a quarter of that in all that follow."""
 ORDER = ("plain", "scope", "scope", "plain")
 
 
