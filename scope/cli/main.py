@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import click
 
 import scope
-from scope.cli.registry import LazyGroup
+from scope.cli.registry import GLOSSARY, LazyGroup
 from scope.cli.streams import discard_output, prepare_output
 from scope.errors import InputError, LimitError, ScopeError
 
@@ -32,7 +32,7 @@ _COLLECT_AFTER: Final = 50_000
 it would be looked through a hundred times."""
 
 
-@click.group(cls=LazyGroup, name="scope", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, name="scope", epilog=GLOSSARY, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(scope.__version__, message="scope %(version)s")
 def app() -> None:
     """Where does the time of a training run go: live, from its traces, and by alert."""

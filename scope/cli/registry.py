@@ -27,6 +27,8 @@ POST_MORTEM: Final[dict[str, str]] = {
     "quality": "How far to trust the figures.",
 }
 """The commands that read profiler traces, in the order of the help."""
+GLOSSARY: Final = "Words and figures: https://github.com/stepscope/stepscope/blob/main/docs/glossary.md"
+"""The last line of the help of all and of each command that prints tables."""
 
 COMMANDS: Final[dict[str, str]] = {
     **POST_MORTEM,
@@ -56,7 +58,10 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        return getattr(import_module(f"scope.cli.{name}"), name)
+        command: click.Command = getattr(import_module(f"scope.cli.{name}"), name)
+        if cmd_name in POST_MORTEM:
+            command.epilog = GLOSSARY
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
