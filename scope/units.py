@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import Final, NewType
+from typing import TYPE_CHECKING, Final, NewType, TypeVar
 
 from scope.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Ns = NewType("Ns", int)
 """Integer nanoseconds: an instant since the epoch, or a length."""
@@ -47,6 +50,8 @@ _SIZE_UNITS: Final = {
     "TiB": 2**40,
 }
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SWITCH: Final = {"1": True, "on": True, "0": False, "off": False}
+_Value = TypeVar("_Value")
 
 
 def format_duration(duration_ns: int) -> str:
@@ -165,6 +170,44 @@ def parse_size(text: str) -> Bytes:
         268435456
     """
     return Bytes(_parse(text, _SIZE_UNITS, "a size such as 256MiB, 4GB or 1000"))
+
+
+def parse_switch(text: str) -> bool:
+    """Read whether something is on: `1` or `on`, `0` or `off`.
+
+    Raises:
+        UsageError: The text is none of these.
+
+    Examples:
+        >>> parse_switch("off")
+        False
+    """
+    if text not in _SWITCH:
+        message = f"{text!r}: must be 1 or on, 0 or off"
+        raise UsageError(message)
+    return _SWITCH[text]
+
+
+def parse_variable(name: str, text: str, parse: Callable[[str], _Value]) -> _Value:
+    """Return what an environment variable says.
+
+    Args:
+        name: The variable.
+        text: Its value.
+        parse: Reads the value; the message of its error begins with it.
+
+    Raises:
+        UsageError: As `parse` does, with the variable named before its value.
+
+    Examples:
+        >>> parse_variable("SCOPE_CACHE_MAX_BYTES", "4GB", parse_size)
+        4000000000
+    """
+    try:
+        return parse(text)
+    except UsageError as error:
+        message = f"{name}={error}"
+        raise UsageError(message) from error
 
 
 def _scaled(value: float) -> str:

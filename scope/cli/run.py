@@ -39,13 +39,33 @@ def _check_capture(context: click.Context, option: click.Parameter, value: str |
     return value
 
 
+def _read_size(context: click.Context, option: click.Parameter, value: str) -> int:
+    """Return the bytes of a size; refuse what is none, by the name of the option."""
+    from scope.units import parse_size
+
+    del context, option
+    try:
+        return parse_size(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command()
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND...", help="The command, after two dashes.")
 @click.option("--run-dir", type=UNASKED_PATH, help="Run directory; runs/RUN_ID when absent.")
 @click.option("--run-id", help="Name of the run.")
 @click.option("--spool", type=UNASKED_PATH, help="Folder on this node that ranks write to.")
 @click.option("--tag", multiple=True, help="A label of the run: name=value. May be repeated.")
-@click.option("--max-run-bytes", default="256MiB", show_default=True, help="Budget of a rank; old steps are folded.")
+@click.option(
+    "--max-run-bytes",
+    callback=_read_size,
+    default="256MiB",
+    envvar="SCOPE_MAX_RUN_BYTES",
+    metavar="SIZE",
+    show_default=True,
+    show_envvar=True,
+    help="Budget of a rank; old steps are folded.",
+)
 @click.option(
     "--capture",
     callback=_check_capture,
@@ -72,7 +92,7 @@ def run(
     run_id: str | None,
     spool: Path | None,
     tag: tuple[str, ...],
-    max_run_bytes: str,
+    max_run_bytes: int,
     capture: str | None,
     capture_ranks: str | None,
     capture_stack: bool,
@@ -87,7 +107,6 @@ def run(
     """
     from scope.run.identity import parse_tags
     from scope.run.launch import LaunchPlan
-    from scope.units import parse_size
 
     variables = {"SCOPE_CAPTURE": capture, "SCOPE_CAPTURE_RANKS": capture_ranks}
     variables["SCOPE_CAPTURE_STACK"] = "1" if capture_stack else None
@@ -98,7 +117,7 @@ def run(
         run_id=run_id,
         spool=spool,
         tags=parse_tags(tag),
-        max_run_bytes=parse_size(max_run_bytes),
+        max_run_bytes=max_run_bytes,
         variables={name: value for name, value in variables.items() if value is not None},
     )
     result = _launch(plan)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scope.errors import UsageError
 from scope.run.environment import compare_variables
+from scope.run.identity import PREFLIGHT
+from scope.units import parse_switch, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from scope.record.patches import PatchTable
 
-SWITCH: Final = "SCOPE_PREFLIGHT"
 TIMEOUT_S: Final = 120
 _PREFIX: Final = "NCCL_"
 _MASTER: Final = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
@@ -44,7 +45,8 @@ def attach_preflight(patches: PatchTable, environment: Mapping[str, str]) -> Non
         patches: Takes the wrapper, and away again at the end.
         environment: Variables of this process.
     """
-    if environment.get(SWITCH) != "1" or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    is_wanted = parse_variable(PREFLIGHT, environment.get(PREFLIGHT) or "off", parse_switch)
+    if not is_wanted or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return
     if any(name not in environment for name in _MASTER):
         return

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from scope.run.identity import FLOPS, MAX_RUN_BYTES
 from scope.run.windows import CaptureSettings, read_capture
 from scope.run.writer import WriterBudget
-from scope.units import parse_size
+from scope.units import parse_size, parse_switch, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,10 +46,11 @@ def read_settings(environment: Mapping[str, str], folder: Path) -> Settings:
     Raises:
         UsageError: A variable makes no sense.
     """
-    max_bytes = environment.get("SCOPE_MAX_RUN_BYTES", "")
+    size = environment.get(MAX_RUN_BYTES)
+    budget = WriterBudget(max_bytes=parse_variable(MAX_RUN_BYTES, size, parse_size)) if size else WriterBudget()
     return Settings(
         folder=folder,
-        budget=WriterBudget(max_bytes=parse_size(max_bytes)) if max_bytes else WriterBudget(),
+        budget=budget,
         capture=read_capture(environment),
-        count_flops=environment.get("SCOPE_FLOPS", "on") != "off",
+        count_flops=parse_variable(FLOPS, environment.get(FLOPS) or "on", parse_switch),
     )

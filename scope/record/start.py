@@ -27,6 +27,7 @@ from scope.run.identity import (
 )
 from scope.run.schema import SCHEMA_VERSION, RankInfo
 from scope.run.spawned import Spawned, claim_own_folder, claim_spawned_folder
+from scope.units import parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,14 +66,14 @@ def prepare(
     """Make this rank's folder and return it with what is known of the rank.
 
     Raises:
-        UsageError: The run id cannot be the name of a folder.
+        UsageError: The run id cannot be the name of a folder, or the labels of the environment are none.
         RunError: The folder cannot be made.
     """
     environment = _with_rank(environment)
     chosen, source = choose_run_id(environment, run_id)
     run, target = choose_folder(environment, run_dir, chosen)
     try:
-        tags = read_tags(environment.get(TAGS, ""))
+        tags = parse_variable(TAGS, environment.get(TAGS, ""), read_tags)
         write_run_info(run, run_id=chosen, source=source, tags=tags, run_dir=target)
         attempt, folder = _claim(environment, run)
     except OSError as error:

@@ -14,6 +14,7 @@ from scope.errors import RunError, UsageError
 from scope.run import paths
 from scope.run.files import FOLDER_MODE, replace_document
 from scope.run.schema import SCHEMA_VERSION, RunInfo
+from scope.units import parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ PARENT_PID: Final = "SCOPE_PARENT_PID"
 SPAWNED_BY: Final = "SCOPE_SPAWNED_BY"
 TAGS: Final = "SCOPE_TAGS"
 MAX_RUN_BYTES: Final = "SCOPE_MAX_RUN_BYTES"
+FLOPS: Final = "SCOPE_FLOPS"
+PREFLIGHT: Final = "SCOPE_PREFLIGHT"
 _MAX_CLAIMS: Final = 1000
 _PEER_VARIABLES: Final = ("SLURM_STEP_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "NODE_RANK")
 _PEER_OPTIONS: Final = ("--nnodes", "--node-rank", "--node_rank", "--num_machines", "--machine_rank")
@@ -46,7 +49,8 @@ def choose_run_id(environment: Mapping[str, str], wanted: str | None = None) -> 
         value = environment.get(name)
         # torchrun without --rdzv-id calls every run "none".
         if value and value != "none":
-            return paths.check_run_id(value) if name == RUN_ID else paths.make_run_id(value), source
+            own = name == RUN_ID
+            return parse_variable(name, value, paths.check_run_id) if own else paths.make_run_id(value), source
     return f"{_find_host()}-{time.strftime('%Y%m%d-%H%M%S')}", "host"
 
 

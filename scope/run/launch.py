@@ -21,6 +21,7 @@ from scope.run.reader import read_rank_info
 from scope.run.removal import remove_run_files
 from scope.run.spawned import has_no_step
 from scope.run.windows import read_capture
+from scope.units import parse_switch, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,8 +111,20 @@ def _default_run_dir(run_id: str) -> Path:
     return Path("runs") / run_id
 
 
+def _check_variables(environment: Mapping[str, str]) -> None:
+    """Refuse, before the job begins, what would cost its ranks their recording or what was asked of it.
+
+    Raises:
+        UsageError: A variable makes no sense.
+    """
+    read_capture(environment)
+    parse_variable(identity.TAGS, environment.get(identity.TAGS) or "", identity.read_tags)
+    for name in (identity.FLOPS, identity.PREFLIGHT):
+        parse_variable(name, environment.get(name) or "off", parse_switch)
+
+
 def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignored: bool) -> LaunchResult:
-    read_capture({**environment, **plan.variables})
+    _check_variables({**environment, **plan.variables})
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     if source == "host":
         run_id = f"{run_id}-{os.getpid()}"  # two runs may begin in one second

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from scope.errors import UsageError
+from scope.units import parse_switch, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -67,19 +68,18 @@ def read_capture(environment: Mapping[str, str]) -> CaptureSettings:
 
     def read(variable: str, parse: Callable[[str], _Value], default: _Value) -> _Value:
         text = environment.get(variable)
-        try:
-            return default if text is None else parse(text)
-        except UsageError as error:
-            message = f"{variable}={error}"
-            raise UsageError(message) from error
+        return default if text is None else parse_variable(variable, text, parse)
+
+    def switch(variable: str, default: str) -> bool:
+        return parse_variable(variable, environment.get(variable) or default, parse_switch)
 
     return CaptureSettings(
         reasons=read("SCOPE_CAPTURE", parse_reasons, usual.reasons),
         ranks=read("SCOPE_CAPTURE_RANKS", parse_ranks, usual.ranks),
         num_steps=read("SCOPE_CAPTURE_STEPS", _parse_steps, usual.num_steps),
         budget_ratio=read("SCOPE_CAPTURE_BUDGET", _parse_budget, usual.budget_ratio),
-        with_stack=environment.get("SCOPE_CAPTURE_STACK") == "1",
-        record_shapes=environment.get("SCOPE_CAPTURE_SHAPES", "1") == "1",
+        with_stack=switch("SCOPE_CAPTURE_STACK", "off"),
+        record_shapes=switch("SCOPE_CAPTURE_SHAPES", "on"),
         signal=read("SCOPE_CAPTURE_SIGNAL", _parse_signal, usual.signal),
     )
 

@@ -24,7 +24,7 @@ from scope.trace.classes import RULES_VERSION
 from scope.trace.schema import SCHEMA_VERSION
 from scope.trace.sources import MOST_BLANK_BYTES, may_hold_trace
 from scope.trace.store import read_rank, write_rank
-from scope.units import parse_size
+from scope.units import parse_size, parse_variable
 
 if TYPE_CHECKING:
     from scope.trace.classes import Pattern
@@ -61,7 +61,8 @@ class Cache:
         """
         place = os.environ.get(_FOLDER_VARIABLE) or platformdirs.user_cache_dir("stepscope")
         size = os.environ.get(_SIZE_VARIABLE)
-        return Cache(Path(place) / "traces", max_bytes=parse_size(size) if size else _DEFAULT_MAX_BYTES)
+        max_bytes = parse_variable(_SIZE_VARIABLE, size, parse_size) if size else _DEFAULT_MAX_BYTES
+        return Cache(Path(place) / "traces", max_bytes=max_bytes)
 
     def key(self, path: Path, *, python_calls: bool, patterns: tuple[Pattern, ...]) -> str | None:
         """Return the name of a file's entry, or None when the file is small, cannot be read, or can be no trace."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from isal import isal_zlib
 
-from scope.errors import LimitError, TraceError
+from scope.errors import LimitError, TraceError, UsageError
 from scope.structs import Record
-from scope.units import format_bytes, parse_size
+from scope.units import format_bytes, parse_size, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -53,9 +54,16 @@ class Limits(Record, frozen=True, kw_only=True):
         size = os.environ.get(_MAX_BYTES_VARIABLE)
         ratio = os.environ.get(_MAX_RATIO_VARIABLE)
         return Limits(
-            max_bytes=parse_size(size) if size else _DEFAULT_MAX_BYTES,
-            max_ratio=parse_size(ratio) if ratio else _DEFAULT_MAX_RATIO,
+            max_bytes=parse_variable(_MAX_BYTES_VARIABLE, size, parse_size) if size else _DEFAULT_MAX_BYTES,
+            max_ratio=parse_variable(_MAX_RATIO_VARIABLE, ratio, _parse_ratio) if ratio else _DEFAULT_MAX_RATIO,
         )
+
+
+def _parse_ratio(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,17}", text):
+        message = f"{text!r}: must be a whole number, from 1 on, such as {_DEFAULT_MAX_RATIO}"
+        raise UsageError(message)
+    return int(text)
 
 
 _isal: Any = isal_zlib

@@ -75,6 +75,26 @@ def outside() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("SCOPE_", "SLURM_"))}
 
 
+@pytest.mark.parametrize(
+    ("options", "variable", "expected"),
+    [((), "", 256 << 20), ((), "3MB", 3_000_000), (("--max-run-bytes", "2MB"), "3MB", 2_000_000)],
+)
+def test_the_budget_of_a_rank_is_an_option_or_a_variable(
+    tmp_path: Path, options: tuple[str, ...], variable: str, expected: int
+) -> None:
+    """Ranks get it in bytes; the option wins."""
+    own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+    done = subprocess.run(
+        [*SCOPE_RUN, "--run-dir", str(tmp_path / "run"), *options, "--", "printenv", "SCOPE_MAX_RUN_BYTES"],
+        env={**outside(), **own, "SCOPE_MAX_RUN_BYTES": variable},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == f"{expected}\n"
+
+
 def test_the_command_has_what_its_caller_opened_for_it(tmp_path: Path) -> None:
     """A descriptor that the caller passes on is read by the command, and none of ours is open in it."""
     reading, writing = os.pipe()

@@ -131,7 +131,7 @@ def test_names_that_are_no_text_are_read_and_told(tmp_path: Path) -> None:
 def test_a_limit_that_is_no_size_is_told_before_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that is set to nonsense is an error at once, of all files, and nothing waits for ever."""
     monkeypatch.setenv("SCOPE_MAX_TRACE_BYTES", "nonsense")
-    with pytest.raises(UsageError, match="'nonsense' is not a size"):
+    with pytest.raises(UsageError, match=r"^SCOPE_MAX_TRACE_BYTES='nonsense' is not a size"):
         list(read_side_by_side([write(tmp_path, number, 3) for number in range(4)], OPTIONS, processes=2))
 
 
