@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import platformdirs
 import polars as pl
+from msgspec.structs import replace
 
 from scope.trace.classes import RULES_VERSION
 from scope.trace.schema import SCHEMA_VERSION
@@ -105,7 +106,8 @@ class Cache:
                 return
             fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
             try:
-                write_rank(trace, fresh)
+                # Whoever reads an entry knows the path; one that is no UTF-8 could not be written.
+                write_rank(replace(trace, path=""), fresh)
                 fresh.rename(self.folder / key)
             except _UNREADABLE:
                 shutil.rmtree(fresh, ignore_errors=True)

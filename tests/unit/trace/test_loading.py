@@ -270,6 +270,18 @@ def test_torn_entry_is_ignored(tmp_path: Path, own_cache: Path, damage: str) -> 
     assert Cache(own_cache / "traces").get(entry.name) is not None
 
 
+def test_a_name_that_is_no_utf8_is_cached(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry does not hold the name, which whoever reads it knows: the second look comes from the cache."""
+    path = write(tmp_path / "rank2.json", num_kernels=3_000).rename(tmp_path / os.fsdecode(b"rank2-\xff.json"))
+    cold = load(path)
+    (entry,) = wait_for_entries(own_cache, 1)
+    assert Cache(own_cache / "traces").get(entry.name) is not None
+    monkeypatch.setattr("scope.trace.loading.read_file", None)
+    warm = load(path)
+    assert same(warm.ranks[0], cold.ranks[0])
+    assert (warm.ranks[0].path, warm.ranks[0].rank) == (str(path), 2)
+
+
 def test_cache_is_capped(tmp_path: Path) -> None:
     """Beyond the cap the entries that were not used for longest go first."""
     traces = [load_rank(write(tmp_path / f"{seed}.json", num_kernels=2_000, seed=seed)) for seed in range(3)]
