@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,6 +23,7 @@ _NAMELESS: Final = frozenset({"", "amd radeon graphics", "graphics device", "nvi
 _AMD_WORDS: Final = ("amd", "radeon", "instinct")
 _MIG: Final = re.compile(r"\bMIG\s+(\d+)g\.(\d+)gb", re.IGNORECASE)
 _MIG_MEMORY_SLICES: Final = 8
+_LETTERS: Final = frozenset(string.ascii_lowercase + string.digits)
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,17 +34,26 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_sms: int | None = None
     compute_capability: tuple[int, int] | None = None
 
+    @property
+    def is_amd(self) -> bool:
+        """Whether its name is one of AMD's."""
+        return any(word in self.name.lower() for word in _AMD_WORDS)
+
+    @property
+    def unit(self) -> str:
+        """What its vendor calls one of `num_sms`."""
+        return "CU" if self.is_amd else "SM"
+
     def __str__(self) -> str:
         """Return the facts as evidence in a sentence."""
         parts = [repr(self.name) if self.name else "a device without a name"]
         if self.total_memory_bytes is not None:
             parts.append(f"{self.total_memory_bytes / 2**30:.1f} GiB")
-        is_amd = any(word in self.name.lower() for word in _AMD_WORDS)
         if self.num_sms is not None:
-            parts.append(f"{self.num_sms} {'CUs' if is_amd else 'SMs'}")
+            parts.append(f"{self.num_sms} {self.unit}s")
         if self.compute_capability is not None:
             # ROCm gives the first two digits of the architecture as compute capability: 9.4 of a gfx942.
-            parts.append(("gfx{}{}x" if is_amd else "compute capability {}.{}").format(*self.compute_capability))
+            parts.append(("gfx{}{}x" if self.is_amd else "compute capability {}.{}").format(*self.compute_capability))
         return ", ".join(parts)
 
 
@@ -172,9 +183,8 @@ def _partition(gpu: Gpu, facts: DeviceFacts) -> Gpu:
 
 def _by_properties(facts: DeviceFacts, known: Sequence[Gpu]) -> GpuMatch:
     if facts.total_memory_bytes is None or facts.num_sms is None or facts.compute_capability is None:
-        return _unknown(
-            facts, "memory, SM count and compute capability, which would tell it, are not all known; choose with --gpu"
-        )
+        which = f"memory, {facts.unit} count and {'architecture' if facts.is_amd else 'compute capability'}"
+        return _unknown(facts, f"{which}, which would tell it, are not all known; choose with --gpu")
     fitting = [
         gpu
         for gpu in known
@@ -207,7 +217,7 @@ def _ambiguous(facts: DeviceFacts, candidates: Sequence[Gpu]) -> GpuMatch:
 
 def _contradicted(facts: DeviceFacts, named: Sequence[Gpu]) -> GpuMatch:
     """A name of the catalogue on a device whose own properties are others': nothing of those GPUs may be used."""
-    reason = f"{facts}: its memory or SM count is not that of {_ids(named)}; choose with --gpu"
+    reason = f"{facts}: its memory or {facts.unit} count is not that of {_ids(named)}; choose with --gpu"
     return GpuMatch(facts=facts, gpu=None, reason=reason)
 
 
@@ -255,7 +265,13 @@ def _name_length(gpu: Gpu, name: str) -> int:
 
 def _holds_words(name: str, words: str) -> bool:
     """Whether a name holds these words whole: a letter more makes another GPU, as an L20D is no L20."""
-    return re.search(rf"(?<![a-z0-9]){re.escape(words)}(?![a-z0-9])", name) is not None
+    start = name.find(words)
+    while start >= 0:
+        end = start + len(words)
+        if _LETTERS.isdisjoint(name[max(start - 1, 0) : start] + name[end : end + 1]):
+            return True
+        start = name.find(words, start + 1)
+    return False
 
 
 def _longest(gpus: list[Gpu], name: str) -> list[Gpu]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scope.hardware import DeviceFacts, Gpu, builtin_catalogue, match_gpu
+from scope.hardware.match import _holds_words  # pyright: ignore[reportPrivateUsage]
 
 GIB = 2**30
 
@@ -164,6 +169,22 @@ def test_a_special_edition_takes_no_figure_of_its_family(facts: DeviceFacts) -> 
     assert "memory or SM count" in match.reason
 
 
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (DeviceFacts(name="AMD Radeon Graphics"), "memory, CU count and architecture, which would tell it,"),
+        (
+            DeviceFacts(name="AMD Instinct MI300X", total_memory_bytes=300 * 10**9, num_sms=305),
+            "its memory or CU count",
+        ),
+        (DeviceFacts(name="Graphics Device"), "memory, SM count and compute capability, which would tell it,"),
+    ],
+)
+def test_units_are_called_as_their_vendor_calls_them(facts: DeviceFacts, said: str) -> None:
+    """AMD has compute units and architectures, NVIDIA streaming multiprocessors and compute capabilities."""
+    assert said in match_gpu(facts).reason
+
+
 @pytest.mark.parametrize("name", ["NVIDIA L20D", "NVIDIA A30X", "NVIDIA H20Z", "NVIDIA B200X"])
 def test_a_letter_more_is_another_gpu(name: str) -> None:
     """A name that only begins as one of the catalogue does is unknown, whatever the memory and SM count beside it."""
@@ -231,3 +252,13 @@ def test_every_gpu_finds_itself() -> None:
         return match.gpu == gpu or gpu in match.candidates
 
     assert [gpu.gpu_id for gpu in builtin_catalogue().values() if not finds_itself(gpu)] == []
+
+
+@given(
+    st.lists(st.sampled_from(["l20", "l2", "20", "d", " ", "-", "x"]), max_size=6).map("".join),
+    st.sampled_from(["l20", "l2", "l20-l2", "x l2"]),
+)
+def test_words_of_a_name_are_whole(name: str, words: str) -> None:
+    """Equal to the pattern that says it: neither a letter nor a digit stands before or behind."""
+    pattern = rf"(?<![a-z0-9]){re.escape(words)}(?![a-z0-9])"
+    assert _holds_words(name, words) == (re.search(pattern, name) is not None)
