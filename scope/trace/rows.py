@@ -124,15 +124,24 @@ def python_columns(args: list[PythonArgs]) -> dict[Column, Values]:
 
 
 def memory_columns(members: list[Any], args: list[MemoryArgs]) -> dict[Column, Values]:
-    """Return the columns of allocations and releases, their instants apart; a size that makes no sense is null."""
+    """Return the columns of allocations and releases, their instants apart.
+
+    A size that makes no sense is null, and so is the size of a record after which less than nothing would be in use.
+    """
+    allocated = int_series(RawMemory.allocated_bytes, [arg.total_allocated for arg in args])
+    reserved = int_series(RawMemory.reserved_bytes, [arg.total_reserved for arg in args])
+    sizes = int_series(RawMemory.size_bytes, [arg.size for arg in args])
+    is_nonsense = (allocated < 0).fill_null(value=False) | (reserved < 0).fill_null(value=False)
+    if is_nonsense.any():
+        sizes = pl.select(pl.when(~is_nonsense).then(sizes)).to_series()
     return {
         RawMemory.thread: [event.tid for event in members],
         RawMemory.device_type: [arg.device_type for arg in args],
         RawMemory.device: [arg.device_id for arg in args],
         RawMemory.address: _addresses([arg.address for arg in args]),
-        RawMemory.size_bytes: int_series(RawMemory.size_bytes, [arg.size for arg in args]),
-        RawMemory.allocated_bytes: [arg.total_allocated for arg in args],
-        RawMemory.reserved_bytes: [arg.total_reserved for arg in args],
+        RawMemory.size_bytes: sizes,
+        RawMemory.allocated_bytes: allocated,
+        RawMemory.reserved_bytes: reserved,
     }
 
 

@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 import zstandard
 
+from scope.analysis.memory import compute_memory_peaks
 from scope.errors import LimitError, ScopeError, TraceError, UsageError
 from scope.trace import Limits, ReadOptions, load, load_rank
-from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches, Ops
+from scope.trace.schema import CollectiveCalls, DeviceEvents, Launches, Memory, Ops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -539,3 +540,34 @@ def test_a_group_of_more_ranks_than_can_be_has_no_size(tmp_path: Path, size: obj
     trace = load_rank(path)
     assert trace.collective_calls[CollectiveCalls.group_size].to_list() == [None]
     assert trace.collective_calls[CollectiveCalls.in_elements].to_list() == [8]
+
+
+@pytest.mark.parametrize("total", ["Total Allocated", "Total Reserved"])
+def test_less_than_nothing_in_use_is_nonsense(read: Any, total: str) -> None:
+    """A record that says so is lost and counted, and the peaks are those of the others."""
+    place = {"Device Type": 1, "Device Id": 0}
+    instant = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
+    sizes = [(1, 300, 300), (2, 200, 500), (3, 64, 564), (4, -500, 64)]
+    records = [
+        {
+            **instant,
+            "ts": ts,
+            "args": {**place, "Addr": ts, "Bytes": size, "Total Allocated": used, "Total Reserved": 4_096},
+        }
+        for ts, size, used in sizes
+    ]
+    records[2]["args"][total] = -(2**50)
+    trace = read(document([*RECORDS, *records]))
+    assert (trace.quality.events_lost, trace.quality.events_read) == (1, len(RECORDS) + 3)
+    assert trace.memory[Memory.allocated_bytes].to_list() == [300, 500, 64]
+    (peak,) = compute_memory_peaks(trace)
+    assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.peak_ns) == (500, 4_096, 2_000)
+
+
+def test_an_allocator_that_says_no_total(read: Any) -> None:
+    """Records without totals are kept: their sizes are known."""
+    instant = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
+    sizes = {"Device Type": 1, "Device Id": 0, "Addr": 1, "Bytes": 8}
+    trace = read(document([*RECORDS, *({**instant, "ts": ts, "args": sizes} for ts in (1, 2))]))
+    assert trace.quality.events_lost == 0
+    assert trace.memory[Memory.size_bytes].to_list() == [8, 8]
