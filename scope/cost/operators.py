@@ -18,6 +18,7 @@ from scope.cost import (
     pooling,
     quantised,
     recommender,
+    sparse,
 )
 from scope.cost.call import OperatorCall, parse_call
 from scope.cost.result import OperatorCost, unknown
@@ -34,6 +35,7 @@ _MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     **recommender.MODELS,
     **fused.MODELS,
     **quantised.MODELS,
+    **sparse.MODELS,
     **gemm.MODELS,
     **convolution.MODELS,
     **attention.MODELS,
@@ -48,12 +50,12 @@ _PART_MODELS: Final[dict[str, Callable[[OperatorCall, str], OperatorCost | None]
     **recommender.PART_MODELS,
 }
 _MATRIX_NAMES: Final = frozenset(
-    {*gemm.MODELS, *quantised.MODELS, *convolution.MODELS, *attention.MODELS, *fused.MODELS}
+    {*gemm.MODELS, *quantised.MODELS, *sparse.MODELS, *convolution.MODELS, *attention.MODELS, *fused.MODELS}
 )
 _FAMILIES: Final = {
     "attention": attention.MODELS,
     "convolution": convolution.MODELS,
-    "gemm": {**gemm.MODELS, **quantised.MODELS},
+    "gemm": {**gemm.MODELS, **quantised.MODELS, **sparse.MODELS},
     "normalisation": normalisation.MODELS,
     "embedding": lookup.MODELS,
 }

@@ -204,7 +204,10 @@ def listed_experts(call: OperatorCall) -> OperatorCost:
 
 
 def packed_int4(call: OperatorCall) -> OperatorCost:
-    """`_weight_int4pack_mm(self[M,K], mat2, group size, scales and zeros)`: 4-bit values in any layout."""
+    """`_weight_int4pack_mm(self[M,K], mat2, group size, scales and zeros)`: 4-bit values in any layout.
+
+    `_with_scales_and_zeros` takes the two apart.
+    """
     a, b = call.tensor(0), call.tensor(1)
     k = a.dims[-1] if a is not None and a.dims else 0
     width = None if b is None else element_bytes(b.dtype)
@@ -212,6 +215,18 @@ def packed_int4(call: OperatorCall) -> OperatorCost:
         return unknown("gemm", _NO_PRODUCT)
     extents = _Extents(experts=1, m=math.prod(a.dims[:-1]), n=b.num_elements * width * 2 // k, k=k)
     return _cost(call, extents, _Product(), skipped=set(), out_dtype=a.dtype)
+
+
+def dynamic_int4(call: OperatorCall) -> OperatorCost:
+    """`_dyn_quant_matmul_4bit(inp[M,K], packed weights, block size, K, N)`: activations become 8-bit integers first.
+
+    Weights, scales and bias are one tensor, whose layout is the kernel's.
+    """
+    a, k, n = call.tensor(0), call.integer(3), call.integer(4)
+    if a is None or call.tensor(1) is None or not k or not n or a.dims[-1:] != (k,):
+        return unknown("gemm", _NO_PRODUCT)
+    extents = _Extents(experts=1, m=math.prod(a.dims[:-1]), n=n, k=k)
+    return _cost(call, extents, _Product(path="int8"), skipped=set(), out_dtype=a.dtype)
 
 
 def rows_hidden(call: OperatorCall) -> OperatorCost:
@@ -275,6 +290,8 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     **dict.fromkeys(_PRODUCTS, product),
     "aten::_weight_int4pack_mm": packed_int4,
     "aten::_weight_int4pack_mm_for_cpu": packed_int4,
+    "aten::_weight_int4pack_mm_with_scales_and_zeros": packed_int4,
+    "aten::_dyn_quant_matmul_4bit": dynamic_int4,
     **dict.fromkeys(
         ("_C::marlin_gemm", "_C::gptq_marlin_gemm", "_C::fp8_marlin_gemm", "_C::marlin_qqq_gemm",
          "sgl_kernel::gptq_marlin_gemm"),

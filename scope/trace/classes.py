@@ -26,7 +26,7 @@ _MOST_NAMES: Final = 16384
 _HEAD, _TAIL = 1024, 256
 """Characters of a name that are searched: what tells a kernel stands first or last, and searching is quadratic."""
 
-RULES_VERSION: Final = 8
+RULES_VERSION: Final = 9
 """Part of the key of the cache: raise it with every change of the rules."""
 
 
@@ -173,7 +173,8 @@ _OPERATORS: Final = _rules(
     (
         "gemm",
         r"::_?(?:(?:scaled_|grouped_|int_|scaled_grouped_|sparse_semi_structured_)*(?:add)?mm|b?addbmm|bmm|addmv|mv|dot|vdot"
-        r"|matmul|linear|einsum|bilinear|tensordot|addr|ger|gemm\w*|\w*_gemm\w*|cublas\w*|\w*scaled_mm)(?:_v2)?(?:_out|_)?$",
+        r"|matmul|(?:sparse_semi_structured_)?linear|einsum|bilinear|tensordot|addr|ger|gemm\w*|\w*_gemm\w*|cublas\w*"
+        r"|\w*scaled_mm|cslt_sparse_mm|weight_int[48]pack_mm\w*|dyn_quant_matmul_4bit)(?:_v2)?(?:_out|_)?$",
     ),
     ("normalisation", r"(?i)(?:batch|layer|group|instance|rms|local_response)_?norm", "norm"),
     ("embedding", r"(?i)embedding", "embedding"),
