@@ -31,8 +31,10 @@ APIS: Final = ("cuda_runtime", "cuda_driver", "hip", "other")
 class LaunchStats(Table):
     """Launching calls grouped by call; sorted by `num_calls` descending, then by name.
 
-    The delay of a launch is from the start of its call to the start of the first event that it launched; it may be
-    negative when the trace's clocks disagree, which `num_negative_delays` counts.
+    The delay of a launch is from the start of its call to the start of the first event that it launched, the wait
+    behind earlier work on its stream included; it may be negative when the trace's clocks disagree, which
+    `num_negative_delays` counts. The length of a call is what the host spent in it: of one that blocks
+    (`host_activity.find_blocking_calls`) until its copy has ended, and `blocking_ns` holds what those took.
     """
 
     name = Column("name", pl.String, "name of the call")
@@ -41,6 +43,7 @@ class LaunchStats(Table):
     num_calls = Column("num_calls", pl.UInt32, "calls, those with no event in the trace too")
     num_device_events = Column("num_device_events", pl.UInt32, "device events that they launched")
     call_ns = Column("call_ns", pl.Int64, "sum of the calls' own lengths on the host")
+    blocking_ns = Column("blocking_ns", pl.Int64, "of `call_ns`, in copies and sets that waited for the device (syncs)")
     total_delay_ns = Column("total_delay_ns", pl.Int64, "sum of delays; null when none is known", nullable=True)
     min_delay_ns = Column("min_delay_ns", pl.Int64, "shortest delay", nullable=True)
     median_delay_ns = Column("median_delay_ns", pl.Int64, "median delay, the lower of two", nullable=True)
@@ -101,7 +104,7 @@ def summarize_launches(timelines: Sequence[Timeline]) -> pl.DataFrame:
         .agg(
             pl.len().cast(pl.UInt32).alias(LaunchStats.num_calls),
             pl.col(LaunchStats.num_device_events).sum().cast(pl.UInt32),
-            pl.col(LaunchStats.call_ns).sum(),
+            pl.col(LaunchStats.call_ns, LaunchStats.blocking_ns).sum(),
             pl.when(delay.count() > 0).then(delay.sum()).alias(LaunchStats.total_delay_ns),
             delay.min().alias(LaunchStats.min_delay_ns),
             lower_median_ns(delay).alias(LaunchStats.median_delay_ns),
@@ -129,11 +132,13 @@ def compute_launch_delays(timelines: Sequence[Timeline]) -> LaunchDelays:
 def _calls_of(timeline: Timeline) -> pl.DataFrame:
     """Return one rank's launching calls with their delay, null where no event is in the trace."""
     calls = timeline.launches.filter(pl.col(Launches.kind).is_in(_LAUNCHING))
+    blocks = pl.col(Launches.launch_id).is_in(timeline.blocking[Launches.launch_id].implode())
     return calls.join(_delays(timeline), on=Launches.launch_id, how="left").select(
         LaunchStats.name,
         LaunchStats.kind,
         LaunchStats.num_device_events,
         spans.SPAN_NS.alias(LaunchStats.call_ns),
+        (spans.SPAN_NS * blocks).alias(LaunchStats.blocking_ns),
         _DELAY,
     )
 

@@ -14,7 +14,8 @@ from scope.cli.options import JobOptions, OutputOptions, takes_job, takes_output
 def launches(job: JobOptions, output: OutputOptions, *, step: int | None) -> None:
     """Launching calls and their delay.
 
-    From the start of each call to the start of what it launched.
+    The delay is from the start of each call to the start of what it launched, the wait behind earlier work included.
+    Of the host time, that of copies which waited until they had ended stands apart (see scope syncs).
 
     Example: scope launches trace.json.gz
     """

@@ -38,7 +38,7 @@ EVIDENCE_KEYS: Final[dict[str, str]] = {
     "memory_excess_ns": "Copies and allocation of this rank beyond the median of its peers.",
     "host_excess_ns": "Other idle time of this rank beyond the median of its peers.",
     "num_collectives": "Collectives that this rank was late for.",
-    "noise_floor_ns": "Lateness below this counts for nobody.",
+    "noise_floor_ns": "Lateness below the clocks' probable error plus this counts for nobody.",
     # Collectives and links.
     "small_ns": "Exposed time of messages below 1 MB, without waits for late ranks where these are known.",
     "largest_bytes": "The largest of these messages.",

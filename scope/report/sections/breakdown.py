@@ -34,6 +34,12 @@ BREAKDOWN_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("peer_copy_ns", "peer copies", "Union of copies between devices (P2P), part of memory_ns."),
 )
 _BREAKDOWN_KEYS: Final = tuple(each.key for each in BREAKDOWN_COLUMNS)
+_STEP_WINDOW: Final = column(
+    "window_ns",
+    "window",
+    "Length of the window: of a step from its first compute kernel on the device to that of the next step, of the last "
+    "step to its last event; on a host timeline from the step's start to that of the next.",
+)
 
 _RANK: Final = (
     column("label", "rank", "`rank 3`, or `file 2` where no rank is known."),
@@ -43,12 +49,14 @@ RANK_STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     *_RANK,
     column("step", "step", "n of `ProfilerStep#n`, or `before`, `after`, `whole`.", unit="text"),
     column("is_cut", "cut", "The recording began or ended inside the step."),
-    *BREAKDOWN_COLUMNS,
+    _STEP_WINDOW,
+    *BREAKDOWN_COLUMNS[1:],
 )
 STEP_COLUMNS: Final[tuple[ReportColumn, ...]] = (
     column("number", "step", "n of `ProfilerStep#n`.", unit="id"),
     column("median_window_ns", "median", "Median length of the step's window on its devices, the lower of two."),
-    *BREAKDOWN_COLUMNS,
+    _STEP_WINDOW,
+    *BREAKDOWN_COLUMNS[1:],
     column("max_window_ns", "longest", "Longest window of the step on any device."),
     column("slowest", "slowest", "Rank with the longest window."),
     column("is_cut", "cut", "Some rank holds only a part of the step."),

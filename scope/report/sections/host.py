@@ -24,6 +24,7 @@ _LAUNCHES: Final = (
     LaunchStats.num_calls,
     LaunchStats.num_device_events,
     LaunchStats.call_ns,
+    LaunchStats.blocking_ns,
     LaunchStats.median_delay_ns,
     LaunchStats.p90_delay_ns,
     LaunchStats.max_delay_ns,
@@ -34,7 +35,7 @@ _LAUNCHES: Final = (
     LaunchStats.api,
 )
 _LAUNCH_HEADINGS: Final = (
-    "call", "calls", "events", "host time", "median delay", "p90 delay", "longest delay", "shortest delay",
+    "call", "calls", "events", "host time", "blocking", "median delay", "p90 delay", "longest delay", "shortest delay",
     "sum of delays", "negative", "launches", "api",
 )  # fmt: skip
 _SYNCS: Final = (

@@ -117,6 +117,40 @@ def test_launch_table_knows_the_family_of_each_call(make_trace: MakeTrace) -> No
     assert (hip["num_negative_delays"], hip["min_delay_ns"], hip["median_delay_ns"]) == (1, -5, -5)
 
 
+def test_the_wait_of_a_blocking_copy_stands_apart(make_trace: MakeTrace) -> None:
+    """Two copies to pageable memory keep their calls until they end behind a kernel, two others return at once."""
+    copy = {"name": "cudaMemcpyAsync", "kind": "memcpy", "num_device_events": 1}
+    trace = make_trace(
+        launches=[
+            {"start_ns": 0, "end_ns": 4, "num_device_events": 1},
+            {**copy, "start_ns": 10, "end_ns": 130},
+            {**copy, "start_ns": 140, "end_ns": 150},
+            {**copy, "start_ns": 200, "end_ns": 230},
+            # An asynchronous copy within the device waits for nothing, however long its call is.
+            {**copy, "start_ns": 300, "end_ns": 400},
+        ],
+        device_events=[
+            {"start_ns": 20, "end_ns": 100, "launch_id": 0},
+            *(
+                {"copy_kind": kind, "launch_id": launch, "start_ns": start, "end_ns": end}
+                for launch, kind, start, end in (
+                    (1, "D2H", 101, 129),
+                    (2, "H2D", 145, 160),
+                    (3, "D2H", 210, 230),
+                    (4, "D2D", 310, 320),
+                )
+            ),
+        ],
+    )
+    timeline = build_timeline(trace, options=Options())
+    rows = {row["name"]: row for row in summarize_launches([timeline]).iter_rows(named=True)}
+    copies = rows.pop("cudaMemcpyAsync")
+    assert (copies["call_ns"], copies["blocking_ns"]) == (120 + 10 + 30 + 100, 120 + 30)
+    assert [row["blocking_ns"] for row in rows.values()] == [0]
+    # From the start of each call, the wait for the kernel included.
+    assert copies["total_delay_ns"] == 91 + 5 + 10 + 10
+
+
 def test_no_launch_has_no_delay(make_trace: MakeTrace) -> None:
     """Delays are absent with the reason where no launch has an event."""
     delays = compute_launch_delays([build_timeline(make_trace(), options=Options())]).check()
