@@ -51,7 +51,6 @@ _LEFT: Final = "since_compute_ns"
 _SINCE: Final = "since_any_compute_ns"
 _AHEAD_START: Final = "start_ahead_ns"
 _AHEAD_CALL: Final = "call_ahead"
-_AHEAD_READY: Final = "ready_ahead_ns"
 _SCHEMA: Final = {
     MatchedCalls.rank: pl.Int32,
     MatchedCalls.call_id: pl.UInt32,
@@ -130,19 +129,21 @@ def compute_ready(job: Job, collectives: Collectives) -> pl.DataFrame:
 
 
 def _in_their_queues(found: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls, in the order of time, none of them ready before those that it was queued behind."""
-    in_group = pl.col(READY).cum_max().over(MatchedCalls.rank, CollectiveRows.group_id, _PAIR)
-    before, queued = None, found
-    # Those behind a call that was ready later are so too.
-    while before is None or not before[READY].equals(queued[READY]):
-        before = queued.with_columns(pl.when(_PAIR).then(READY).otherwise(in_group).alias(READY))
-        ahead = before.select(
-            MatchedCalls.rank, pl.col(MatchedCalls.call_id).alias(_AHEAD_CALL), pl.col(READY).alias(_AHEAD_READY)
-        )
-        behind = before.join(ahead, on=(MatchedCalls.rank, _AHEAD_CALL), how="left", maintain_order="left")
-        later = pl.when(pl.col(READY).is_not_null()).then(pl.max_horizontal(READY, _AHEAD_READY))
-        queued = behind.with_columns(later.alias(READY)).drop(_AHEAD_READY)
-    return queued
+    """Return the calls, in the order of time, none of them ready before those that it was queued behind.
+
+    What a call was queued behind began before it, so that one pass in the order of time tells.
+    """
+    columns = (MatchedCalls.rank, MatchedCalls.call_id, CollectiveRows.group_id, _PAIR, _AHEAD_CALL, READY)
+    latest: dict[tuple[int, int | None], int] = {}
+    of_call: dict[tuple[int, int], int] = {}
+    queued: list[int | None] = []
+    for rank, call, group, is_pair, ahead, ready in found.select(columns).iter_rows():
+        if ready is not None and not is_pair:
+            ready = max(ready, latest.get((rank, group), ready), of_call.get((rank, ahead), ready))
+            latest[rank, group] = ready
+            of_call[rank, call] = ready
+        queued.append(ready)
+    return found.with_columns(pl.Series(READY, queued, dtype=pl.Int64))
 
 
 def _lags(trace: RankTrace) -> pl.DataFrame:
