@@ -1,24 +1,21 @@
 """Which calls a rank did not wait for, though they ended while it stood still: another call held it, as peers show.
 
 A rank that stands still in one call (tensor parallel, say) while another of its calls ends (of gradients, beside it)
-may wait for both or for the one alone: when it goes on only tells that of the last. Where a peer of the call that ended
-first had been let go by as many calls of other groups since, and computed on while it was still in flight, no rank
-waits for it at that place of the program.
+may wait for both or for the one alone: when it goes on only tells that of the last. Where a rank at the same place of
+the program, of its group or of another of its axis, had been let go by as many calls of other groups since the call
+that ended first, and computed on while that was still in flight, no rank waits for it there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scope.analysis.readiness import QUEUED_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_MOST_PEERS: Final = 15
-"""Peers of a large group that are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +25,8 @@ class Stay:
     rank: int
     group_id: int | None
     collective_id: int | None
+    turn: int
+    """Its place in the program."""
     ready_ns: int
     end_ns: int
     run_start_ns: int | None
@@ -35,17 +34,16 @@ class Stay:
     run_end_ns: int | None
 
 
-def find_unawaited(stays: Sequence[Stay], members: Mapping[int, Sequence[int]]) -> set[int]:
-    """Return the calls that ended while their rank stood still, and that it did not wait for, by their number.
-
-    Args:
-        stays: The calls.
-        members: By collective, its calls.
-    """
+def find_unawaited(stays: Sequence[Stay]) -> set[int]:
+    """Return the calls that ended while their rank stood still, and that it did not wait for, by their number."""
+    by_turn: dict[int, list[int]] = {}
+    goes_on: dict[int, set[int]] = {}
     by_rank: dict[int, list[tuple[int, int]]] = {}
     last: dict[tuple[int, int], int] = {}
     for number, stay in enumerate(stays):
         by_rank.setdefault(stay.rank, []).append((stay.ready_ns, number))
+        if stay.collective_id is not None:
+            by_turn.setdefault(stay.turn, []).append(number)
         if stay.run_start_ns is not None:
             key = (stay.rank, stay.run_start_ns)
             if key not in last or stays[last[key]].end_ns < stay.end_ns:
@@ -62,22 +60,24 @@ def find_unawaited(stays: Sequence[Stay], members: Mapping[int, Sequence[int]]) 
         others = _of_other_groups(number, stays, by_rank[stay.rank])
         if holder not in others:
             continue
-        num_since = others.index(holder) + 1
-        peers = [each for each in members[stay.collective_id] if each != number]
-        if any(_goes_on(peer, num_since, stays, by_rank) for peer in peers[:: -(-len(peers) // _MOST_PEERS) or 1]):
+        if stay.turn not in goes_on:
+            goes_on[stay.turn] = _behind_how_many(by_turn[stay.turn], stays, by_rank)
+        if others.index(holder) + 1 in goes_on[stay.turn]:
             unawaited.add(number)
     return unawaited
 
 
-def _goes_on(
-    number: int, num_since: int, stays: Sequence[Stay], by_rank: Mapping[int, Sequence[tuple[int, int]]]
-) -> bool:
-    """Return whether a rank computed when its call ended, though calls of other groups had held it since."""
-    stay = stays[number]
-    if stay.run_start_ns is not None:
-        return False
-    others = _of_other_groups(number, stays, by_rank[stay.rank])
-    return len(others) >= num_since and stays[others[num_since - 1]].end_ns < stay.end_ns
+def _behind_how_many(
+    numbers: Sequence[int], stays: Sequence[Stay], by_rank: Mapping[int, Sequence[tuple[int, int]]]
+) -> set[int]:
+    """Return behind how many calls of other groups ranks computed on while calls of theirs were still in flight."""
+    found: set[int] = set()
+    for number in numbers:
+        stay = stays[number]
+        if stay.run_start_ns is None:
+            others = _of_other_groups(number, stays, by_rank[stay.rank])
+            found.update(place for place, other in enumerate(others, 1) if stays[other].end_ns < stay.end_ns)
+    return found
 
 
 def _of_other_groups(number: int, stays: Sequence[Stay], calls: Sequence[tuple[int, int]]) -> list[int]:

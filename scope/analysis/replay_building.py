@@ -96,7 +96,7 @@ def build_replay(collectives: Collectives, activity: pl.DataFrame, ready: pl.Dat
         if collective is not None:
             members.setdefault(collective, []).append(call)
     columns = (MatchedCalls.rank, READY, MatchedCalls.arrival_ns, MatchedCalls.end_ns, _RUN_START)
-    unawaited = find_unawaited(_stays(frame), members)
+    unawaited = find_unawaited(_stays(frame))
     instants: dict[int, list[_Instant]] = {}
     for call, (rank, is_ready, arrival, end, run_start) in enumerate(frame.select(*columns).iter_rows()):
         found = instants.setdefault(rank, [])
@@ -189,6 +189,7 @@ def _stays(frame: pl.DataFrame) -> list[Stay]:
         MatchedCalls.rank,
         GroupRows.group_id,
         MatchedCalls.collective_id,
+        _TURN,
         READY,
         MatchedCalls.end_ns,
         _RUN_START,

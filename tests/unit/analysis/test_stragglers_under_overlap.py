@@ -278,3 +278,31 @@ def test_without_launches_no_lateness_is_charged_twice(tmp_path: Path) -> None:
     # What mending it saves depends on what the queued calls waited for.
     assert found.stragglers[0].saving_ns is None
     assert "overlap compute" in found.stragglers[0].absent["saving_ns"]
+
+
+SHARDS: Final = Layout(dp=2, tp=4)
+
+
+def _gradients_under_shards(work: Work) -> list[Instruction]:
+    """Return steps whose gradients are reduced beside tensor parallel calls, and take longer than these."""
+    inner, outer = SHARDS.group("tp", work.rank), SHARDS.group("dp", work.rank)
+    found: list[Instruction] = []
+    for place in range(6):
+        found += [work(500, f"forward {place}"), make_call(inner, "all_reduce", 120)]
+    for place in range(6):
+        found.append(work(1000, f"backward {place}"))
+        if place % 2:
+            found.append(make_call(outer, "all_reduce", 700, hides=place < 5))
+        found.append(make_call(inner, "all_reduce", 120))
+    return [*found, work(300, "optimizer")]
+
+
+def test_two_late_ranks_of_one_group_save_what_the_jobs_without_them_save(tmp_path: Path) -> None:
+    """That nobody waits for gradients beside a tensor parallel call, the late rank shows, whose peers stood still."""
+    extra = {(7, "forward 2"): 3 * MS, (5, "backward 3"): 3 * MS}
+    made = Made(layout=SHARDS, body=_gradients_under_shards, extra=extra, named=None)
+    found = _found(Scenario(layout=made.layout, simulation=made.run(made.extra)), tmp_path)
+    savings = {each.rank: each.saving_ns for each in found.stragglers}
+    assert savings == {rank: made.saving_ns(rank) for rank in (5, 7)}
+    assert found.together is not None
+    assert found.together.saving_ns == made.run(extra).end_ns - made.run({}).end_ns
