@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
-from scope.analysis.own_time import OWN, PREVIOUS
+from scope.analysis.own_time import OWN
 from scope.analysis.own_time_noise import STARK
 from scope.analysis.result import Result
-from scope.analysis.savings import MOST_REPLAYED, removed_work, savings_rows, savings_table
+from scope.analysis.savings import MOST_REPLAYED, savings_rows, savings_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from scope.analysis.replay import Place
-    from scope.analysis.replay_building import LazyReplay
+    from scope.analysis.savings import Mending
 
 _GAP: Final = "gap_ns"
 _PLACE: Final = "place"
@@ -45,7 +45,7 @@ class LateTogether(Result, frozen=True, kw_only=True):
 
 
 def compute_late_together(
-    own: pl.DataFrame, weighed: pl.DataFrame, charged: Mapping[int, Iterable[int]], lazy: LazyReplay
+    own: pl.DataFrame, weighed: pl.DataFrame, charged: Mapping[int, Iterable[int]], mending: Callable[[], Mending]
 ) -> LateTogether | None:
     """Return what mending all ranks saves that are late, alone or with others; None where that is one at most.
 
@@ -53,7 +53,7 @@ def compute_late_together(
         own: The judged calls with own times.
         weighed: By collective, the error of the clocks and `STARK`.
         charged: By rank that is named alone, the collectives that it is charged for; those that cost most first.
-        lazy: The job, to be played again.
+        mending: Returns the job, to be played again.
     """
     floors = weighed.select(MatchedCalls.collective_id, CollectiveRows.clock_error_ns, STARK)
     sets = _costliest_set(_late_sets(own, floors))
@@ -61,22 +61,16 @@ def compute_late_together(
     ranks = list(dict.fromkeys((*charged, *others)))[:MOST_REPLAYED]
     if len(ranks) < 2:
         return None
-    since = work_counts_since(own)
+    job = mending()
     removed: dict[Place, int] = {}
     for rank in ranks:
         late_for = sets.filter(pl.col(MatchedCalls.rank) == rank)[MatchedCalls.collective_id].to_list()
-        removed |= removed_work(lazy.work, rank, sorted({*charged.get(rank, ()), *late_for}), since)
-    shifts = lazy.replay.play(removed_ns=removed)
+        removed |= job.removed_work(rank, sorted({*charged.get(rank, ()), *late_for}))
+    shifts = job.replay.play(removed_ns=removed)
     ranks.sort()
     return LateTogether(
         ranks=tuple(ranks), saving_ns=shifts.job_ns, savings=savings_table(savings_rows(ranks[0], shifts))
     )
-
-
-def work_counts_since(own: pl.DataFrame) -> dict[tuple[int, int], int | None]:
-    """Return, by collective and rank, the arrival after which own time counts; None for the begin of recordings."""
-    columns = (MatchedCalls.collective_id, MatchedCalls.rank, PREVIOUS)
-    return {(collective, rank): instant for collective, rank, instant in own.select(columns).iter_rows()}
 
 
 def _late_sets(own: pl.DataFrame, floors: pl.DataFrame) -> pl.DataFrame:

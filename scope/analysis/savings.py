@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis.collective_tables import MatchedCalls
+from scope.analysis.own_time import PREVIOUS
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
@@ -31,35 +32,54 @@ class StragglerSavings(Table):
     saved_ns = Column("saved_ns", pl.Int64, "how much shorter the step is; negative where a gain before is lost again")
 
 
-def replay_without_straggler(
-    work: ExcessWork, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
-) -> Shifts:
-    """Return what changes when a rank does its work as fast as the median of its peers; arguments of `removed_work`."""
-    return work.replay.play(removed_ns=removed_work(work, rank, collectives, since_ns))
+class Mending:
+    """What ranks would not do if they did their work as fast as their peers; each excess is sought once."""
+
+    def __init__(self, work: ExcessWork, since_ns: Mapping[tuple[int, int], int | None]) -> None:
+        """Keep what tells the excess.
+
+        Args:
+            work: The own work of the ranks of the job.
+            since_ns: By collective and rank, the arrival after which work counts; None for the begin of the recordings.
+        """
+        self.replay = work.replay
+        self._work = work
+        self._since_ns = since_ns
+        self._excess: dict[tuple[int, int], dict[Place, int]] = {}
+
+    def without(self, rank: int, collectives: Iterable[int]) -> Shifts:
+        """Return what changes when a rank does its work as fast as its peers; arguments of `removed_work`."""
+        return self.replay.play(removed_ns=self.removed_work(rank, collectives))
+
+    def removed_work(self, rank: int, collectives: Iterable[int]) -> dict[Place, int]:
+        """Return what a rank would not do if it did its work as fast as the median of its peers.
+
+        Args:
+            rank: The rank.
+            collectives: Those that it is charged for: before them it worked longer than its peers.
+        """
+        removed: dict[Place, int] = {}
+        for collective in collectives:
+            # What nested groups feel of one delay is one delay.
+            for place, excess in self._excess_before(collective, rank).items():
+                removed[place] = max(excess, removed.get(place, 0))
+        return removed
+
+    def _excess_before(self, collective: int, rank: int) -> dict[Place, int]:
+        if (collective, rank) not in self._excess:
+            calls = self.replay.calls
+            arrivals = {calls[call].rank: call for call in self.replay.members[collective]}
+            peers = [each for each in sorted(arrivals) if each != rank]
+            chosen = {each: arrivals[each] for each in (rank, *peers[:: -(-len(peers) // _MOST_PEERS)])}
+            since = {each: self._since_ns[collective, each] for each in chosen}
+            self._excess[collective, rank] = self._work.excess_ns(rank, chosen, since)
+        return self._excess[collective, rank]
 
 
-def removed_work(
-    work: ExcessWork, rank: int, collectives: Iterable[int], since_ns: Mapping[tuple[int, int], int | None]
-) -> dict[Place, int]:
-    """Return what a rank would not do if it did its work as fast as the median of its peers.
-
-    Args:
-        work: The own work of the ranks of the job.
-        rank: The rank.
-        collectives: Those that it is charged for: before them it worked longer than its peers.
-        since_ns: By collective and rank, the arrival after which work counts; None for the begin of the recordings.
-    """
-    replay = work.replay
-    removed: dict[Place, int] = {}
-    for collective in collectives:
-        arrivals = {replay.calls[call].rank: call for call in replay.members[collective]}
-        peers = [each for each in sorted(arrivals) if each != rank]
-        chosen = {each: arrivals[each] for each in (rank, *peers[:: -(-len(peers) // _MOST_PEERS)])}
-        since = {each: since_ns[collective, each] for each in chosen}
-        # What nested groups feel of one delay is one delay.
-        for place, excess in work.excess_ns(rank, chosen, since).items():
-            removed[place] = max(excess, removed.get(place, 0))
-    return removed
+def work_counts_since(own: pl.DataFrame) -> dict[tuple[int, int], int | None]:
+    """Return, by collective and rank, the arrival after which own time counts; None for the begin of recordings."""
+    columns = (MatchedCalls.collective_id, MatchedCalls.rank, PREVIOUS)
+    return {(collective, rank): instant for collective, rank, instant in own.select(columns).iter_rows()}
 
 
 def exposed_excess_rows(replay: Replay, ratios: Mapping[int, float]) -> list[tuple[int, int | None, int]]:

@@ -14,11 +14,18 @@ if TYPE_CHECKING:
     from scope.analysis.stragglers import Straggler
     from scope.trace.model import Job
 
+TELL_ROOT: Final = "record with record_shapes=True, which writes roots down"
 _ALL_RANKS: Final = "give the traces of all ranks (scope run --capture-ranks all takes them)"
 
 
 def straggler_verdict(
-    found: Sequence[Straggler], together: LateTogether | None, num_judged: int, job: Job, *, num_of_unknown_group: int
+    found: Sequence[Straggler],
+    together: LateTogether | None,
+    num_judged: int,
+    job: Job,
+    *,
+    num_of_unknown_group: int,
+    is_saving_least: bool,
 ) -> str:
     """Return the sentence.
 
@@ -28,12 +35,14 @@ def straggler_verdict(
         num_judged: Collectives in which a straggler could show.
         job: The ranks.
         num_of_unknown_group: Calls whose group the traces do not tell.
+        is_saving_least: Whether savings are at least, since ranks are missing.
     """
     if together is not None and not found:
         ranks = ", ".join(map(str, together.ranks))
+        saving = f"{'at least ' if is_saving_least else ''}{format_duration(together.saving_ns)}"
         return (
             f"no rank stands out alone, but ranks {ranks} are late together: mending all of them would save "
-            f"{format_duration(together.saving_ns)}, more than one of them alone"
+            f"{saving}, more than one of them alone"
         )
     if found:
         worst = found[0]
@@ -57,4 +66,15 @@ def straggler_verdict(
     return (
         "no collective of all ranks of a group of peers shows when they were ready for it: there is none, or each is "
         "cut, of an unknown root, or began while compute launched before it still ran"
+    )
+
+
+def of_unknown_root(number: int) -> str:
+    """Return what to add to the sentence where traces do not tell the root of some collectives; nothing for 0."""
+    if not number:
+        return ""
+    have = "1 collective has" if number == 1 else f"{number:,} collectives have"
+    return (
+        f"; {have} a root (broadcast, say) that the traces do not tell, so that who waits for whom there is unknown "
+        f"and counts for nobody: {TELL_ROOT}"
     )

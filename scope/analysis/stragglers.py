@@ -16,27 +16,24 @@ who are late too. `scope.analysis.replay` tells the second.
 
 from __future__ import annotations
 
-import re
+from functools import cache
 from statistics import median_low
 from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
-from scope.analysis.late_together import LateTogether, compute_late_together, work_counts_since
+from scope.analysis.late_together import LateTogether, compute_late_together
+from scope.analysis.operations import FROM_ROOT, TO_ROOT
 from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
-from scope.analysis.own_time_noise import FLOOR, IS_STEADY, MARGIN, NOISE_FLOOR_NS, STARK, with_floors
+from scope.analysis.own_time_noise import FLOOR, MARGIN, NOISE_FLOOR_NS, with_floors
 from scope.analysis.rank_activity import build_activity
 from scope.analysis.readiness import READY, UNTOLD, compute_ready
 from scope.analysis.replay_building import LazyReplay
 from scope.analysis.result import Result
-from scope.analysis.savings import (
-    MOST_REPLAYED,
-    replay_without_straggler,
-    savings_rows,
-    savings_table,
-)
-from scope.analysis.straggler_verdict import straggler_verdict
+from scope.analysis.savings import MOST_REPLAYED, Mending, savings_rows, savings_table, work_counts_since
+from scope.analysis.straggler_charges import CHARGE, charge, joined_by_pairs, weigh
+from scope.analysis.straggler_verdict import of_unknown_root, straggler_verdict
 from scope.analysis.straggler_waits import StragglerWaits, compute_straggler_waits
 from scope.trace.columns import Column, Table
 
@@ -44,18 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from scope.analysis.collectives import Collectives
-    from scope.analysis.excess_work import ExcessWork
     from scope.analysis.replay import Shifts
     from scope.trace.model import Job
 
 _EXPLAINS: Final = 0.5
 """An activity is the reason when its excess is at least this share of the imposed wait."""
 
-_CHARGE: Final = "charge_ns"
 _NOT_TOGETHER: Final = "mending no several ranks together saves more than mending one of them alone"
 _TOO_MANY: Final = f"worked out for the {MOST_REPLAYED} ranks that impose most"
+_HIDDEN: Final = "ranks are missing, and others may wait for these behind it"
 _UNTOLD: Final = "collectives overlap compute, and no launches in the traces tell which compute they waited for"
-_CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
 
 
 StragglerReason = Literal["compute", "input", "memory", "host"]
@@ -94,8 +89,9 @@ class Straggler(Result, frozen=True, kw_only=True):
     rank: int
     imposed_wait_ns: int
     """How much sooner its groups' collectives would have begun without its lateness: its own time between collectives
-    (exposed communication taken off) beyond every peer's, at most last less second-last arrival; of several nested
-    groups that feel one delay the largest counts. At most that long where `excess` is absent: some lateness may count
+    (exposed communication taken off) beyond every peer's, at most last less second-last arrival, or less the last one
+    outside its ring where ranks of a ring of context parallelism come late behind it; of several nested groups that
+    feel one delay the largest counts. At most that long where `excess` is absent: some lateness may count
     twice where no launches tell which compute calls waited for."""
     saving_ns: int | None
     """How much sooner the recorded part of the job would have ended, had the rank worked as fast as its peers.
@@ -132,11 +128,15 @@ class Stragglers(Result, frozen=True, kw_only=True):
     """Ranks that are late at once, of which mending all saves more than mending any of them alone."""
     lazy: LazyReplay | None
     """The job, to play it again without something else; None where of no collective all ranks were seen."""
+    is_saving_least: bool
+    """Ranks are missing: what waits for those in its turn is not seen to be held up, so that savings are at least."""
     num_collectives_judged: int
     """Complete, uncut collectives among peers, in which a straggler could show."""
     num_collectives_skipped: int
     """The rest: incomplete, cut, pairs, of an unknown root, among stages of one pipeline, begun while compute launched
     before them still ran, or the first of recordings that begin at different steps."""
+    num_of_unknown_root: int
+    """Of these, complete and uncut ones whose root the traces do not tell: who waits for whom is unknown."""
     verdict: str
     """One sentence for people, also when nobody is named."""
 
@@ -161,52 +161,82 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     skipped = collectives.collectives.height - num_judged
     lazy = LazyReplay(collectives, activity, ready) if are_together else None
     own = with_floors(own, collectives.groups) if num_judged else own
-    weighed = _weighed(own, collectives) if num_judged else None
-    charges = None if weighed is None else _charges(weighed)
+    weighed = weigh(own, collectives) if num_judged else None
+    charges = None if weighed is None else charge(weighed)
     is_untold = are_together and bool(ready[UNTOLD].any())
     per_step = StragglerSteps.empty() if charges is None else _per_step(charges)
     ranked = _ranked(per_step)
-    can_play = lazy is not None and bool(ranked) and not is_untold
-    shifts = {} if charges is None or lazy is None or not can_play else _without(ranked, lazy.work, own)
+    late_for = _late_for(ranked, own)
+    shifts: dict[int, Shifts] = {}
     together = None
-    if weighed is not None and charges is not None and lazy is not None and not is_untold:
-        late_for = {rank: _late_for(rank, own) for rank in ranked}
-        together = compute_late_together(own, weighed, late_for, lazy)
-    if together is not None and together.saving_ns <= NOISE_FLOOR_NS + max(
-        (each.job_ns for each in shifts.values()), default=0
-    ):
-        together = None
-    unknown = collectives.num_of_unknown_group
+    if weighed is not None and lazy is not None and not is_untold:
+        shifts, together = _mended(own, weighed, late_for, lazy)
+    rootless = _num_of_unknown_root(collectives)
     absent = {} if lazy is not None else {"lazy": "no collective of which all ranks were seen"}
-    told = (collectives, shifts, is_untold)
+    is_least = _has_missing(collectives)
+    told = (collectives, shifts, is_untold, is_least)
     found = [] if charges is None else [_straggler(rank, per_step, charges, own, told) for rank in ranked]
+    said = straggler_verdict(
+        found,
+        together,
+        num_judged,
+        job,
+        num_of_unknown_group=collectives.num_of_unknown_group,
+        is_saving_least=is_least,
+    )
     return Stragglers(
         stragglers=tuple(found),
         per_step=StragglerSteps.check(per_step),
         waits=StragglerWaits.empty() if charges is None else compute_straggler_waits(own, charges, activity),
         savings=savings_table(row for rank, each in shifts.items() for row in savings_rows(rank, each)),
         lazy=lazy,
+        is_saving_least=is_least,
         num_collectives_judged=num_judged,
         num_collectives_skipped=skipped,
+        num_of_unknown_root=rootless,
         together=together,
-        verdict=straggler_verdict(found, together, num_judged, job, num_of_unknown_group=unknown),
+        verdict=f"{said}{of_unknown_root(rootless)}",
         absent=absent if together is not None else absent | {"together": _UNTOLD if is_untold else _NOT_TOGETHER},
     )
 
 
-def _late_for(rank: int, own: pl.DataFrame) -> list[int]:
-    """Return the collectives that a rank is late for by its own time, also where others arrive as late.
+def _mended(
+    own: pl.DataFrame, weighed: pl.DataFrame, late_for: Mapping[int, Sequence[int]], lazy: LazyReplay
+) -> tuple[dict[int, Shifts], LateTogether | None]:
+    """Return what changes when each rank is mended alone, by rank, and when all are where that saves more.
+
+    Args:
+        own: The judged calls with own times.
+        weighed: What `weigh` returned.
+        late_for: By rank that is named, the collectives that it is late for; who imposes most comes first.
+        lazy: The job.
+    """
+    # Built when it is first asked for: most jobs have nobody to mend.
+    mending = cache(lambda: Mending(lazy.work, work_counts_since(own)))
+    shifts = {rank: mending().without(rank, late_for[rank]) for rank in list(late_for)[:MOST_REPLAYED]}
+    together = compute_late_together(own, weighed, late_for, mending)
+    alone_ns = max((each.job_ns for each in shifts.values()), default=0)
+    is_more = together is not None and together.saving_ns > NOISE_FLOOR_NS + alone_ns
+    return shifts, together if is_more else None
+
+
+def _late_for(ranks: Sequence[int], own: pl.DataFrame) -> dict[int, list[int]]:
+    """Return, by rank, the collectives that it is late for by its own time, also where others arrive as late.
 
     Ranks of one ring wait for each other before they meet all others: then they are late alike, and one is to blame.
     """
-    is_late = (pl.col(MatchedCalls.rank) == rank) & (pl.col(MARGIN) > pl.col(FLOOR))
-    return own.filter(is_late)[MatchedCalls.collective_id].sort().to_list()
+    if not ranks:
+        return {}
+    late = own.filter(pl.col(MatchedCalls.rank).is_in(ranks), pl.col(MARGIN) > pl.col(FLOOR))
+    by_rank = late.group_by(MatchedCalls.rank).agg(pl.col(MatchedCalls.collective_id).sort())
+    found = dict(by_rank.iter_rows())
+    return {rank: found.get(rank, []) for rank in ranks}
 
 
-def _without(ranks: Sequence[int], work: ExcessWork, own: pl.DataFrame) -> dict[int, Shifts]:
-    """Return, by rank, what changes when that rank alone works as fast as its peers: of the first of the ranks."""
-    since = work_counts_since(own)
-    return {rank: replay_without_straggler(work, rank, _late_for(rank, own), since) for rank in ranks[:MOST_REPLAYED]}
+def _has_missing(collectives: Collectives) -> bool:
+    """Return whether a rank of some group is in none of the traces."""
+    ranks = collectives.groups[GroupRows.ranks].explode().drop_nulls()
+    return not ranks.is_in(collectives.calls[MatchedCalls.rank].implode()).all()
 
 
 def _are_together(collectives: Collectives) -> bool:
@@ -217,7 +247,7 @@ def _are_together(collectives: Collectives) -> bool:
 def _judged(collectives: Collectives) -> pl.DataFrame:
     """Return the calls of complete, uncut collectives among peers of which it is known who waits for whom."""
     groups = collectives.groups
-    pipelines = _pipelines(groups)
+    pipelines = joined_by_pairs(groups, of_context=False)
     peers = [
         group
         for group, ranks, is_pair in groups.select(GroupRows.group_id, GroupRows.ranks, GroupRows.is_pair).iter_rows()
@@ -234,70 +264,19 @@ def _judged(collectives: Collectives) -> pl.DataFrame:
     return collectives.calls.join(rows, on=MatchedCalls.collective_id)
 
 
-def _pipelines(groups: pl.DataFrame) -> Mapping[int, int]:
-    """Return the pipeline of each rank that exchanges with another stage; rings of context parallelism are none."""
-    pipeline: dict[int, int] = {}
-
-    def root(rank: int) -> int:
-        while pipeline.setdefault(rank, rank) != rank:
-            rank = pipeline[rank]
-        return rank
-
-    pairs = groups.filter(GroupRows.is_pair).select(GroupRows.ranks, GroupRows.description, GroupRows.name)
-    for ranks, *labels in pairs.iter_rows():
-        if ranks is None or any(label is not None and _CONTEXT.search(label) for label in labels):
-            continue
-        first, second = root(ranks[0]), root(ranks[-1])
-        pipeline[max(first, second)] = min(first, second)
-    return {rank: root(rank) for rank in list(pipeline)}
+def _num_of_unknown_root(collectives: Collectives) -> int:
+    return collectives.collectives.filter(
+        CollectiveRows.is_complete,
+        ~pl.col(CollectiveRows.is_cut),
+        pl.col(CollectiveRows.num_ranks_seen) > 1,
+        pl.col(CollectiveRows.operation).is_in((*FROM_ROOT, *TO_ROOT)),
+        pl.col(CollectiveRows.imposed_wait_ns).is_null(),
+    ).height
 
 
 def _are_peers(ranks: Iterable[int], pipelines: Mapping[int, int]) -> bool:
     staged = [pipelines[rank] for rank in ranks if rank in pipelines]
     return len(staged) == len(set(staged))
-
-
-def _charges(weighed: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives whose last rank is to blame: late beyond noise, and steadily or once beyond all noise.
-
-    Own times are differences on the clock of one rank each; arrivals of different ranks are as far off as the clocks.
-    """
-    clocks = pl.col(CollectiveRows.clock_error_ns)
-    late = weighed.filter(
-        pl.col(CollectiveRows.imposed_wait_ns) > clocks + pl.col(FLOOR), pl.col(_CHARGE) > pl.col(FLOOR)
-    )
-    stands_out = pl.col(IS_STEADY) | (
-        (pl.col(_CHARGE) > pl.col(STARK)) & (pl.col(CollectiveRows.imposed_wait_ns) > clocks + pl.col(STARK))
-    )
-    return late.filter(stands_out.any().over(CollectiveRows.last_rank, CollectiveRows.group_id))
-
-
-def _weighed(own: pl.DataFrame, collectives: Collectives) -> pl.DataFrame:
-    """Return one row per judged collective: its last rank, what that may be charged, the noise floor of the group."""
-    rows = collectives.collectives.select(
-        CollectiveRows.collective_id,
-        CollectiveRows.last_rank,
-        CollectiveRows.imposed_wait_ns,
-        CollectiveRows.clock_error_ns,
-    )
-    calls = own.join(rows, on=MatchedCalls.collective_id)
-    is_last = pl.col(MatchedCalls.rank) == pl.col(CollectiveRows.last_rank)
-    time = pl.col(OWN)
-    return (
-        calls.group_by(MatchedCalls.collective_id)
-        .agg(
-            pl.col(CollectiveRows.group_id).first(),
-            pl.col(MatchedCalls.step_number).first(),
-            pl.col(CollectiveRows.last_rank).first(),
-            pl.col(CollectiveRows.clock_error_ns).first(),
-            pl.col(CollectiveRows.imposed_wait_ns).first(),
-            (time.filter(is_last).first() - time.filter(~is_last).max()).alias(_CHARGE),
-            pl.col(FLOOR).first(),
-            pl.col(STARK).first(),
-            pl.col(IS_STEADY).filter(is_last).first(),
-        )
-        .with_columns(pl.min_horizontal(_CHARGE, CollectiveRows.imposed_wait_ns).alias(_CHARGE))
-    )
 
 
 def _per_step(charges: pl.DataFrame) -> pl.DataFrame:
@@ -307,7 +286,7 @@ def _per_step(charges: pl.DataFrame) -> pl.DataFrame:
         charges.rename({CollectiveRows.last_rank: StragglerSteps.rank})
         .group_by(*keys, StragglerSteps.group_id)
         .agg(
-            pl.col(_CHARGE).sum().alias(StragglerSteps.imposed_wait_ns),
+            pl.col(CHARGE).sum().alias(StragglerSteps.imposed_wait_ns),
             pl.len().cast(pl.Int64).alias(StragglerSteps.num_collectives),
         )
         .sort(*keys, StragglerSteps.imposed_wait_ns, StragglerSteps.group_id, descending=[False, False, True, False])
@@ -328,9 +307,9 @@ def _straggler(
     per_step: pl.DataFrame,
     charges: pl.DataFrame,
     own: pl.DataFrame,
-    told: tuple[Collectives, Mapping[int, Shifts], bool],
+    told: tuple[Collectives, Mapping[int, Shifts], bool, bool],
 ) -> Straggler:
-    collectives, shifts, is_untold = told
+    collectives, shifts, is_untold, is_least = told
     steps = per_step.filter(pl.col(StragglerSteps.rank) == rank)
     imposed = int(steps[StragglerSteps.imposed_wait_ns].sum())
     worst = steps.sort(StragglerSteps.imposed_wait_ns, descending=True).row(0, named=True)
@@ -343,7 +322,7 @@ def _straggler(
     excess = _excess(
         rank, own.filter(pl.col(MatchedCalls.collective_id).is_in(mine[MatchedCalls.collective_id].implode()))
     )
-    charged = int(mine[_CHARGE].sum())
+    charged = int(mine[CHARGE].sum())
     reason = _reason(excess, charged)
     absent = {} if reason else {"reason": "no activity of its own explains half of what it imposed"}
     if worst[StragglerSteps.step_number] is None:
@@ -351,6 +330,8 @@ def _straggler(
     shift = shifts.get(rank)
     if shift is None:
         absent["saving_ns"] = _UNTOLD if is_untold else _TOO_MANY
+    elif is_least and shift.job_ns <= NOISE_FLOOR_NS:
+        shift, absent["saving_ns"] = None, _HIDDEN
     if is_untold:
         absent["excess"] = _UNTOLD
     return Straggler(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from scope.analysis.collectives import Collectives
     from scope.analysis.late_together import LateTogether
-    from scope.analysis.stragglers import Straggler
+    from scope.analysis.stragglers import Straggler, Stragglers
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
 
@@ -59,10 +59,12 @@ class _Cost(Record, frozen=True, kw_only=True):
 
 def straggler(results: Results, basis: Basis) -> Iterator[Finding]:
     """Yield one finding a straggler that costs at least 1 % of step time, and one of ranks that are late together."""
-    together = None if results.stragglers is None else results.stragglers.together
-    named: set[int] = set()
+    found = results.stragglers
+    if found is None:
+        return
+    together, named = found.together, set[int]()
     for each, cost in _costly_stragglers(results, basis):
-        yield _straggler_finding(each, cost, basis, together)
+        yield _straggler_finding(each, cost, basis, found)
         named.add(each.rank)
     if together is not None:
         yield from _together_finding(together, named, results, basis)
@@ -231,7 +233,8 @@ def _together_finding(together: LateTogether, named: set[int], results: Results,
         kind="straggler",
         title=(
             f"{late[0].upper()}{late[1:]}: mending all of them ends the recording "
-            f"{format_duration(together.saving_ns)} sooner and saves {basis.text(saved)}, {_summed_over(basis)}"
+            f"{_least(results.stragglers)}{format_duration(together.saving_ns)} sooner and saves {basis.text(saved)}, "
+            f"{_summed_over(basis)}"
         ),
         where=Where(ranks=together.ranks),
         evidence=(
@@ -253,7 +256,12 @@ def _named(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {format_ranks(ranks)} are"
 
 
-def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: LateTogether | None) -> Finding:
+def _least(found: Stragglers | None) -> str:
+    return "at least " if found is not None and found.is_saving_least else ""
+
+
+def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, found: Stragglers) -> Finding:
+    together = found.together
     reason = each.reason or "a reason that the traces do not show"
     over = f"in {basis.noun} of all devices"
     evidence = [
@@ -282,7 +290,7 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: Lat
     wait = f"Rank {each.rank} makes its peers wait {most}{format_duration(each.imposed_wait_ns)}, by {reason}"
     return Finding(
         kind="straggler",
-        title=f"{wait}{_what_it_saves(each, cost, basis)}",
+        title=f"{wait}{_what_it_saves(each, cost, basis, _least(found))}",
         where=Where(ranks=(each.rank,), steps=steps),
         evidence=tuple(evidence),
         cost_ns=cost.lost_ns,
@@ -291,12 +299,12 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, together: Lat
     )
 
 
-def _what_it_saves(each: Straggler, cost: _Cost, basis: Basis) -> str:
+def _what_it_saves(each: Straggler, cost: _Cost, basis: Basis, least: str) -> str:
     waiting = f"those who wait for it lose {basis.text(cost.lost_ns)}"
     if each.saving_ns is None:
         return f": {waiting}"
     # The end of the recording moves by what the slowest path gains; every device gains in each of its steps.
-    sooner = f"ends the recording {format_duration(each.saving_ns)} sooner"
+    sooner = f"ends the recording {least}{format_duration(each.saving_ns)} sooner"
     if cost.lost_ns == cost.saved_ns:
         return f"; fixing it alone {sooner} and saves {basis.text(cost.lost_ns)}, {_summed_over(basis)}"
     saved = sooner if each.saving_ns > 0 else "saves nothing"

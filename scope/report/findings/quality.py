@@ -158,6 +158,15 @@ def _gaps(results: Results) -> Iterator[tuple[str, str]]:
     if poor:
         what = "groups of collectives" if all(_says_sizes(rank) for rank in poor) else "sizes and groups of collectives"
         yield (what, _ON_HOST if all(rank.is_host_timeline for rank in poor) else _METADATA)
+    stragglers = results.stragglers
+    if stragglers is not None and stragglers.num_of_unknown_root:
+        from scope.analysis.straggler_verdict import TELL_ROOT
+
+        yield (
+            f"the roots of {stragglers.num_of_unknown_root:,} collectives, without which nobody knows who waits for "
+            "whom in them",
+            f"{TELL_ROOT[0].upper()}{TELL_ROOT[1:]}.",
+        )
     unknown = sorted({label for rank in ranks for label in unknown_streams(rank)})
     if unknown:
         yield (

@@ -20,7 +20,8 @@ STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (
         "imposed_wait_ns",
         "imposed wait",
         "How long its groups wait for it alone: its own time between collectives (exposed communication taken off) "
-        "beyond every peer's, at most last less second-last arrival. At most that long where the excess is absent.",
+        "beyond every peer's, at most last less second-last arrival (less the last outside its ring where it holds up "
+        "a ring of context parallelism). At most that long where the excess is absent.",
     ),
     column(
         "saving_ns",
@@ -53,6 +54,11 @@ def stragglers_table(stragglers: Stragglers) -> ReportTable:
     """Return the stragglers, most imposed wait first, with the verdict as a note."""
     rows = [_row(straggler) for straggler in stragglers.stragglers]
     notes = [stragglers.verdict, *_together_notes(stragglers)]
+    if stragglers.is_saving_least and stragglers.savings.height:
+        notes.append(
+            "Ranks are missing: fixing saves at least what stands here, since what waits for those in its turn is not "
+            "seen to be held up."
+        )
     if stragglers.num_collectives_skipped:
         total = stragglers.num_collectives_judged + stragglers.num_collectives_skipped
         notes.append(

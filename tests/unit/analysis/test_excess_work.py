@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 
 import pytest
 
+from scope.analysis import excess_work
 from scope.analysis.excess_work import ExcessWork
 from scope.analysis.replay import Call, Event, Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from _typeshed import TraceFunction
 
 Kind = Literal["end", "ready"]
 Happened = tuple[Kind, int, int]
@@ -134,3 +139,43 @@ def test_work_is_read_once_however_many_collectives_are_asked_about(monkeypatch:
         arrivals = {rank: rank * num_calls + turn for rank in range(3)}
         assert work.excess_ns(0, arrivals, dict.fromkeys(arrivals)) == {(0, 1): 50}
     assert _Counted.num_read <= 10 * 3 * num_calls
+
+
+def _lines(ask: Callable[[], object]) -> int:
+    """Return how many lines of the module are run."""
+    num_lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        nonlocal num_lines
+        if frame.f_code.co_filename != excess_work.__file__:
+            return None
+        num_lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        ask()
+    finally:
+        sys.settrace(before)
+    return num_lines
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["no instant", "all instants"])
+def test_lines_grow_with_the_calls(shares: bool) -> None:
+    """A rank that is slower at all of many calls, counted from the begin each: twice as many take twice the lines."""
+
+    def excess(num_calls: int) -> dict[int, int]:
+        def program(rank: int, own_ns: int) -> list[Happened]:
+            first = 0 if shares else rank * num_calls
+            return [("ready", first + turn, own_ns) for turn in range(num_calls)]
+
+        replay, _ = _replay([program(0, 110), program(1, 100), program(2, 100)])
+        work = ExcessWork(replay)
+        arrivals = [{rank: rank * num_calls + turn for rank in range(3)} for turn in range(num_calls)]
+        parts = [work.last_part(0, each, dict.fromkeys(each)) for each in arrivals]
+        return {place: ns for (_, place), ns in work.spread(0, parts).items()}
+
+    assert excess(50) == dict.fromkeys(range(50), 10)
+    few, many = (_lines(lambda number=number: excess(number)) for number in (100, 200))
+    assert many <= 2.2 * few

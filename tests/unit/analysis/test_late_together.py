@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from scope.analysis.collectives import compute_collectives
+from scope.analysis.excess_work import ExcessWork
 from scope.analysis.stragglers import compute_stragglers
 from scope.report.build import compute_results
 from scope.report.document import to_document
@@ -20,8 +21,10 @@ from scope.trace import ReadOptions, load
 from scope.units import NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from scope.analysis.excess_work import Part
     from scope.analysis.stragglers import Stragglers
     from scope.trace.model import Job
 
@@ -135,3 +138,20 @@ def test_a_rank_that_is_late_beside_one_that_stands_out_is_told(tmp_path: Path) 
     assert titles[1, 6].startswith(
         "Besides rank 6, rank 1 is late too: mending all of them ends the recording 15 ms sooner"
     )
+
+
+def test_each_excess_is_sought_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank did beyond its peers before a collective serves what it saves alone and what all save together."""
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    last_part = ExcessWork.last_part
+
+    def counted(work: ExcessWork, rank: int, arrivals: Mapping[int, int], *args: Any) -> Part | None:
+        asked.append((rank, tuple(arrivals.values())))
+        return last_part(work, rank, arrivals, *args)
+
+    monkeypatch.setattr(ExcessWork, "last_part", counted)
+    layout, plants, alone = LATE["in two groups"]
+    found = _found(TrainingJob(layout=layout, plants=plants, num_steps=3), tmp_path)
+    assert found.together is not None
+    assert {rank for rank, _ in asked} == set(alone)
+    assert len(asked) == len(set(asked))

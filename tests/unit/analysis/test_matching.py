@@ -372,3 +372,29 @@ def test_ranks_that_name_different_roots_name_none(match: Callable[..., Collecti
     assert found.calls["is_root"].to_list() == [None, None]
     assert found.calls["wait_ns"].to_list() == [None, None]
     assert "root is unknown" in found.collectives["reason"][0]
+
+
+@pytest.mark.parametrize(("operation", "source"), [("broadcast", None), ("reduce", None), ("broadcast", 0)])
+def test_verdicts_tell_of_roots_that_are_unknown(
+    operation: str, source: int | None, make_trace: Callable[..., RankTrace]
+) -> None:
+    """Of three rooted collectives without a root the verdict says how many, what that means and what to record."""
+    ranks = tuple(
+        make_trace(
+            rank=rank,
+            label=f"rank {rank}",
+            collective_calls=[
+                _call(at, 90 + at, operation="all_reduce")
+                if at == 0
+                else _call(at + rank * 10, 90 + at, operation=operation, source_rank=source)
+                for at in (0, 100, 200, 300)
+            ],
+        )
+        for rank in (0, 1)
+    )
+    job = Job(ranks=ranks, world_size=2)
+    found = compute_stragglers(job, compute_collectives(job)).check()
+    known = source is not None
+    assert found.num_of_unknown_root == (0 if known else 3)
+    assert ("3 collectives have a root" in found.verdict) != known
+    assert ("record_shapes=True" in found.verdict) != known
