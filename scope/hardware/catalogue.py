@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -14,8 +13,8 @@ from scope.hardware.model import GIGA, MATRIX_DTYPES, TERA, VECTOR_DTYPES, Figur
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+_BUILTIN: Final = Path(__file__).with_name("gpus.toml")
 _TEXTS: Final = ("title", "vendor", "architecture", "form")
 _BANDWIDTHS: Final = {"memory_tb_per_s": TERA, "link_gb_per_s": GIGA, "pcie_generation": 1}
 _SECOND_HAND: Final = "; not the vendor's own document"
@@ -41,8 +40,7 @@ _KEYS: Final = frozenset(
 @cache
 def builtin_catalogue() -> Mapping[str, Gpu]:
     """Return the GPUs that Scope knows, by id."""
-    text = resources.files("scope.hardware").joinpath("gpus.toml").read_text(encoding="utf-8")
-    return parse_catalogue(text, origin="scope/hardware/gpus.toml")
+    return parse_catalogue(_BUILTIN.read_text(encoding="utf-8"), origin="scope/hardware/gpus.toml")
 
 
 def load_catalogue(paths: Sequence[Path] = ()) -> Mapping[str, Gpu]:
@@ -80,7 +78,7 @@ def choose_gpu(gpu_id: str, catalogue: Mapping[str, Gpu] | None = None) -> Gpu:
     near = difflib.get_close_matches(wanted, known, n=5, cutoff=0.4) or sorted(known)
     message = (
         f"no GPU is called {gpu_id!r}; choose one of {', '.join(near)}; all ids are the [gpu.ID] tables of "
-        f"{resources.files('scope.hardware').joinpath('gpus.toml')}, and --gpu-file describes others"
+        f"{_BUILTIN}, and --gpu-file describes others"
     )
     raise UsageError(message)
 
@@ -96,6 +94,9 @@ def parse_catalogue(text: str, *, origin: str, known: Mapping[str, Gpu] | None =
     Raises:
         ConfigError: It is not TOML, or has mistakes; the message lists all of them.
     """
+    # Traces of CPUs need no catalogue.
+    import tomllib
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

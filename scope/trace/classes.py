@@ -8,7 +8,6 @@ first; last the kernel's name.
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -292,6 +291,9 @@ def read_patterns(path: Path) -> tuple[Pattern, ...]:
     Raises:
         ConfigError: The file cannot be read, or has mistakes; the message lists all of them.
     """
+    # Few commands are given patterns, and all of them import this module.
+    import tomllib
+
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
