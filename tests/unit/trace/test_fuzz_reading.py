@@ -155,7 +155,7 @@ def read(tmp_path: Path) -> Callable[[bytes], Any]:
     def write_and_read(content: bytes) -> Any:
         path = tmp_path / "trace.json"
         path.write_bytes(content)
-        began = time.monotonic()
+        began = time.process_time()
         try:
             trace = load_rank(path)
         except ScopeError as error:
@@ -163,7 +163,7 @@ def read(tmp_path: Path) -> Callable[[bytes], Any]:
         else:
             refusal = str(path)
         assert str(path) in refusal
-        assert time.monotonic() - began < MOST_SECONDS
+        assert time.process_time() - began < MOST_SECONDS
         return trace
 
     return write_and_read
