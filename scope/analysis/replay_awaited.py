@@ -3,7 +3,8 @@
 A rank that stands still in one call (tensor parallel, say) while another of its calls ends (of gradients, beside it)
 may wait for both or for the one alone: when it goes on only tells that of the last. Where a rank at the same place of
 the program, of its group or of another of its axis, had been let go by as many calls of other groups since the call
-that ended first, and computed on while that was still in flight, no rank waits for it there.
+that ended first, and computed on while that was still in flight, no rank waits for it there. So it is with what a rank
+sends where that ends together with what it gets.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Stay:
     collective_id: int | None
     turn: int
     """Its place in the program."""
+    is_send: bool
     ready_ns: int
     end_ns: int
     run_start_ns: int | None
@@ -39,22 +41,20 @@ def find_unawaited(stays: Sequence[Stay]) -> set[int]:
     by_turn: dict[int, list[int]] = {}
     goes_on: dict[int, set[int]] = {}
     by_rank: dict[int, list[tuple[int, int]]] = {}
-    last: dict[tuple[int, int], int] = {}
     for number, stay in enumerate(stays):
         by_rank.setdefault(stay.rank, []).append((stay.ready_ns, number))
         if stay.collective_id is not None:
             by_turn.setdefault(stay.turn, []).append(number)
-        if stay.run_start_ns is not None:
-            key = (stay.rank, stay.run_start_ns)
-            if key not in last or stays[last[key]].end_ns < stay.end_ns:
-                last[key] = number
     for found in by_rank.values():
         found.sort()
+    holders = _holders(stays)
     unawaited: set[int] = set()
     for number, stay in enumerate(stays):
-        if stay.run_start_ns is None or stay.collective_id is None or stay.end_ns == stay.run_end_ns:
+        if stay.run_start_ns is None or stay.collective_id is None:
             continue
-        holder = last[stay.rank, stay.run_start_ns]
+        holder = holders[stay.rank, stay.run_start_ns]
+        if holder == number or (stay.end_ns == stay.run_end_ns and not stay.is_send):
+            continue
         if stays[holder].group_id == stay.group_id:
             continue
         others = _of_other_groups(number, stays, by_rank[stay.rank])
@@ -65,6 +65,21 @@ def find_unawaited(stays: Sequence[Stay]) -> set[int]:
         if others.index(holder) + 1 in goes_on[stay.turn]:
             unawaited.add(number)
     return unawaited
+
+
+def _holders(stays: Sequence[Stay]) -> dict[tuple[int, int], int]:
+    """Return, by rank and begin of a stretch in which nothing computes, the call that ends last in it.
+
+    Of two that end at once, the rank waited for what it got, not for what it sent.
+    """
+    found: dict[tuple[int, int], int] = {}
+    holds: dict[tuple[int, int], tuple[int, bool]] = {}
+    for number, stay in enumerate(stays):
+        if stay.run_start_ns is not None:
+            key, holding = (stay.rank, stay.run_start_ns), (stay.end_ns, not stay.is_send)
+            if key not in found or holds[key] <= holding:
+                found[key], holds[key] = number, holding
+    return found
 
 
 def _behind_how_many(

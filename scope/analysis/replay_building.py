@@ -185,11 +185,13 @@ def _with_turns(ordered: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stays(frame: pl.DataFrame) -> list[Stay]:
+    is_send = pl.col(MatchedCalls.is_root) & pl.col(CollectiveRows.operation).is_in(PAIRS)
     columns = (
         MatchedCalls.rank,
         GroupRows.group_id,
         MatchedCalls.collective_id,
         _TURN,
+        is_send.fill_null(value=False).alias(_SENDS),
         READY,
         MatchedCalls.end_ns,
         _RUN_START,
