@@ -70,16 +70,18 @@ def find_unawaited(stays: Sequence[Stay]) -> set[int]:
 def _holders(stays: Sequence[Stay]) -> dict[tuple[int, int], int]:
     """Return, by rank and begin of a stretch in which nothing computes, the call that ends last in it.
 
-    Of two that end at once, the rank waited for what it got, not for what it sent.
+    Where what the rank got ends as late as what it sent, or next to that, it waited for the former.
     """
-    found: dict[tuple[int, int], int] = {}
-    holds: dict[tuple[int, int], tuple[int, bool]] = {}
+    last: dict[tuple[int, int], int] = {}
+    got: dict[tuple[int, int], int] = {}
     for number, stay in enumerate(stays):
         if stay.run_start_ns is not None:
-            key, holding = (stay.rank, stay.run_start_ns), (stay.end_ns, not stay.is_send)
-            if key not in found or holds[key] <= holding:
-                found[key], holds[key] = number, holding
-    return found
+            key = (stay.rank, stay.run_start_ns)
+            for found in (last,) if stay.is_send else (last, got):
+                if key not in found or stays[found[key]].end_ns <= stay.end_ns:
+                    found[key] = number
+    near = {key: number for key, number in got.items() if stays[last[key]].end_ns - stays[number].end_ns <= QUEUED_NS}
+    return last | near
 
 
 def _behind_how_many(

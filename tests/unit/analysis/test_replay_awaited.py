@@ -40,13 +40,18 @@ COMPUTES: Final = (None, None)
         pytest.param([((0, 50_000), COMPUTES), ((0, 60_000), (55_000, 60_000))], set(), id="nothing let it go before"),
     ],
 )
+@pytest.mark.parametrize("sooner_ns", [0, 1_000])
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_what_is_sent_holds_nobody_where_a_peer_goes_on_under_it(
-    of_peer: list[tuple[tuple[int, int], tuple[int | None, int | None]]], unawaited: set[int], *, is_swapped: bool
+    of_peer: list[tuple[tuple[int, int], tuple[int | None, int | None]]],
+    unawaited: set[int],
+    *,
+    sooner_ns: int,
+    is_swapped: bool,
 ) -> None:
-    """A send and a receive of rank 0 end at one instant: the send is not waited for if a rank at its place is not."""
+    """A send and a receive of rank 0 end almost at once: the send is not waited for if a rank at its place is not."""
     run = (60_000, 100_000)
-    mine = [_stay(0, SEND, (0, 100_000), run), _stay(0, RECEIVE, (0, 100_000), run)]
+    mine = [_stay(0, SEND, (0, 100_000), run), _stay(0, RECEIVE, (0, 100_000 - sooner_ns), run)]
     peer = [_stay(1, turn, span, of_run) for turn, (span, of_run) in zip((SEND, RECEIVE), of_peer, strict=True)]
     stays = [*reversed(mine), *peer] if is_swapped else [*mine, *peer]
     assert {stays[number] for number in find_unawaited(stays)} == {mine[number] for number in unawaited}
