@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scope.analysis.doctor.diagnosis import Diagnosis
+    from scope.analysis.recorded import Watched
     from scope.probe.facts import NodeFacts
     from scope.run.reader import RankReader
     from scope.run.schema import RankInfo, StepLine, StepRecord
@@ -211,13 +212,33 @@ def _judge(run: Path) -> list[Diagnosis]:
 
     opened = open_run(run)
     watched = look_at_run(opened)
-    return [
+    found = [
         Diagnosis(
             check=verdict.kind, severity=verdict.severity, what=verdict.summary,
             where=describe_ranks(list(verdict.ranks)) if verdict.ranks else "all ranks",
             action=verdict.action or "see the Post-mortem page of the dashboard",
         )
         for verdict in find_findings(opened, watched)
+    ]  # fmt: skip
+    return found or _find_hang_before_end(run, watched)
+
+
+def _find_hang_before_end(run: Path, watched: Watched) -> list[Diagnosis]:
+    """Return that a run which was ended from outside, and so needs no finding any more, hung by then."""
+    from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks
+    from scope.report.standing import age, missed_words
+
+    state = watched.state
+    if not state.missed or state.still_ns is None:
+        return []
+    who = missed_words(state.missed, ended=True)
+    return [
+        Diagnosis(
+            check="hang", severity="critical",
+            what=f"{state.outcome} when no step had ended for {age(state.still_ns)}: {who}",
+            where=describe_ranks(sorted({missed.rank for missed in state.missed})),
+            action=f"look where each rank stood: scope show {run}, or the Post-mortem page of the dashboard",
+        )
     ]  # fmt: skip
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
+from made_boxes import state
 
 from scope.analysis.recorded import GroupProgress, ProcessTable, assess_run, compute_group_progress, find_missed_calls
 from scope.report.standing import age, standing_words
-from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState, RingCall
+from scope.run.blackbox import RingCall
 from scope.run.schema import GroupInfo, RankInfo
 
 if TYPE_CHECKING:
@@ -28,40 +29,6 @@ def info(rank: int, groups: dict[int, tuple[str, tuple[int, ...]]]) -> RankInfo:
         host="h",
         pid=rank,
         groups=tuple(GroupInfo(group=number, name=name, ranks=ranks) for number, (name, ranks) in groups.items()),
-    )
-
-
-def state(rank: int, groups: dict[int, tuple[int, int]]) -> BlackBoxState:
-    """Return a black box with (enqueued, hash) of each group by number."""
-    identity = BlackBoxIdentity(
-        rank=rank, attempt=0, world_size=None, pid=rank, process_start_ticks=None, wall_offset_ns=0
-    )
-    return BlackBoxState(
-        identity=identity,
-        step=1,
-        num_steps=1,
-        step_start_ns=0,
-        phase="backward",
-        phase_start_ns=0,
-        beat_ns=0,
-        pulse_ns=0,
-        last_step_duration_ns=1,
-        num_dropped=0,
-        closed=False,
-        exception=False,
-        groups=tuple(
-            GroupState(
-                group=number,
-                enqueued=enqueued,
-                completed=enqueued - 1,
-                enqueued_ns=0,
-                completed_ns=0,
-                hash_low=rolling,
-                operation="all_reduce",
-                dtype="float32",
-            )
-            for number, (enqueued, rolling) in groups.items()
-        ),
     )
 
 
