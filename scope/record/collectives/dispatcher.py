@@ -25,6 +25,7 @@ from scope.record.collectives.callers import (
 from scope.record.collectives.operations import SPECS, sign_in_place
 from scope.record.collectives.shapes import make_shapes, remember
 from scope.record.collectives.tracker import is_on_device, says_asynchronous, written_tensors
+from scope.record.collectives.uncompiled import keep_uncompiled
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPILED, FLAG_CONTROL, FLAG_DEVICE_TIMED
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class DispatcherRoute:
             return result
 
         hook = f"c10d::{spec.name}"
-        return kernel
+        return keep_uncompiled(kernel)
 
 
 class WaitTensorKernel:
@@ -270,7 +271,7 @@ class WaitTensorKernel:
                     guard.disable("_c10d_functional::wait_tensor", error)
             return result
 
-        return kernel
+        return keep_uncompiled(kernel)
 
 
 def _operator(namespace: str, name: str) -> Any:

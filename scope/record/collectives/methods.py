@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from scope.record.collectives.described import described_spec, measure_described, sign_described
 from scope.record.collectives.shapes import make_shapes, remember
+from scope.record.collectives.uncompiled import keep_uncompiled
 from scope.run.layout import FLAG_ASYNCHRONOUS
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class MethodsRoute:
             return work
 
         method.__wrapped__ = original  # type: ignore[attr-defined]
-        return method
+        return keep_uncompiled(method)
 
 
 def _measure(operation: str, name: str, values: Sequence[Any], rank: int) -> Any:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from scope.record.collectives.described import described_spec, measure_described, sign_described
 from scope.record.collectives.dispatcher import WaitTensorKernel
 from scope.record.collectives.shapes import make_shapes, remember
+from scope.record.collectives.uncompiled import keep_uncompiled
 from scope.run.layout import FLAG_ASYNCHRONOUS
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ class NativeRoute:
                 intact = False
                 guard.disable("post_hook", error)
 
-        process_group.register_pre_hook(_HOOK_ID, before)
-        process_group.register_post_hook(_HOOK_ID, after)
+        process_group.register_pre_hook(_HOOK_ID, keep_uncompiled(before))
+        process_group.register_post_hook(_HOOK_ID, keep_uncompiled(after))
         self._hooked.append(reference)
 
     def _describer(self, reference: weakref.ref[Any]) -> Callable[[Any, FrameType], _Described | None]:

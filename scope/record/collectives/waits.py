@@ -7,11 +7,13 @@ by callbacks of the autograd engine. Functional waits have a kernel of their own
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from scope.record.collectives.uncompiled import keep_uncompiled
 from scope.run.layout import FLAG_COMPLETED, FLAG_DEVICE_TIMED
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class WorkWaits:
             return result
 
         wait.__wrapped__ = original  # type: ignore[attr-defined]
-        return wait
+        return keep_uncompiled(wait)
 
 
 class BackwardWaits:
@@ -148,21 +150,23 @@ class BackwardWaits:
             return
         calls = [call]
         try:
-            self._queue_callback(lambda: self._computed(calls))
+            self._queue_callback(partial(self._computed, calls))
         except RuntimeError:
             # No backward is in progress: C++ code of another kind.
             return
         thread.backward = calls
 
+    @keep_uncompiled
     def _computed(self, calls: list[Call]) -> None:
         try:
             self._thread.backward = None
             before = self._device.mark() if calls[0].flags & FLAG_DEVICE_TIMED else None
             start = _monotonic()
-            self._queue_callback(lambda: self._over(calls, start, before))
+            self._queue_callback(partial(self._over, calls, start, before))
         except Exception as error:  # noqa: BLE001 - the one guard
             self._guard.disable("backward", error)
 
+    @keep_uncompiled
     def _over(self, calls: list[Call], start_ns: int, before: Any) -> None:
         try:
             if calls[0].flags & FLAG_DEVICE_TIMED:
