@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from scope.errors import RunError
 from scope.run import paths
 from scope.run.alive import has_living_rank, read_start_ticks
+from scope.run.files import is_private
 from scope.run.publish import EXIT_BUSY
 from scope.run.reader import read_run_info
 from scope.units import NS_PER_S
@@ -37,7 +37,6 @@ _RETRY_NS: Final = 60 * NS_PER_S
 MAX_TRIES: Final = 6
 """Failures in a row after which a spool is left alone; each wait is twice the one before, half an hour in all."""
 _MAX_SAID: Final = 8_192
-_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Copier(Protocol):
@@ -124,7 +123,7 @@ class SpoolKeeper:
                 self._follow(spool, work, now_ns)
         folder = self._registry or paths.registry_folder()
         wanted = [entry for entry in paths.read_registry(folder)[0] if self._is_wanted(entry)]
-        if wanted and not _is_private(folder):
+        if wanted and not is_private(folder):
             self._note("not_ours", f"{folder}: belongs to or can be written by others; its spools are not published")
             return
         for spool in self._num_failures.keys() - {Path(entry.spool) for entry in wanted} - self._work.keys():
@@ -162,7 +161,7 @@ class SpoolKeeper:
             return
         # Whatever comes of it, the next try is not at once.
         self._not_before_ns[spool] = now_ns + _RETRY_NS
-        if not _is_private(spool):
+        if not is_private(spool):
             self._note("not_ours", f"{spool}: belongs to or can be written by others; it is not published")
             return
         if not _is_spool(spool, entry.run_id):
@@ -271,15 +270,6 @@ def _is_abandoned(entry: paths.Registration) -> bool:
         return False
     pid = entry.launcher_pid
     return pid is None or read_start_ticks(pid) is None or read_start_ticks(pid) != entry.launcher_start_ticks
-
-
-def _is_private(folder: Path) -> bool:
-    """Return whether a folder is ours and nobody else may write into it."""
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
 
 
 def _is_written(spool: Path) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import platformdirs
 import polars as pl
 
 from scope.frames.schema import NumberedTotals, Ranks, RankSteps
+from scope.run.files import is_private
 from scope.run.lines import LinePlace
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def entry_of(run: Path) -> Path:
 
 def read_kept(entry: Path) -> KeptSteps | None:
     """Return an entry, or None when there is none that can be trusted and used."""
-    if not (_is_private(entry.parent) and _is_private(entry)):
+    if not (is_private(entry.parent) and is_private(entry)):
         return None
     try:
         places = msgspec.json.decode((entry / _PLACES).read_bytes(), type=list[tuple[int, int, LinePlace]])
@@ -77,7 +77,7 @@ def write_kept(entry: Path, kept: KeptSteps) -> None:
     """Write an entry and forget the oldest beyond 16; an entry that cannot be written is left out."""
     try:
         entry.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        if not _is_private(entry.parent):
+        if not is_private(entry.parent):
             return
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
     except OSError:
@@ -96,16 +96,6 @@ def write_kept(entry: Path, kept: KeptSteps) -> None:
 
 def _read(path: Path, table: type[Table]) -> pl.DataFrame:
     return table.check(pl.read_ipc(path))
-
-
-def _is_private(place: Path) -> bool:
-    """Return whether a folder is a real one, of this user, that nobody else can write."""
-    try:
-        status = place.lstat()
-    except OSError:
-        return False
-    others_may_write = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not others_may_write
 
 
 def _forget_oldest(folder: Path) -> None:

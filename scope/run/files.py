@@ -19,6 +19,31 @@ FILE_MODE = 0o640
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Cap of a document that is read whole (`run.json`, `rank.json`)."""
 _HIGH: Final = 768
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def is_private(folder: Path) -> bool:
+    """Return whether a folder is a real one, of this user, that nobody else can write into."""
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
+
+
+def make_private(folder: Path) -> bool:
+    """Make a folder that nobody else can write into, whatever the umask is, and return whether it is one.
+
+    One that is there already, and that somebody else may have made, is left as it is.
+    """
+    try:
+        folder.mkdir(mode=FOLDER_MODE)
+        folder.chmod(FOLDER_MODE)
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    return is_private(folder)
 
 
 def open_regular(path: Path) -> int:

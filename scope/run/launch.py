@@ -221,15 +221,16 @@ def _read_why_no_steps(folders: Sequence[Path]) -> str | None:
 def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path) -> Path:
     """Make the folder that ranks write to; on disk where memory has no room."""
     name = run_id if source == "host" else f"{run_id}-{os.getpid()}"
-    chosen = plan.spool or paths.default_spool(dict(environment))
+    named, given = plan.spool, dict(environment)
+    choices = (lambda: paths.default_spool(given), paths.disk_spool) if named is None else (lambda: named,)
     problems: list[str] = []
-    for choose in (lambda: chosen, paths.disk_spool)[: 1 if plan.spool is not None else 2]:
-        spool = chosen
+    for choose in choices:
+        spool = None
         try:
             spool = choose().absolute() / name
             identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags, run_dir=run_dir)
         except OSError as error:
-            problems.append(f"{spool}: cannot be written ({error.strerror})")
+            problems.append(f"{spool or error.filename}: cannot be written ({error.strerror})")
         else:
             return spool
     message = "; ".join(problems) + "; name another folder with --spool"

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from scope.errors import RunError, UsageError
-from scope.run.files import FOLDER_MODE, read_document, replace_document
+from scope.run.files import make_private, read_document, replace_document
 
 RUN_FILE: Final = "run.json"
 VERDICTS_FILE: Final = "verdicts.jsonl"
@@ -157,18 +157,30 @@ def _numbered(folder: Path, name: re.Pattern[str]) -> list[int]:
 
 
 def default_spool(environment: dict[str, str] | None = None) -> Path:
-    """Return the folder of this user's spools: `SCOPE_SPOOL`, else in memory where there is room, else on disk."""
+    """Return the folder of this user's spools: `SCOPE_SPOOL`, else in memory where there is room, else on disk.
+
+    Whoever can write into it could put a link in a spool's place, and have what it leads to emptied: a folder of that
+    name that somebody else has made is passed over.
+
+    Raises:
+        OSError: None can be made on disk.
+    """
     named = (os.environ if environment is None else environment).get("SCOPE_SPOOL")
     if named:
         return Path(named)
-    if _MEMORY_FOLDER.is_dir() and os.access(_MEMORY_FOLDER, os.W_OK) and _free_bytes(_MEMORY_FOLDER) > _MIN_FREE_BYTES:
-        return _MEMORY_FOLDER / f"scope-{os.getuid()}"
-    return disk_spool()
+    in_memory = _MEMORY_FOLDER / f"scope-{os.getuid()}"
+    has_room = os.access(_MEMORY_FOLDER, os.W_OK) and _free_bytes(_MEMORY_FOLDER) > _MIN_FREE_BYTES
+    return in_memory if has_room and make_private(in_memory) else disk_spool()
 
 
 def disk_spool() -> Path:
-    """Return the folder of this user's spools on disk."""
-    return Path(tempfile.gettempdir()) / f"scope-{os.getuid()}"
+    """Return the folder of this user's spools on disk; one of a new name where somebody else has made that folder.
+
+    Raises:
+        OSError: None can be made.
+    """
+    folder = Path(tempfile.gettempdir()) / f"scope-{os.getuid()}"
+    return folder if make_private(folder) else Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
 
 
 def registry_folder() -> Path:
@@ -184,7 +196,9 @@ def register_spool(entry: Registration, *, folder: Path | None = None) -> None:
     """Note a spool for the exporter; a registry that cannot be written is left alone (`--runs GLOB` finds it too)."""
     folder = folder or registry_folder()
     try:
-        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not make_private(folder):
+            return
         # Runs of one id in two folders have an entry each.
         name = f"{entry.run_id}{_end_of_entry(entry.spool)}"
         replace_document(folder / name, msgspec.json.encode(entry))
