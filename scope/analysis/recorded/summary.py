@@ -20,7 +20,7 @@ from scope.run.schema import MOST_UTILIZATION
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from scope.run.blackbox import BlackBoxState
     from scope.trace.columns import Column
@@ -279,13 +279,11 @@ def compute_speed(
     """
     ranks = ranks.filter(~pl.col(Ranks.rank).is_in(stepless))
     recent = _recent_steps(ranks, by_step, steps)
-    if recent.is_empty():
-        own = steps.filter(pl.col(RankSteps.attempt) == ranks[Ranks.attempt].first())
-        with_steps = own.select(pl.col(RankSteps.rank).unique()).collect().to_series().to_list()
-        reason = _find_no_speed_reason(ranks, by_step, with_steps)
+    total_ns = _integer(recent[StepSummary.duration_ns].sum())
+    if not total_ns:
+        reason = _NO_LENGTH if recent.height else _find_no_speed_reason(ranks, by_step, steps)
         unknown = ("step_time", "steps_per_s", "tokens_per_s", "mfu_ratio", "hfu_ratio")
         return RunSpeed(absent=dict.fromkeys(unknown, reason), num_steps=0, num_mfu_steps=0, **dict.fromkeys(unknown))
-    total_ns = _integer(recent[StepSummary.duration_ns].sum())
     peak, why_no_mfu = _peak_flop_per_s(ranks)
     if stepless:
         who = describe_ranks(list(stepless))
@@ -310,14 +308,19 @@ def compute_speed(
     )
 
 
-def _find_no_speed_reason(ranks: pl.DataFrame, by_step: pl.DataFrame, with_steps: Iterable[int]) -> str:
+_NO_LENGTH: Final = "the newest steps have a length of 0, as where the program has stopped its clock"
+
+
+def _find_no_speed_reason(ranks: pl.DataFrame, by_step: pl.DataFrame, steps: pl.LazyFrame) -> str:
     """Return why no step of an attempt tells how fast it is."""
     own = by_step.filter(pl.col(StepSummary.attempt) == ranks[Ranks.attempt].first())
     if own.is_empty():
         return "no step of which there is a record has ended yet"
     if own.filter(pl.col(StepSummary.num_ranks) == ranks.height).is_empty():
         # The records of some may be lost, or cannot be read; or they are about to end their first step.
-        without = sorted(set(ranks[Ranks.rank].to_list()) - set(with_steps))
+        own_steps = steps.filter(pl.col(RankSteps.attempt) == ranks[Ranks.attempt].first())
+        with_steps = own_steps.select(pl.col(RankSteps.rank).unique()).collect().to_series()
+        without = sorted(set(ranks[Ranks.rank].to_list()) - set(with_steps.to_list()))
         who = f": {describe_ranks(without)} {'has' if len(without) == 1 else 'have'} none" if without else ""
         return f"no step has records of all {ranks.height:,} ranks{who}"
     return "no undisturbed step has ended yet"
