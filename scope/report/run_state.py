@@ -36,6 +36,7 @@ from scope.report.run_state_slowest import find_slowest, slowest_lines
 from scope.report.run_state_windows import window_lines
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
+from scope.report.switched_off import find_switched_off, switched_off_lines
 from scope.report.watching import add_earlier_boxes, find_kept, look_at_run
 from scope.units import format_bandwidth, format_bytes, format_duration, format_ratio
 
@@ -110,6 +111,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "failed_checkpoints": summarize_failed_checkpoints(run.events()).to_dicts(),
         "windows": run.traces().to_dicts(),
         "verdicts": [verdict.summary for verdict in find_kept(run, watched)],
+        "switched_off": find_switched_off(run.events(), attempt=state.attempt),
         "problems": list(run.problems),
     }
 
@@ -214,6 +216,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     for verdict in state["verdicts"]:
         if verdict not in ends:
             yield f"verdict: {verdict}"
+    yield from switched_off_lines(state["switched_off"])
     if summary["num_dropped"]:
         dropped = count(summary["num_dropped"], "record")
         yield f"{dropped} dropped (full disk or queue): the figures above are of the rest"
