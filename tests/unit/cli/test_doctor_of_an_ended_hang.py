@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -16,7 +16,10 @@ from scope.run import paths
 from scope.run.schema import SCHEMA_VERSION, GroupInfo, RankInfo, RunInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from scope.analysis.recorded import RunState
 
 S = 1_000_000_000
 BEGAN = 1_700_000_000 * S
@@ -49,7 +52,7 @@ def test_who_had_not_arrived_when_a_run_was_ended_is_critical(
     boxes = {rank: replace(state(rank, {0: (7 - rank, rank)}), closed=True) for rank in range(2)}
     assess = watching.assess_run
 
-    def with_boxes(infos: object, _: object, **known: object) -> object:
+    def with_boxes(infos: Sequence[RankInfo], _: object, **known: Any) -> RunState:
         return assess(infos, boxes, **{**known, "last_step_ns": BEGAN + last_step_s * S, "usual_ns": S})
 
     monkeypatch.setattr(watching, "assess_run", with_boxes)
