@@ -228,10 +228,7 @@ class TrainingHooks:
                 self._trained[id(module)] = weakref.ref(module)
         elif not gradients and is_trained:
             return "evaluation" if session.clock.push("evaluation") else None
-        opened = session.begin_forward(training=training)
-        if training or (is_trained and gradients):
-            self._saw_forward = True  # a step that the call has begun has it too
-        return "forward" if opened else None
+        return "forward" if session.begin_forward(training=training) else None
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session, device = self._session, self._device
@@ -240,8 +237,6 @@ class TrainingHooks:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if _is_compiling():
                 return original(*args, **kwargs)
-            if session.clock.is_absorbing() and original.__name__ == "backward":
-                self._call("evaluation", session.end_forgotten_evaluation)
             opened = self._call("backward", session.begin_backward)
             if not opened:
                 return original(*args, **kwargs)
@@ -344,8 +339,6 @@ class TrainingHooks:
             return
         self._optimizer_depth += 1
         if self._optimizer_depth == 1:
-            if self._session.clock.is_absorbing():
-                self._call("evaluation", self._session.end_forgotten_evaluation)
             self._call("optimizer", self._session.clock.push, "optimizer")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -138,19 +138,6 @@ class PhaseClock:
         if _thread_of_caller() == self.thread and self.is_absorbing():
             self._noticed_ns = self._now()
 
-    def end_forgotten(self) -> bool:
-        """End an evaluation that `eval()` began and no `train()` has ended; return whether there was one.
-
-        It is innermost then: one inside a phase of the user's own, or around one, is left alone, as is a model's call.
-        What was last seen in it, such as the forward of the backward pass that tells, stays in it.
-        """
-        if _thread_of_caller() != self.thread or self._stack[1:] != [("evaluation", True)]:
-            return False
-        self._spend(self.last_seen_ns)
-        self._stack.pop()
-        self._tell(self._changed_ns)
-        return True
-
     def find_end(self) -> int:
         """Return up to when phases were seen: now inside one, else where the last one ended.
 

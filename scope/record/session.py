@@ -107,7 +107,6 @@ class Session:
         self._cost = 0
         self._cost_limit = CostLimit(self)
         self._first_step = 0
-        self._input_in_evaluation = False
         self._num_modules = 0
 
     @property
@@ -218,12 +217,8 @@ class Session:
     def begin_input(self) -> bool:
         """A batch is asked of a loader; return whether `end_phase` has to follow."""
         clock, boundary = self.clock, self.boundary
-        if clock.is_training():
-            self._input_in_evaluation = False
-            if boundary.on_input() or clock.step < 0:
-                self.next_step()
-        elif clock.is_own_thread():
-            self._input_in_evaluation = True
+        if clock.is_training() and (boundary.on_input() or clock.step < 0):
+            self.next_step()
         boundary.on_work()
         return clock.push("input")
 
@@ -256,14 +251,6 @@ class Session:
         """A backward pass begins; return whether `end_backward` has to follow."""
         self._begin_compute()
         return self.clock.push("backward")
-
-    def end_forgotten_evaluation(self) -> None:
-        """A backward pass or an update shows that an evaluation is over, even if the model was not told to train."""
-        if self.clock.end_forgotten() and self._input_in_evaluation:
-            # The batch that is trained on was asked for before this was known.
-            self._input_in_evaluation = False
-            if self.boundary.updated:
-                self.next_step()
 
     def end_backward(self) -> None:
         """A backward pass has ended."""

@@ -42,7 +42,7 @@ class StepBoundary:
         num_microbatches: Backward passes in the step in progress.
         ever_updated: Whether an optimizer has stepped since the start.
         is_merged: The step in progress ends late, with updates of several, since an optimizer that is gone was waited
-            for (known where the next one begins), or since its only one has stepped again on the same batch.
+            for; known where the next one begins.
     """
 
     def __init__(self) -> None:
@@ -93,9 +93,8 @@ class StepBoundary:
             return False
         if self._stepped >= self._known or (self._collected and self._have_all_left_stepped()):
             return True
-        others_are_gone = self._others_are_gone()
-        self.is_merged = self.is_merged or others_are_gone
-        return others_are_gone
+        self.is_merged = self._others_are_gone()
+        return self.is_merged
 
     def on_own_phase(self, name: str) -> bool:
         """A phase of the user's own begins; return whether that begins a new step.
@@ -126,14 +125,12 @@ class StepBoundary:
         """
         if optimizer in self._stepped and not self._input_since_update:
             # It has stepped twice on what was loaded before: batches are not asked for one by one.
-            self.is_merged = self.is_merged or self._loop_has_input
             self._loop_has_input = False
         self._input_since_update = False
         self.ever_updated = True
         self.num_optimizer_steps += 1
         self.num_skipped += skipped
         self._stepped.add(optimizer)
-        self.is_merged = self.is_merged and len(self._stepped) == 1  # a critic steps more often than its generator
         if optimizer in self._round:
             self._last_round, self._round = self._round, set()
             self._num_rounds += 1

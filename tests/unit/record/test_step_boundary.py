@@ -148,15 +148,3 @@ def test_batches_loaded_beforehand_do_not_make_one_endless_step() -> None:
 def test_a_leading_phase_of_ones_own_begins_the_step() -> None:
     """A rollout before the first batch of a step begins the next step after the update."""
     assert run_loop(StepBoundary(), "rifbA" * 3) == [5, 10]
-
-
-def test_a_step_of_several_updates_on_one_batch_says_so() -> None:
-    """The only optimizer stepping again before the next batch joins two updates; a critic beside another does not."""
-    boundary = StepBoundary()
-    run_loop(boundary, "ifbAfbA")
-    assert boundary.is_merged
-    boundary.next_step()
-    assert not boundary.is_merged
-    several = StepBoundary()
-    run_loop(several, "ifbAfbAfbB")
-    assert not several.is_merged
