@@ -12,7 +12,7 @@ import polars as pl
 
 from scope.analysis.spans import Spans, in_order, union
 from scope.trace.columns import Column, Table
-from scope.trace.schema import Annotations, DeviceEvents, Launches, Ops, PythonCalls
+from scope.trace.schema import Annotations, DeviceEvents, Launches, Ops
 
 if TYPE_CHECKING:
     from scope.trace.model import RankTrace
@@ -148,7 +148,7 @@ def find_host_spans(trace: RankTrace, blocking: pl.DataFrame) -> pl.DataFrame:
         *(_named(frame, Ops.name, _INPUT, "input") for frame in (host, trace.ops)),
         _spans(calls, "allocation"),
         _overheads(host, threads),
-        *(_named(frame, Ops.name, _GC, "gc") for frame in (host, trace.python_calls)),
+        _named(host, Annotations.name, _GC, "gc"),
     ]
     seen = [spans for spans in found if not spans.is_empty()]
     merged = [_merge(pl.concat(seen))] if seen else []
@@ -231,7 +231,7 @@ def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.
         return HostSpans.empty()
     rows = frame.filter(pl.col(column).is_in(matching.implode()))
     return rows.select(
-        pl.col(PythonCalls.thread).alias(HostSpans.thread),
+        pl.col(Ops.thread).alias(HostSpans.thread),
         pl.lit(activity, dtype=HostSpans.activity.dtype).alias(HostSpans.activity),
         pl.lit(None, dtype=pl.UInt32).alias(HostSpans.launch_id),
         pl.col(Spans.start_ns).alias(HostSpans.start_ns),

@@ -6,6 +6,9 @@ from typing import Final
 
 KERNEL, MEMCPY, MEMSET, OP, LAUNCH, ANNOTATION, SYNC, PYTHON = range(8)
 
+PYTHON_CATEGORY: Final = "python_function"
+COLLECTION_NAME: Final = "Python GC"
+"""A run of Python's garbage collector, which torch files under Python frames, though it is none and has no number."""
 CATEGORY_KINDS: Final = {
     "kernel": KERNEL,
     "Kernel": KERNEL,
@@ -32,7 +35,7 @@ CATEGORY_KINDS: Final = {
     "privateuse1_driver": LAUNCH,
     "cuda_sync": SYNC,
     "xpu_sync": SYNC,
-    "python_function": PYTHON,
+    PYTHON_CATEGORY: PYTHON,
 }
 BACKWARD_ARROWS: Final = frozenset({"fwdbwd", "forward_backward"})
 NAMED_RANGES: Final = frozenset(

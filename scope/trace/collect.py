@@ -15,12 +15,14 @@ from scope.trace.arguments import ARGS_OF_KIND, args_of, collective_args_of
 from scope.trace.categories import (
     ANNOTATION,
     BACKWARD_ARROWS,
+    COLLECTION_NAME,
     KERNEL,
     LAUNCH,
     MEMCPY,
     MEMSET,
     OP,
     PYTHON,
+    PYTHON_CATEGORY,
     SYNC,
     kind_of,
 )
@@ -77,7 +79,6 @@ if TYPE_CHECKING:
 
 
 _MEMORY_NAME: Final = "[memory]"
-_PYTHON_CATEGORY: Final = "python_function"
 _MIXED_CATEGORY: Final = "Operator"
 _ARROW_STARTS: Final = (ArrowStart, FullArrowStart)
 _ASYNCHRONOUS: Final = frozenset(OTHERS[phase] for phase in ASYNCHRONOUS_PHASES)
@@ -102,6 +103,10 @@ _TABLE_OF_RAW: Final[dict[type[Table], type[Table]]] = {
     RawMemory: Memory,
 }
 _OLD_ANNOTATION: Final = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.\w+#|## ")
+
+
+class UntypedError(Exception):
+    """A chunk must be decoded by the records of `events`, which take all."""
 
 
 class Collector:
@@ -133,6 +138,7 @@ class Collector:
 
         Raises:
             InexactError: The chunk needs instants as texts; nothing of it was taken.
+            UntypedError: Some of the records are other than their category says; nothing of the chunk was taken.
         """
         typed = self.typed
         by_type: dict[type, list[Any]] = {kind: [] for kind in (typed.memory, *typed.spans, *typed.arrows)}
@@ -144,6 +150,10 @@ class Collector:
         if self._collectives and not typed.with_collectives and self._says_collective(by_category):
             self.typed = typed_records(self._kinds, memory=RawMemory in self._tables, collectives=True)
             return False
+        if COLLECTION_NAME in [event.name for event in by_category.get(PYTHON_CATEGORY, ())]:
+            raise UntypedError
+        if not self._python_calls:
+            by_category.pop(PYTHON_CATEGORY, None)
         memory = by_type[typed.memory] if RawMemory in self._tables else []
         self._take(len(events), by_category, memory, exact=False)
         self.collected.arrow_categories.update([category for kind, category in typed.arrows.items() if by_type[kind]])
@@ -183,6 +193,9 @@ class Collector:
             joined, num_lost = self._halves.join(halves)
             for event in joined:
                 by_category[event.cat].append(event)
+        if not self._python_calls and PYTHON_CATEGORY in by_category:
+            frames = by_category[PYTHON_CATEGORY]
+            by_category[PYTHON_CATEGORY] = [event for event in frames if event.name == COLLECTION_NAME]
         memory = by_type[ExactInstant if exact else Instant] if RawMemory in self._tables else []
         self._take(len(events), by_category, memory, exact=exact)
         self._lose(num_lost)
@@ -204,8 +217,6 @@ class Collector:
 
     def _take(self, size: int, by_category: dict[str, list[Any]], instants: list[Any], *, exact: bool) -> None:
         """Take the spans of a chunk of `size` records, and the allocations among its instants."""
-        if not self._python_calls:
-            by_category.pop(_PYTHON_CATEGORY, None)
         spans = Instants.of(by_category.values(), exact=exact)
         memory = [event for event in instants if event.name == _MEMORY_NAME]
         memory_instants = instants_of([event.ts for event in memory], exact=exact) if memory else None
@@ -239,6 +250,9 @@ class Collector:
             # Old traces file the user's ranges under operators; only their names tell them apart.
             marks = [_OLD_ANNOTATION.match(event.name) is not None for event in members]
             self._split(members, spans, marks, ((ANNOTATION, "user_annotation"), (OP, "cpu_op")))
+        elif category == PYTHON_CATEGORY and COLLECTION_NAME in [event.name for event in members]:
+            marks = [event.name == COLLECTION_NAME for event in members]
+            self._split(members, spans, marks, ((ANNOTATION, category), (PYTHON, category)))
         elif kind is None:
             marks = [_ran_on_device(args) for args in self._args(members, AnnotationArgs)]
             self._split(members, spans, marks, ((KERNEL, category), (ANNOTATION, category)))

@@ -17,7 +17,7 @@ from scope.errors import ScopeError, TraceError, UsageError
 from scope.structs import Record
 from scope.trace.assemble import Identity, assemble
 from scope.trace.cache import Cache
-from scope.trace.categories import COLLECTIVE_CATEGORY, NAMED_RANGES
+from scope.trace.categories import COLLECTIVE_CATEGORY, NAMED_RANGES, PYTHON_CATEGORY
 from scope.trace.deviceevents import OperatorsNeededError
 from scope.trace.model import Job, RankTrace
 from scope.trace.narrowing import WHOLE, Tables, narrowed, with_needs
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _WORTH_PROCESSES_BYTES: Final = 4 << 20
 _COUNTERS: Final = "cuda_profiler_range"
-_RANGES: Final = (*NAMED_RANGES, "user_annotation", "gpu_user_annotation", COLLECTIVE_CATEGORY)
+_RANGES: Final = (*NAMED_RANGES, "user_annotation", "gpu_user_annotation", COLLECTIVE_CATEGORY, PYTHON_CATEGORY)
 _MOST_NAMED: Final = 3
 _SUFFIXES: Final = (".json", ".json.gz", ".json.zst")
 _OWN_SUFFIXES: Final = (".capture.json", ".summary.json")

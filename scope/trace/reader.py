@@ -16,7 +16,7 @@ from scope.structs import Record
 from scope.trace.arguments import DECODE_ERRORS
 from scope.trace.boundaries import SEPARATOR
 from scope.trace.categories import BACKWARD_ARROWS
-from scope.trace.collect import Collector
+from scope.trace.collect import Collector, UntypedError
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
 from scope.trace.instants import InexactError
 from scope.trace.mending import without_half_characters
@@ -275,7 +275,10 @@ class _Reader:
             except DECODE_ERRORS:
                 self.num_untyped += 1
                 return False
-            is_taken = self.collector.add_typed(events)
+            try:
+                is_taken = self.collector.add_typed(events)
+            except UntypedError:
+                return False
         self.num_untyped = 0
         return True
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from scope.trace.columns import Column, Table
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Part of the key of the cache: raise it with every change below."""
 
 DEVICE_EVENT_KINDS: Final = ("kernel", "memcpy", "memset")
@@ -155,7 +155,7 @@ class CollectiveCalls(Table):
 
 
 class Annotations(Table):
-    """Named ranges of the user and of torch, Python frames apart."""
+    """Named ranges of the user and of torch, runs of Python's garbage collector among them, Python frames apart."""
 
     annotation_id = Column("annotation_id", pl.UInt32, "row number")
     category = Column("category", _NAME, "category of the trace: user_annotation, gpu_user_annotation, overhead, Trace")

@@ -65,7 +65,7 @@ class TypedRecords(Record, frozen=True):
 def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool) -> TypedRecords:
     """Return how to decode chunks of which only some kinds of records, and perhaps allocations, are wanted.
 
-    Records of other kinds are decoded as far as they count: not their arguments, of Python frames nothing at all.
+    Records of other kinds are decoded as far as they count: not their arguments, of Python frames but the name.
     With `collectives`, arguments hold all that is said of a collective, which makes them more than twice as large.
     """
     spans: dict[type[Any], str] = {}
@@ -88,12 +88,11 @@ def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool) -> 
 
 def _fields(kind: int, args: type[Any] | None) -> list[_Field]:
     """Return the fields of a kind of records, of which only those that are wanted have arguments."""
-    phase: _Field = ("ph", Literal["X"])
+    fields: list[_Field] = [("ph", Literal["X"]), ("name", str, "")]
     if kind == PYTHON and args is None:
-        return [phase]
+        return fields
     number = int | float | None
-    fields: list[_Field] = [phase, ("name", str, ""), ("pid", Text, 0), ("tid", Text, 0), ("ts", number, None)]
-    fields.append(("dur", number, None))
+    fields += [("pid", Text, 0), ("tid", Text, 0), ("ts", number, None), ("dur", number, None)]
     if args is not None:
         fields.append(_args(args))
     return fields

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 from scope.analysis.idle import IDLE_CAUSES, compute_part_idle_causes, find_idle_spans
 from scope.analysis.options import Options
 from scope.analysis.windows import build_timeline
+from scope.trace import ReadOptions, load_rank
 from scope.trace.model import RankTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MakeTrace = Callable[..., RankTrace]
 GAP_START, GAP_END, CALL = 100_000, 200_000, 195_000
@@ -42,6 +47,12 @@ def loader(start: int, end: int, thread: int = 1) -> dict[str, Any]:
     """Return a range of the data loader."""
     name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     return {"name": name, "start_ns": start, "end_ns": end, "thread": thread}
+
+
+def collection(start: int, end: int, thread: int = 1) -> dict[str, Any]:
+    """Return a run of Python's garbage collector."""
+    name = {"category": "python_function", "name": "Python GC"}
+    return {**name, "start_ns": start, "end_ns": end, "thread": thread}
 
 
 def call(kind: str, start: int, end: int, thread: int = 1) -> dict[str, Any]:
@@ -87,8 +98,8 @@ def test_allocation_profiler_and_gc_are_told_from_host(make_trace: MakeTrace) ->
             annotations=[
                 {"category": "overhead", "name": "Buffer Flush", "thread": 0, "start_ns": 130_000, "end_ns": 137_000},
                 {"category": "overhead", "name": "Resource", "thread": 2, "start_ns": 140_000, "end_ns": 150_000},
+                collection(160_000, 163_000),
             ],
-            python_calls=[{"name": "Python GC", "start_ns": 160_000, "end_ns": 163_000}],
         )
     )
     assert causes(trace) == {
@@ -100,6 +111,26 @@ def test_allocation_profiler_and_gc_are_told_from_host(make_trace: MakeTrace) ->
     }
 
 
+@pytest.mark.parametrize("python_calls", [False, True])
+def test_runs_of_the_collector_are_read_as_torch_writes_them(tmp_path: Path, *, python_calls: bool) -> None:
+    """They stand among Python frames and have no number; they count whether or not the frames are read."""
+    span = {"ph": "X", "pid": 1, "tid": 1}
+    path = tmp_path / "rank0.json"
+    events = [
+        {**span, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 0, "dur": 5, "args": {"correlation": 1}},
+        {"cat": "kernel", "name": "k", "ts": 10, "dur": 90, "tid": 7, "args": {"device": 0, "correlation": 1}},
+        {**span, "cat": "python_function", "name": "train.py(3): step", "ts": 0, "dur": 300, "args": {"Python id": 1}},
+        {**span, "cat": "python_function", "name": "Python GC", "ts": 150, "dur": 12.5, "args": {"Ev Idx": 164}},
+        {**span, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 195, "dur": 5, "args": {"correlation": 2}},
+        {"cat": "kernel", "name": "k", "ts": 200, "dur": 90, "tid": 7, "args": {"device": 0, "correlation": 2}},
+    ]
+    path.write_text(json.dumps({"traceEvents": [{"ph": "X", "pid": 0, **event} for event in events]}))
+    trace = load_rank(path, options=ReadOptions(python_calls=python_calls))
+    assert causes(trace) == {"gc": 12_500, "host": 82_500, "launch_latency": 5_000}
+    assert trace.python_calls["name"].to_list() == ["train.py(3): step"] * python_calls
+    assert trace.quality.events_read == len(events)
+
+
 def test_the_first_match_wins_at_each_instant(make_trace: MakeTrace) -> None:
     """Where activities overlap, input comes before sync, sync before allocation, and so on."""
     trace = make_trace(
@@ -107,9 +138,9 @@ def test_the_first_match_wins_at_each_instant(make_trace: MakeTrace) -> None:
             annotations=[
                 loader(100_000, 110_000),
                 {"category": "overhead", "name": "Buffer Flush", "thread": 0, "start_ns": 100_000, "end_ns": 140_000},
+                collection(100_000, 150_000),
             ],
             launches=[call("sync", 90_000, 120_000), call("allocation", 100_000, 130_000)],
-            python_calls=[{"name": "Python GC", "start_ns": 100_000, "end_ns": 150_000}],
         )
     )
     assert causes(trace) == {
@@ -198,13 +229,13 @@ def test_causes_equal_a_look_at_every_instant(
 ) -> None:
     """Whatever runs where, every idle nanosecond has the cause that the definition gives when read literally."""
     unit = 1_000  # spans of whole microseconds, so that gaps lie on both sides of the 10 us that tell two causes apart
-    tables: dict[str, list[dict[str, Any]]] = {"launches": [], "annotations": [], "python_calls": []}
+    tables: dict[str, list[dict[str, Any]]] = {"launches": [], "annotations": []}
     for kind, start, length, thread in host:
         span = {"start_ns": start * unit, "end_ns": (start + length) * unit, "thread": thread}
         if kind in ("sync", "allocation"):
             tables["launches"].append({"kind": kind, "name": kind, **span})
         elif kind == "gc":
-            tables["python_calls"].append({"name": "Python GC", **span})
+            tables["annotations"].append(collection(span["start_ns"], span["end_ns"], thread))
         else:
             name = "DataLoader" if kind == "input" else "Buffer Flush"
             category = "user_annotation" if kind == "input" else "overhead"

@@ -41,6 +41,8 @@ ODD: dict[str, dict[str, Any]] = {
     | {"cat": "kernel", "name": "k", "ts": 30, "args": {"correlation": "7", "stream": 7, "device": 0}},
     "a huge number": SPAN | {"cat": "cpu_op", "name": "aten::add", "ts": 30, "args": {"External id": 2**70}},
     "no times": {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}},
+    "a run of the garbage collector": SPAN
+    | {"cat": "python_function", "name": "Python GC", "ts": 30, "args": {"Ev Idx": 164}},
     "old operator": SPAN | {"cat": "Operator", "name": "## forward ##", "ts": 30},
     "a zero byte in a text": OP | {"ts": 40, "args": {"Concrete Inputs": ["a\0b", "", "[]"]}},
 }
