@@ -88,7 +88,7 @@ def parse_reasons(text: str) -> frozenset[str]:
     """Return what may start a window: names of `CAPTURE_REASONS`, or `off`, with commas between.
 
     Raises:
-        UsageError: One is none of them.
+        UsageError: One is none of them, or there is none.
 
     Examples:
         >>> sorted(parse_reasons("file,signal"))
@@ -96,26 +96,28 @@ def parse_reasons(text: str) -> frozenset[str]:
         >>> parse_reasons("off")
         frozenset()
     """
-    wanted = frozenset(part.strip() for part in text.split(",")) - {"", "off"}
-    if not wanted <= set(CAPTURE_REASONS):
+    parts = frozenset(part.strip() for part in text.split(","))
+    wanted = parts - {"", "off"}
+    # Nothing at all is most often a variable that is not set, and no wish for nothing.
+    if not wanted <= set(CAPTURE_REASONS) or not parts - {""}:
         message = f"{text!r}: name one or more of {', '.join(CAPTURE_REASONS)} with commas between, or off"
         raise UsageError(message)
     return wanted
 
 
 def parse_ranks(text: str) -> Container[int]:
-    """Return the ranks that a text names: numbers and ranges with commas between, or `all`; an empty one names none.
+    """Return the ranks that a text names: numbers and ranges with commas between, or `all`.
 
     Raises:
-        UsageError: A part of it is none of these.
+        UsageError: A part of it is none of these, or there is none.
 
     Examples:
         >>> ranks = parse_ranks("0-7,12")
         >>> [rank for rank in range(20) if rank in ranks]
         [0, 1, 2, 3, 4, 5, 6, 7, 12]
     """
-    ranges = tuple(_parse_range(part.strip(), text) for part in text.split(",") if part.strip())
-    return RankRanges(ranges=ranges)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return RankRanges(ranges=tuple(_parse_range(part, text) for part in parts or [""]))
 
 
 def _parse_range(part: str, text: str) -> range:

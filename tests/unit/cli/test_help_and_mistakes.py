@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
-    [("--capture", "bogus", "schedule, file, anomaly, signal"), ("--capture-ranks", "0-x", "0-7,12, or all")],
+    [
+        ("--capture", "bogus", "schedule, file, anomaly, signal"),
+        ("--capture", "", "schedule, file, anomaly, signal"),
+        ("--capture-ranks", "0-x", "0-7,12, or all"),
+        ("--capture-ranks", "", "0-7,12, or all"),
+    ],
 )
 def test_a_mistake_names_the_option(scope: Callable[..., Done], option: str, value: str, allowed: str) -> None:
     """It names neither the variable that ranks read nor options beside it, and nothing is started."""

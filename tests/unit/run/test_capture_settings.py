@@ -10,7 +10,7 @@ from scope.run.windows import CaptureSettings, read_capture
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("0-7,12", {*range(8), 12}), ("3", {3}), ("0, 2-2,", {0, 2}), ("all", set(range(40))), ("", set[int]())],
+    [("0-7,12", {*range(8), 12}), ("3", {3}), ("0, 2-2,", {0, 2}), ("all", set(range(40)))],
 )
 def test_ranks_are_numbers_ranges_or_all(text: str, expected: set[int]) -> None:
     """Both ends of a range take windows."""
@@ -31,7 +31,11 @@ def test_all_holds_ranks_of_any_job() -> None:
         ("SCOPE_CAPTURE_RANKS", "7-0", "0-7,12, or all"),
         ("SCOPE_CAPTURE_RANKS", "-1", "0-7,12, or all"),
         ("SCOPE_CAPTURE_RANKS", "²", "0-7,12, or all"),
+        ("SCOPE_CAPTURE_RANKS", "", "0-7,12, or all"),
+        ("SCOPE_CAPTURE_RANKS", " , ", "0-7,12, or all"),
         ("SCOPE_CAPTURE", "bogus", "schedule, file, anomaly, signal with commas between, or off"),
+        ("SCOPE_CAPTURE", "", "schedule, file, anomaly, signal with commas between, or off"),
+        ("SCOPE_CAPTURE", ",", "schedule, file, anomaly, signal with commas between, or off"),
         ("SCOPE_CAPTURE_STEPS", "two", "a whole number of steps, from 1 on"),
         ("SCOPE_CAPTURE_STEPS", "0", "a whole number of steps, from 1 on"),
         ("SCOPE_CAPTURE_BUDGET", "5%", "from 0 to 1, such as 0.005"),
