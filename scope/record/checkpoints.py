@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 
-from scope.record.checkpoint_targets import FileTarget, FolderTarget
+from scope.record.checkpoint_targets import FileTarget, FolderTarget, Size
 from scope.record.patches import PatchTable
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class CheckpointHooks:
             failure = name_failure()
             duration = time.monotonic_ns() - begun.time_ns if begun.asynchronous else blocked_ns
             if failure is None:
-                size = begun.target.measure()
+                size = _measure(begun.target)
                 unknown = "" if size.reason is None else f", its size is unknown: {size.reason}"
                 rate = size.num_bytes * 1e9 / duration if size.num_bytes is not None and duration else None
                 what = {"bytes": size.num_bytes, "bytes_per_s": rate}
@@ -167,6 +167,14 @@ def _find_file(obj: object = None, f: object = None, *args: object, **kwargs: ob
     """Return what `torch.save` writes to; the parameters are torch's."""
     del obj, args, kwargs
     return FileTarget(f)
+
+
+def _measure(target: Target) -> Size:
+    """Return what was written; of what cannot be looked at why, which says nothing of the next checkpoint."""
+    try:
+        return target.measure()
+    except OSError as error:
+        return Size(None, f"what was written cannot be looked at ({error.strerror or type(error).__name__})")
 
 
 def _name_failure(error: BaseException) -> str:

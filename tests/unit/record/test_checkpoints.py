@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from concurrent.futures import Future
@@ -175,3 +176,33 @@ def test_what_is_unknown_says_why(tmp_path: Path) -> None:
     }
     for target, reason in unknown.items():
         assert target.measure() == (None, reason)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_cannot_be_looked_at_costs_its_bytes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that goes while it is measured and a file system that answers with an error; then a file of 99 bytes."""
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "__0_0.distcp").symlink_to("gone")
+    stat = type(tmp_path).stat
+
+    def stat_or_fail(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.name == "stale.pt":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    for owner in (checkpoint, state_dict_saver):
+        monkeypatch.setattr(owner, "save", lambda *_, **__: None)
+
+    def save() -> None:
+        state_dict_saver.save({}, checkpoint_id=tmp_path / "shards")
+        monkeypatch.setattr(type(tmp_path), "stat", stat_or_fail)
+        torch.save(torch.ones(9), tmp_path / "stale.pt")
+        torch.save(torch.ones(9), tmp_path / "whole.pt")
+
+    events, _ = record(tmp_path, save)
+    why = "a checkpoint was written, its size is unknown: what was written cannot be looked at"
+    assert [(event.kind, event.message, event.detail.get("bytes")) for event in events] == [
+        ("checkpoint", f"{why} (No such file or directory)", None),
+        ("checkpoint", f"{why} (Stale file handle)", None),
+        ("checkpoint", "a checkpoint was written", (tmp_path / "whole.pt").stat().st_size),
+    ]
