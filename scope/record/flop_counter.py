@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _CHECKPOINT: Final = checkpoint.__file__
+_OWN_CODE: Final = (__file__, str(Path(torch.__file__).parent))
 
 
 def can_count() -> bool:
@@ -104,9 +106,21 @@ class FlopCounter(TorchDispatchMode):
         tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
         if tensor is not None:
             self.by_dtype[tensor.dtype] += flop.hardware
-        # A backward that makes no graph runs with gradients off, but for what libraries' own checkpoints run again.
-        if not (self._is_graph_again and torch.is_grad_enabled()) and not _is_recompute():
+        # A backward that makes no graph runs with gradients off, but for what functions in it run and differentiate: a
+        # forward that libraries' own checkpoints run again, and its gradient where a graph is made of that.
+        is_run_again = self._is_graph_again and torch.is_grad_enabled() and not _is_gradient()
+        if not is_run_again and not _is_recompute():
             self.model_flop += flop.model
+
+
+def _is_gradient() -> bool:
+    """Whether the engine of autograd runs an operator with no code of a program or library between."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - the stack, not a copy of it
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
+        if frame.f_code.co_name == "_engine_run_backward":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_recompute() -> bool:

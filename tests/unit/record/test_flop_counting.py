@@ -180,6 +180,28 @@ def test_gradients_of_gradients_are_no_recompute(recomputes: bool) -> None:
     assert outer.model_flop == 7 * product
 
 
+class Differentiated(torch.autograd.Function):
+    """A product with itself whose backward differentiates it by `torch.func`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
+        ctx.save_for_backward(x)
+        return x @ x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        """Run the product again, and differentiate that."""
+        with torch.enable_grad():
+            return torch.func.grad(lambda x: (x @ x * grads[0]).sum())(*ctx.saved_tensors)
+
+
+def test_a_gradient_that_a_function_takes_in_its_backward_is_the_models() -> None:
+    """One product forward and two backward, as by hand; one is run again for them."""
+    x = torch.ones(8, 8, requires_grad=True)
+    assert count(nn.Identity(), lambda _: Differentiated.apply(x).sum()) == (3 * 2 * 8**3, 4 * 2 * 8**3)
+
+
 def test_a_tied_embedding_counts_once() -> None:
     """A table that is the output layer too is multiplied there."""
     model = Transformer()
