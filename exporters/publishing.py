@@ -75,7 +75,8 @@ class SpoolKeeper:
     Args:
         report: Told of (collector, error, where) for what cannot be published.
         registry: Folder of the registry; None for the user's own.
-        launch: Starts the process that copies a spool (first argument) to a run directory (second).
+        launch: Starts the process that copies a spool (first argument) to a run directory (second), with the bytes that
+            a rank may have (third) where its run says so.
         clock_ns: A monotonic clock.
     """
 
@@ -84,7 +85,7 @@ class SpoolKeeper:
         report: Callable[[str, str, str], None],
         *,
         registry: Path | None = None,
-        launch: Callable[[Path, Path], Copier] | None = None,
+        launch: Callable[[Path, Path, int | None], Copier] | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._report = report
@@ -172,7 +173,7 @@ class SpoolKeeper:
             self._note("unseen_ranks", f"{spool}: is written by processes that cannot be seen from here")
             return
         try:
-            copier = self._launch(spool, run_dir)
+            copier = self._launch(spool, run_dir, entry.max_run_bytes)
         except OSError as error:
             self._note("not_started", f"{spool}: {error}")
             return
@@ -230,8 +231,10 @@ class SpoolKeeper:
 class _Process:
     """`python -m scope.run.publish`; its standard input ends when it shall come to an end."""
 
-    def __init__(self, spool: Path, run_dir: Path) -> None:
+    def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int | None) -> None:
         command = [sys.executable, "-P", "-m", "scope.run.publish", "--spool", str(spool), "--run-dir", str(run_dir)]
+        if max_run_bytes is not None:
+            command += ["--max-run-bytes", str(max_run_bytes)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._process.stdout is not None
         self._said = self._process.stdout

@@ -14,6 +14,7 @@ from scope.record import facts
 from scope.run import paths
 from scope.run.clock import read_anchor
 from scope.run.identity import (
+    MAX_RUN_BYTES,
     SPAWNED_BY,
     SPOOL_RUN,
     TAGS,
@@ -27,7 +28,7 @@ from scope.run.identity import (
 )
 from scope.run.schema import SCHEMA_VERSION, RankInfo
 from scope.run.spawned import Spawned, claim_own_folder, claim_spawned_folder
-from scope.units import parse_variable
+from scope.units import parse_size, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +67,7 @@ def prepare(
     """Make this rank's folder and return it with what is known of the rank.
 
     Raises:
-        UsageError: The run id cannot be the name of a folder, or the labels of the environment are none.
+        UsageError: The run id cannot be the name of a folder, or a variable makes no sense.
         RunError: The folder cannot be made.
     """
     environment = _with_rank(environment)
@@ -80,8 +81,12 @@ def prepare(
         message = f"{run}: cannot be written ({error.strerror}); name another folder with SCOPE_SPOOL or run_dir"
         raise RunError(message) from error
     if not environment.get(SPOOL_RUN):
+        max_bytes = environment.get(MAX_RUN_BYTES)
         entry = paths.Registration(
-            run_id=chosen, spool=str(run.absolute()), run_dir=str(target.absolute()) if target else None
+            run_id=chosen,
+            spool=str(run.absolute()),
+            run_dir=str(target.absolute()) if target else None,
+            max_run_bytes=parse_variable(MAX_RUN_BYTES, max_bytes, parse_size) if max_bytes else None,
         )
         paths.register_spool(entry)
     return folder, describe_rank(environment, run_id=chosen, attempt=attempt, folder=folder)

@@ -145,6 +145,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
             run_dir=str(run_dir),
             launcher_pid=os.getpid(),
             launcher_start_ticks=read_start_ticks(os.getpid()),
+            max_run_bytes=plan.max_run_bytes,
         )
     )
     reserved = None

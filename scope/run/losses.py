@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -97,15 +98,25 @@ def _find_loss_of_calls(folder: Path, info: RankInfo, *, is_closed: bool) -> str
         expected, least = max(known, num_left + num_cut), "at least "
     if expected is None or num_left >= expected:
         return None
+    why = "segments are cut or gone"
+    if all(size >= 0 and not size % CALL_BYTES for size in sizes) and _lacks_only_oldest(segments):
+        why = "the oldest are gone, which a budget (--max-run-bytes) below that of its rank takes away"
     return (
         f"{folder / paths.CALLS_FOLDER}: {num_left:,} of {least}{expected:,} records of calls are left that its rank "
-        "wrote: segments are cut or gone"
+        f"wrote: {why}"
     )
 
 
 def _has_deleted(segments: list[Path]) -> bool:
     """Return whether the oldest segments are gone: to keep to its budget a rank deletes them, and numbers go on."""
     return bool(segments) and not segments[0].name.startswith(("000000", "000001"))
+
+
+def _lacks_only_oldest(segments: list[Path]) -> bool:
+    """Return whether of the segments, which are numbered, some of the first are gone and none between the others."""
+    numbers = [int(number) for path in segments if (number := path.name.partition("-")[0]).isdecimal()]
+    is_row = len(numbers) == len(segments) and all(after == one + 1 for one, after in pairwise(numbers))
+    return is_row and _has_deleted(segments)
 
 
 def _count_calls_of_steps(folder: Path) -> int | None:

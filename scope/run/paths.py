@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -53,6 +53,7 @@ class Registration(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
         run_dir: Run directory that it is published to; absent when the spool is the run directory.
         launcher_pid: Process of the `scope run` that publishes it; absent where ranks record by the API alone.
         launcher_start_ticks: When that process began, in clock ticks since boot.
+        max_run_bytes: Budget of a rank, which whoever publishes the spool keeps to as well.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class Registration(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     run_dir: str | None = None
     launcher_pid: int | None = None
     launcher_start_ticks: int | None = None
+    max_run_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 def check_run_id(run_id: str) -> str:

@@ -26,8 +26,9 @@ S = 1_000_000_000
 class FakeCopier:
     """A process whose end the test decides."""
 
-    def __init__(self, spool: Path, run_dir: Path) -> None:
+    def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int | None) -> None:
         self.places = (spool, run_dir)
+        self.max_run_bytes = max_run_bytes
         self.status: int | None = None
         self.num_finishes = 0
         self.said: str | None = None
@@ -64,9 +65,9 @@ class World:
         self.rank(os.getpid())
         self.register()
 
-    def launch(self, spool: Path, run_dir: Path) -> FakeCopier:
+    def launch(self, spool: Path, run_dir: Path, max_run_bytes: int | None) -> FakeCopier:
         """Start a fake process."""
-        self.copiers.append(FakeCopier(spool, run_dir))
+        self.copiers.append(FakeCopier(spool, run_dir, max_run_bytes))
         return self.copiers[-1]
 
     def rank(self, pid: int) -> Path:
@@ -228,9 +229,10 @@ def test_an_entry_that_no_process_can_be_given_costs_itself_alone(
 ) -> None:
     """A run directory with a null byte is counted and named; the spool beside it is published."""
 
-    def launch(spool: Path, run_dir: Path) -> object:
+    def launch(spool: Path, run_dir: Path, budget: int | None) -> object:
         # The real process is what refuses such a path.
-        return publishing._Process(spool, run_dir) if "\0" in str(run_dir) else world.launch(spool, run_dir)
+        refused = "\0" in str(run_dir)
+        return publishing._Process(spool, run_dir, budget) if refused else world.launch(spool, run_dir, budget)
 
     monkeypatch.setattr(world.keeper, "_launch", launch)
     world.register(run_dir="a\0b")
@@ -312,8 +314,16 @@ def wait_until(ready: Callable[[], bool]) -> None:
 
 
 def test_a_real_process_copies_the_spool_and_takes_it_away(tmp_path: Path) -> None:
-    """What ranks wrote stands in the run directory, byte for byte; two publishers never share a spool."""
+    """What ranks wrote stands in the run directory, byte for byte, its calls as far as the run's own budget goes.
+
+    Two publishers never share a spool.
+    """
     world = World(tmp_path)
+    world.register(max_run_bytes=400)
+    calls = paths.rank_folder(world.spool, 0, 0) / paths.CALLS_FOLDER
+    calls.mkdir()
+    for number in range(6):
+        (calls / f"{number:06d}-0.bin").write_bytes(b"x" * 100)
     keeper = SpoolKeeper(
         lambda _collector, error, _where: world.problems.append(error),
         registry=world.registry,
@@ -332,6 +342,8 @@ def test_a_real_process_copies_the_spool_and_takes_it_away(tmp_path: Path) -> No
     keeper.look()
     wait_until(lambda: not world.spool.exists())
     assert steps.read_bytes() == b"one\ntwo\n"
+    kept = sorted(path.name for path in (steps.parent / paths.CALLS_FOLDER).iterdir())
+    assert kept == ["000003-0.bin", "000004-0.bin", "000005-0.bin"]
     wait_until(lambda: (keeper.look(), keeper.num_spools == 0)[1])
     assert world.problems == []
 

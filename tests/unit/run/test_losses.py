@@ -17,6 +17,7 @@ from scope.run import paths
 from scope.run.calls import CallShape
 from scope.run.files import AppendFile
 from scope.run.layout import CALL_BYTES, SEGMENT_HEADER_BYTES
+from scope.run.publish import Publisher
 from scope.run.schema import OPERATIONS, SCHEMA_VERSION, RankInfo, RunInfo, StepRecord
 from scope.run.writer import RankWriter, StepDraft, WriterBudget
 
@@ -242,3 +243,29 @@ def test_doctor_tells_of_lost_calls(tmp_path: Path) -> None:
     assert told not in CliRunner().invoke(doctor, [str(run), "--json"]).stdout
     os.truncate(find_segment(run), 0)
     assert told in CliRunner().invoke(doctor, [str(run), "--json"]).stdout
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_calls_beyond_the_budget_of_who_published_them_are_told_as_that(tmp_path: Path, *, gap: bool) -> None:
+    """A budget has room for the newest three segments of a rank: so it is told, but not where one between is gone."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    writer = make_rank(spool, budget=WriterBudget(max_calls_per_s=10**12, segment_bytes=CALL_BYTES))
+    for step in range(NUM_STEPS, NUM_STEPS + 7):
+        writer.flush()
+        issue(writer, NUM_CALLS)
+        add_step(writer, step)
+    writer.close("finished")
+    of_rank = NUM_RECORDS + 7 * NUM_CALLS
+    num_bytes = 3 * (SEGMENT_HEADER_BYTES + NUM_CALLS * CALL_BYTES)
+    assert Publisher(spool, run, max_run_bytes=num_bytes * 4 // 3 + 4).publish_last()
+    segments = sorted((paths.rank_folder(run, 0, 0) / paths.CALLS_FOLDER).iterdir())
+    assert len(segments) == 3
+    if gap:
+        segments[1].unlink()
+    num_left = (2 if gap else 3) * NUM_CALLS
+    why = "segments are cut or gone"
+    if not gap:
+        why = "the oldest are gone, which a budget (--max-run-bytes) below that of its rank takes away"
+    assert look(run) == (
+        num_left, [f"calls: {num_left} of {of_rank} records of calls are left that its rank wrote: {why}"]
+    )  # fmt: skip
