@@ -60,6 +60,7 @@ class RankTotals:
         last: The last step; None before the first, and while there are summaries alone.
         last_undisturbed: The last step that is like others, which alone utilisation is of.
         last_end_ns: End of the last step.
+        last_step: Its number.
         peak: Largest memory of any step.
         steps: (attempt, first step, last step, length) of each line, for goodput; first and last differ in a summary.
     """
@@ -86,6 +87,7 @@ class RankTotals:
         self.last: StepRecord | None = None
         self.last_undisturbed: StepRecord | None = None
         self.last_end_ns: int | None = None
+        self.last_step: int | None = None
         self.first_step: int | None = None
         self.peak: dict[str, int] = {}
         self.steps: list[tuple[int, int, int, int]] = []
@@ -112,7 +114,7 @@ class RankTotals:
                 self._add_step(line)
                 length_ns, first, last = line.end_ns - line.start_ns, line.step, line.step
             self.duration_ns += length_ns
-            self.last_end_ns = line.end_ns
+            self.last_end_ns, self.last_step = line.end_ns, last
             if self.first_step is None:
                 self.first_step = first
             if attempt is not None:

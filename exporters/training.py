@@ -12,6 +12,7 @@ from glob import iglob
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from exporters.findings import find_told
 from exporters.rank_totals import RankTotals
 from exporters.series import SeriesSet
 from exporters.training_series import RankView, add_rank, add_verdicts
@@ -198,6 +199,19 @@ class _Run:
             self._find_ranks(report, is_here)
         for rank in self.ranks.values():
             rank.read(report)
+
+    def find_told(self, now_ns: int) -> list[Verdict]:
+        """Return the findings that hold now, as far as this node can tell."""
+        ranks = [rank for rank in self.ranks.values() if rank.info is not None]
+        steps = [rank.totals.last_step for rank in ranks if rank.totals.last_step is not None]
+        is_live = any(rank.ended_ns(now_ns) is None for rank in ranks)
+        return find_told(
+            self.verdicts,
+            attempt=self.attempt,
+            last_step=max(steps, default=None),
+            live_run=self.folder if is_live else None,
+            now_ns=now_ns,
+        )
 
     def move(self, folder: Path) -> None:
         """Go on in the run directory that the spool was published to."""
@@ -443,7 +457,7 @@ class TrainingCollector:
             view = RankView(label, rank.info, rank.totals, rank.state, ended_ns, now_ns)
             add_rank(series, view, began_ns=run.info.started_ns if run.info else None, earlier=run.earlier.get(number))
         if alive:
-            add_verdicts(series, label, run.verdicts, run.attempt)
+            add_verdicts(series, label, run.find_told(now_ns))
 
 
 def _changed_ns(folder: Path) -> int:

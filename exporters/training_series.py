@@ -9,7 +9,6 @@ from scope.definitions import goodput_since
 from scope.run.alive import has_ended
 from scope.run.peers import name_place
 from scope.run.schema import PHASES, GroupInfo, RankInfo, Verdict
-from scope.run.verdicts import find_holding
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ HEARTBEAT: Final = _gauge("heartbeat_age_seconds", "Age of the last sign of life
 DROPPED: Final = _counter("dropped_records", "Records that the recorder dropped.")
 RECORDER_SECONDS: Final = _counter("recorder_seconds", "Time that recording itself took.")
 VERDICT: Final = Metric(
-    "scope_train_verdict", "gauge", "1 while a finding of the diagnosis over all ranks holds.",
+    "scope_train_verdict", "gauge",
+    "1 while a finding of the diagnosis over all ranks holds; of a live run until 15 minutes after the last look.",
     ("run", "rank", "kind", "severity"),
 )  # fmt: skip
 IMPOSED_WAIT: Final = _gauge("imposed_wait_seconds", "How long all others wait for this rank each step.")
@@ -243,16 +243,15 @@ def clip(text: str) -> str:
     return text if len(text) <= MAX_LABEL else text[: MAX_LABEL - 1] + "…"
 
 
-def add_verdicts(series: SeriesSet, run: str, verdicts: list[Verdict], attempt: int) -> None:
+def add_verdicts(series: SeriesSet, run: str, holding: list[Verdict]) -> None:
     """Add the findings that hold now, and the wait that each straggler imposes.
 
     Args:
         series: Where to.
         run: Label of the run.
-        verdicts: All verdicts, oldest first; a later one replaces an earlier one of its kind and ranks.
-        attempt: The attempt that runs now.
+        holding: The findings, oldest first.
     """
-    for verdict in find_holding(verdicts, attempt=attempt)[-MAX_VERDICTS:]:
+    for verdict in holding[-MAX_VERDICTS:]:
         for rank in [str(rank) for rank in verdict.ranks[:MAX_VERDICTS]] or [""]:
             labels = (run, rank, clip(verdict.kind), clip(verdict.severity))
             if series.get(VERDICT, labels) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,14 +17,13 @@ from scope.analysis.recorded import (
     assess_run,
     find_failures,
     find_verdicts,
-    is_explained,
-    is_mended,
     is_refuted,
 )
 from scope.frames.schema import RankSteps
 from scope.run import paths
 from scope.run.files import AppendFile
-from scope.run.verdicts import find_holding, identify
+from scope.run.verdicts import KINDS, find_holding, identify, note_look, read_look
+from scope.units import NS_PER_S, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import Verdict
 
-KINDS: Final = ("crash", "exception", "hang", "mismatch", "stall", "silence", "straggler")
-"""The findings that are made here; those of others in `verdicts.jsonl` are left as they are."""
 _CAUSES: Final = ("crash", "exception", "hang", "mismatch")
 _RECENT_STEPS: Final = 50
+_UNWATCHED_NS: Final = 60 * NS_PER_S
+"""From how long after the last look on it is told that nobody watches a run."""
 
 
 def look_at_run(run: Run, *, now_ns: int | None = None) -> Watched:
@@ -92,9 +92,33 @@ def find_findings(run: Run, watched: Watched) -> list[Verdict]:
 
 
 def find_kept(run: Run, watched: Watched) -> list[Verdict]:
-    """Return what the `verdicts.jsonl` of a run tells of its last attempt, without what is refuted by now."""
+    """Return what the `verdicts.jsonl` of a run tells of its last attempt, as `keep_verdicts` does."""
     held = find_holding(run.verdicts(), attempt=watched.infos[0].attempt) if watched.infos else []
-    return [verdict for verdict in held if not is_refuted(watched, verdict)]
+    return keep_verdicts(held, watched, looked_ns=read_look(run.path))
+
+
+def keep_verdicts(held: Sequence[Verdict], watched: Watched, *, looked_ns: int | None) -> list[Verdict]:
+    """Return findings on record without what is refuted by now.
+
+    Of a live run that nobody watches any more, those that are not found anew say how old they are.
+
+    Args:
+        held: The findings, which nobody has ended.
+        watched: What is seen of the run.
+        looked_ns: When somebody looked last.
+    """
+    kept = [verdict for verdict in held if not is_refuted(watched, verdict)]
+    unwatched_ns = 0 if looked_ns is None else watched.now_ns - looked_ns
+    if not kept or not watched.state.is_live or unwatched_ns <= _UNWATCHED_NS:
+        return kept
+    found = {identify(verdict) for verdict in find_verdicts(watched)}
+    return [verdict if identify(verdict) in found else _with_age(verdict, watched, unwatched_ns) for verdict in kept]
+
+
+def _with_age(verdict: Verdict, watched: Watched, unwatched_ns: int) -> Verdict:
+    age = f"found {format_duration(watched.now_ns - verdict.time_ns)} ago"
+    summary = f"{verdict.summary} ({age}; nobody has watched the run for {format_duration(unwatched_ns)})"
+    return msgspec.structs.replace(verdict, summary=summary)
 
 
 class Change(NamedTuple):
@@ -149,6 +173,8 @@ class Watcher:
             self._known.pop((attempt, identify(verdict)), None)
         for verdict in (*begun, *over):
             self._file.append(msgspec.json.encode(verdict) + b"\n")
+        with contextlib.suppress(OSError):
+            note_look(self._run.path, now_ns=watched.now_ns)
         return Change(watched, begun, over)
 
     @property
@@ -166,7 +192,6 @@ def _holds_on(watched: Watched, verdict: Verdict) -> bool:
 
     What a run ended with is not mended by its end; who was named as a straggler, and is at the border of it, stays one.
     """
-    if verdict.kind == "straggler":
-        return not all(is_mended(watched, rank) for rank in verdict.ranks)
     cut_off = watched.state.standing == "ended without a goodbye" or bool(watched.state.exit_reasons)
-    return cut_off and verdict.kind in _CAUSES and not is_explained(watched, verdict)
+    may_stay = verdict.kind == "straggler" or (cut_off and verdict.kind in _CAUSES)
+    return may_stay and not is_refuted(watched, verdict)

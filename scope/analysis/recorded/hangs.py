@@ -9,8 +9,7 @@ import polars as pl
 from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
 from scope.analysis.recorded.standing import SILENCE_CAUSES
-from scope.analysis.recorded.watched import describe_places, judge
-from scope.frames.schema import RankSteps
+from scope.analysis.recorded.watched import describe_places, find_last_step, judge
 from scope.run.alive import find_signs
 from scope.units import NS_PER_S
 
@@ -28,8 +27,8 @@ def find_hangs(watched: Watched) -> list[Verdict]:
     state = watched.state
     if state.standing != "no step":
         return []
-    last_step = watched.steps.select(pl.col(RankSteps.step).max()).collect().item()
-    found = _find_mismatches(watched)
+    step = _find_step(watched)
+    found = _find_mismatches(watched, step=step)
     calls: dict[tuple[str, str, str, int], list[int]] = {}
     for missed in state.missed:
         calls.setdefault((missed.group, missed.group_title, missed.operation, missed.number), []).append(missed.rank)
@@ -42,7 +41,7 @@ def find_hangs(watched: Watched) -> list[Verdict]:
                 f"{describe_ranks(ranks)} {have} not arrived at {operation} {number} of group {title}",
                 ranks=tuple(ranks),
                 group=group,
-                step=None if last_step is None else last_step + 1,
+                step=step,
                 action=_look_for_stop(watched, ranks),
                 evidence={"operation": operation, "call": number},
             )
@@ -50,7 +49,7 @@ def find_hangs(watched: Watched) -> list[Verdict]:
     if not found:
         summary = "no step ends, and no rank is behind in any group"
         action = "A long checkpoint or evaluation, or a collective that all have begun: look at links and devices."
-        found.append(judge(watched, "stall", summary, severity="warning", action=action))
+        found.append(judge(watched, "stall", summary, severity="warning", step=step, action=action))
     return found
 
 
@@ -79,7 +78,14 @@ def find_silence(watched: Watched, *, dead: Collection[int] = ()) -> list[Verdic
     return [judge(watched, "silence", summary, severity="warning", ranks=tuple(silent), action=action)]
 
 
-def _find_mismatches(watched: Watched) -> list[Verdict]:
+def _find_step(watched: Watched) -> int | None:
+    """Return the step that does not end: the one after the last, or a later one that by a black box has begun."""
+    last = find_last_step(watched)
+    steps = [box.step for box in watched.boxes.values() if box.step is not None]
+    return max([*steps, *([] if last is None else [last + 1])], default=None)
+
+
+def _find_mismatches(watched: Watched, *, step: int | None) -> list[Verdict]:
     progress = compute_group_progress(watched.infos, watched.boxes)
     odd = progress.filter(pl.col(GroupProgress.is_mismatched))
     groups: dict[tuple[str, str], list[int]] = {}
@@ -93,6 +99,7 @@ def _find_mismatches(watched: Watched) -> list[Verdict]:
             f"{describe_ranks(ranks)} issued different collectives in group {title}",
             ranks=tuple(sorted(ranks)),
             group=group,
+            step=step,
             action="Compare their last calls on the Post-mortem page: a branch that only some ranks took.",
         )
         for (group, title), ranks in groups.items()

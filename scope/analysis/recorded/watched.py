@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from scope.analysis.recorded.first_end import place_of
+from scope.frames.schema import RankSteps
 from scope.run.schema import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import polars as pl
 
     from scope.analysis.recorded.failures import Failure
     from scope.analysis.recorded.standing import RunState
@@ -40,6 +41,12 @@ class Watched:
     steps: pl.LazyFrame
     now_ns: int
     failures: Sequence[Failure] = ()
+
+
+def find_last_step(watched: Watched) -> int | None:
+    """Return the number of the last step that ended on any rank, as far as it was written; None before the first."""
+    last = pl.col(RankSteps.step) + pl.col(RankSteps.num_steps) - 1
+    return watched.steps.select(last.max()).collect().item()
 
 
 def judge(watched: Watched, kind: str, summary: str, **more: Any) -> Verdict:

@@ -355,6 +355,57 @@ def test_verdicts_are_relayed(world: World) -> None:
     assert series.get(t.IMPOSED_WAIT_RATIO, (RUN, "1")) == 0.25
 
 
+def write_verdicts(world: World, *verdicts: Verdict, looked_ns: int) -> None:
+    """Write findings, for which somebody looked last at an instant."""
+    path = world.run / paths.VERDICTS_FILE
+    path.write_bytes(b"".join(msgspec.json.encode(verdict) + b"\n" for verdict in verdicts))
+    os.utime(path, ns=(looked_ns, looked_ns))
+
+
+HANG = Verdict(time_ns=BEGAN + 90 * S, kind="hang", severity="critical", summary="x", ranks=(1,), step=5)
+
+
+def test_a_hang_is_handed_on_until_its_step_has_ended(world: World) -> None:
+    """Whoever found it in step 5 has gone; that rank 0, of the two, has ended step 5 refutes it on this node."""
+    folder = world.rank(0)
+    write_verdicts(world, HANG, looked_ns=world.now_ns)
+    append(folder, *(step(number) for number in range(5)))
+    assert world.read().get(t.VERDICT, (RUN, "1", "hang", "critical")) == 1
+    append(folder, step(5))
+    assert world.read().get(t.VERDICT, (RUN, "1", "hang", "critical")) is None
+
+
+def test_findings_that_nobody_looks_after_are_handed_on_for_fifteen_minutes(world: World) -> None:
+    """Then a straggler is told no more while its run goes on; what another program found it has to end itself."""
+    append(world.rank(0, process_start_ticks=7), step(0))
+    world.processes[1] = 7
+    straggler = Verdict(
+        time_ns=1, kind="straggler", severity="warning", summary="x", ranks=(0,), evidence={"imposed_wait_ratio": 0.25}
+    )
+    foreign = Verdict(time_ns=1, kind="slow_input", severity="info", summary="x")
+    looked_ns = world.now_ns
+    write_verdicts(world, straggler, foreign, looked_ns=looked_ns)
+    for since_s, is_told in ((0, True), (900, True), (901, False)):
+        world.now_ns = looked_ns + since_s * S
+        series = world.read()
+        assert series.get(t.ACTIVE, (RUN, "0")) == 1
+        assert (series.get(t.VERDICT, (RUN, "0", "straggler", "warning")) == 1) == is_told
+        assert (series.get(t.IMPOSED_WAIT_RATIO, (RUN, "0")) == 0.25) == is_told
+        assert series.get(t.VERDICT, (RUN, "", "slow_input", "info")) == 1
+    os.utime(world.run / paths.VERDICTS_FILE, ns=(world.now_ns, world.now_ns))
+    assert world.read().get(t.VERDICT, (RUN, "0", "straggler", "warning")) == 1
+
+
+def test_what_a_run_ended_with_stays_while_it_is_shown(world: World) -> None:
+    """It hung, nobody looked for longer than that, and its ranks ended in the hang: told for as long as they are."""
+    looked_ns = world.now_ns
+    append(world.rank(0), *(step(number) for number in range(5)))
+    write_verdicts(world, HANG, looked_ns=looked_ns)
+    world.now_ns = looked_ns + 1_000 * S
+    world.rank(0, ended_ns=world.now_ns, exit_reason="terminated by signal 9")
+    assert world.read().get(t.VERDICT, (RUN, "1", "hang", "critical")) == 1
+
+
 def test_own_phases_are_bounded_still_sum_and_never_fall() -> None:
     """However many phases a user names, the first sixteen stay and the rest is one; no name's sum ever falls."""
     totals = RankTotals()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from typing import TYPE_CHECKING
 
@@ -198,6 +199,44 @@ def test_silence_is_not_told_after_its_watcher_has_gone(world: World) -> None:
     run = open_run(world.folder)
     assert describe_run(run, now_ns=BEGAN + 32 * S)["verdicts"] == []
     assert find_findings(run, look_at_run(run, now_ns=BEGAN + 32 * S)) == []
+
+
+def test_a_hang_is_not_told_once_steps_go_on_though_its_watcher_has_gone(world: World) -> None:
+    """Found by a single look in step 20; nothing tells of it once that step has ended, in the run's last state too."""
+    world.behind = 1
+    watcher = Watcher(open_run(world.folder))
+    (hang,) = watcher.look(now_ns=world.at(60, steps_until=20)).begun
+    watcher.close()
+    assert (hang.kind, hang.step) == ("hang", 20)
+    run = open_run(world.folder)
+    assert describe_run(run, now_ns=BEGAN + 61 * S)["verdicts"] == [hang.summary]
+    world.behind = 0
+    for now_ns in (world.at(62, steps_until=21), BEGAN + 200 * S):
+        run = open_run(world.folder)
+        assert describe_run(run, now_ns=now_ns)["verdicts"] == []
+        assert [each.kind for each in find_findings(run, look_at_run(run, now_ns=now_ns)) if each.kind == "hang"] == []
+
+
+def test_a_finding_says_how_old_it_is_where_nobody_looks_any_more(world: World) -> None:
+    """Somebody else's, found after ten seconds: told with its age from a minute on, and not while it is watched."""
+    foreign = Verdict(time_ns=BEGAN + 10 * S, kind="slow_input", severity="info", summary="x")
+    path = world.folder / paths.VERDICTS_FILE
+    path.write_bytes(msgspec.json.encode(foreign) + b"\n")
+    os.utime(path, ns=(BEGAN + 20 * S, BEGAN + 20 * S))
+
+    def tell(now_ns: int) -> list[str]:
+        run = open_run(world.folder)
+        (finding,) = find_findings(run, look_at_run(run, now_ns=now_ns))
+        assert describe_run(run, now_ns=now_ns)["verdicts"] == [finding.summary]
+        return [finding.summary]
+
+    assert tell(world.at(80, steps_until=80)) == ["x"]
+    now_ns = world.at(81, steps_until=81)
+    assert tell(now_ns) == ["x (found 1 min 11 s ago; nobody has watched the run for 1 min 1 s)"]
+    watcher = Watcher(open_run(world.folder))
+    watcher.look(now_ns=now_ns)
+    watcher.close()
+    assert tell(now_ns) == ["x"]
 
 
 def test_a_file_that_cannot_be_written_is_said_and_nothing_told_twice(world: World) -> None:

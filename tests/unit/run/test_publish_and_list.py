@@ -233,7 +233,7 @@ def test_runs_are_listed_tagged_and_deleted(tmp_path: Path) -> None:
 
 
 def test_what_watch_found_reaches_the_spool(tmp_path: Path) -> None:
-    """The node's exporter reads spools alone, and `scope watch` writes into the run directory."""
+    """The node's exporter reads spools alone: there come the findings of `scope watch`, and when it looked last."""
     spool, run = tmp_path / "spool", tmp_path / "run"
     make_rank(spool)
     publisher = Publisher(spool, run)
@@ -243,6 +243,10 @@ def test_what_watch_found_reaches_the_spool(tmp_path: Path) -> None:
         (run / "verdicts.jsonl").write_bytes(content)
         assert publisher.publish()
         assert (spool / "verdicts.jsonl").read_bytes() == content
+    # When somebody looked last, though nothing is new.
+    os.utime(run / "verdicts.jsonl", ns=(7, 10**18 + 1))
+    assert publisher.publish()
+    assert (spool / "verdicts.jsonl").stat().st_mtime_ns == 10**18 + 1
 
 
 def test_only_what_was_recorded_is_deleted(tmp_path: Path) -> None:
