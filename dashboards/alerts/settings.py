@@ -54,7 +54,7 @@ SETTINGS: Final = (
     Setting("imposed_wait", 0.05, "ratio", "Share of the step that one rank makes all others wait."),
     Setting("wait_power", 0.4, "ratio", "Power over its limit below which a busy GPU only waits."),
     Setting("idle_sm", 0.05, "ratio", "Multiprocessor activity below which an allocated GPU is idle."),
-    Setting("input_share", 0.2, "ratio", "Share of the step that may go to waiting for data."),
+    Setting("input_share", 0.1, "ratio", "Share of the step that waiting for data may cost."),
     Setting("goodput", 0.9, "ratio", "Goodput below which restarts and stalls cost too much."),
     Setting("heartbeat", 60, "seconds", "Age of a rank's heartbeat that means it is stuck or stopped."),
     Setting("lost_after", 60, "seconds", "How long a rank may be gone without an end while others of its attempt run."),

@@ -167,7 +167,8 @@ TRAINING_ALERTS: Final = (
         "warning",
         "Rank {{ $labels.rank }} of run {{ $labels.run }} makes the others wait",
         "All others wait for it {{ $value | humanizePercentage }} of the step.",
-        "What fixing that rank alone would save. Only a run that scope watch follows has this figure.",
+        "What fixing that rank alone would save. Only a run that scope watch follows has this figure. "
+        "It is told until a quarter of an hour after the last look.",
         "See its reason in scope watch RUN or on the Ranks page.",
     ),
     Alert(
@@ -180,7 +181,8 @@ TRAINING_ALERTS: Final = (
         "Run {{ $labels.run }}: {{ $labels.kind }}",
         "Diagnosis over all ranks blames rank {{ $labels.rank }}.",
         "scope watch, which runs beside the job (once a run, where its run directory can be seen), found a hang, a "
-        "mismatch of collectives or a crash. Without it this alert is silent.",
+        "mismatch of collectives or a crash. Without it this alert is silent; of a live run a finding is told until a "
+        "quarter of an hour after the last look, and of a hang until its step ends.",
         "scope watch RUN prints the whole verdict.",
     ),
     Alert(
@@ -209,14 +211,19 @@ TRAINING_ALERTS: Final = (
     Alert(
         "ScopeDataloaderBound",
         "scope-training",
-        'sum by (cluster, run) (rate(scope_train_phase_seconds_total{phase="input"}[10m])) > '
-        "$input_share * sum by (cluster, run) (rate(scope_train_step_seconds_total[10m]))",
+        "scope:train_input_cost:ratio > $input_share",
         "10m",
         "warning",
-        "Run {{ $labels.run }} waits for data",
-        "Its ranks spend more than the allowed share of their steps on input.",
-        "Data loading is slower than the GPUs.",
-        "More loader workers, prefetching, or a faster mount (ScopeNfsQueue).",
+        "Waiting for data costs run {{ $labels.run }} {{ $value | humanizePercentage }} of its steps",
+        "That is what its steps would be shorter by if no rank waited for data.",
+        "The figure is the one by which scope show, scope watch and the Overview call a run bound by its input: the "
+        "longest work of the ranks that wait for each other (label peers; work is a step without its wait in "
+        "communication), less their longest work without input. Input that a rank waits for while its peers work "
+        "longer costs nothing. Here it is worked out of the means of five minutes, which know the steps neither one by "
+        "one nor without those that a profiler window disturbed; where the wait of a rank is not wholly seen it is the "
+        "longest input of its peers, as there.",
+        "scope show RUN names the ranks whose data is waited for. More loader workers, prefetching, or a faster mount "
+        "(ScopeNfsQueue).",
     ),
     Alert(
         "ScopeGoodputLow",
@@ -270,6 +277,28 @@ RECORDINGS: Final = (
         "/ (rate(scope_train_step_seconds_total[5m]) > 0) "
         "* on (cluster, job, instance, run, rank) group_left (peers) scope_train_info",
         "Share of a rank's step time that it does not wait for others.",
+    ),
+    Recording(
+        "scope:train_input:ratio",
+        # A rank that never waited has no such phase; it is a peer all the same.
+        '(rate(scope_train_phase_seconds_total{phase="input"}[5m]) '
+        "/ ignoring (phase) (rate(scope_train_step_seconds_total[5m]) > 0) "
+        "or 0 * (rate(scope_train_step_seconds_total[5m]) > 0)) "
+        "* on (cluster, job, instance, run, rank) group_left (peers) scope_train_info",
+        "Share of a rank's step time that it waits for data.",
+    ),
+    Recording(
+        "scope:train_input_cost:ratio",
+        "max by (cluster, run) ("
+        "max by (cluster, run, peers) (scope:train_own_time:ratio) "
+        "- max by (cluster, run, peers) (scope:train_own_time:ratio - scope:train_input:ratio) "
+        # Where the wait of a peer is not wholly known, any of them may be the one that works longest.
+        "and on (cluster, run, peers) count by (cluster, run, peers) (scope:train_own_time:ratio) "
+        "== count by (cluster, run, peers) (scope:train_input:ratio) "
+        "unless on (cluster, run, peers) (min_over_time(scope_train_communication_wait_coverage_ratio[5m]) < 1) "
+        "* on (cluster, job, instance, run, rank) group_left (peers) scope_train_info "
+        "or max by (cluster, run, peers) (scope:train_input:ratio))",
+        "What steps would be shorter by if no rank waited for data, over their length.",
     ),
     Recording(
         "scope:train_phase:ratio",

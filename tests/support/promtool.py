@@ -22,8 +22,11 @@ def rules_for(alert: str, groups: Rules) -> Rules:
     """
     recordings, *others = groups
     rules = [rule for group in others for rule in group["rules"] if rule["alert"] == alert]
-    wanted = [rule for rule in recordings["rules"] if any(rule["record"] in other["expr"] for other in rules)]
-    return [*wanted, *rules]
+    for recording in reversed(recordings["rules"]):
+        # One that reads another stands behind it.
+        if any(recording["record"] in other["expr"] for other in rules):
+            rules.insert(0, recording)
+    return rules
 
 
 def make_check(expression: str, minute: int, expected: dict[str, float]) -> dict[str, Any]:

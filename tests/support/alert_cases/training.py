@@ -34,6 +34,19 @@ def peers(*places: str) -> Series:
     }
 
 
+def inputs(*ranks_of: tuple[float, float]) -> Series:
+    """What each rank waits for data, and works, in a second, its input included; all are peers at a place."""
+    given = [grow(own) for own, _ in ranks_of]
+    waits = [grow(1 - work) for _, work in ranks_of]
+    names = [f'{labels},phase="input"' for labels in (RANK, RANK1, RANK2)]
+    return {
+        **{f"scope_train_phase_seconds_total{{{name}}}": value for name, value in zip(names, given, strict=False)},
+        **ranks("scope_train_step_seconds_total", *[grow(1)] * len(ranks_of)),
+        **ranks("scope_train_communication_wait_seconds_total", *waits),
+        **peers(*[""] * len(ranks_of)),
+    }
+
+
 def attempts(*numbers: str) -> Series:
     """What each rank is, with its attempt."""
     return {
@@ -301,21 +314,17 @@ TRAINING = [
     ),
     Case(
         "ScopeDataloaderBound",
-        {
-            f'scope_train_phase_seconds_total{{{RANK},phase="input"}}': grow(0.4),
-            f"scope_train_step_seconds_total{{{RANK}}}": grow(1),
-        },
+        # Without its input rank 2, which all wait for, would work no longer than the others.
+        inputs((0, 0.5), (0, 0.5), (0.4, 0.9)),
         25,
         [
-            {
-                f'scope_train_phase_seconds_total{{{RANK},phase="input"}}': grow(0.05),
-                f'scope_train_phase_seconds_total{{{RANK},phase="forward"}}': grow(0.9),
-                f"scope_train_step_seconds_total{{{RANK}}}": grow(1),
-            }
+            inputs((0.05, 0.9), (0.05, 0.9), (0.05, 0.9)),
+            # Nobody waits for the data of ranks 0 and 1: rank 2 computes longer.
+            inputs((0.4, 0.5), (0.4, 0.5), (0, 0.95)),
         ],
         {
+            **inputs((0.4, 0.9)),
             **counter_reset(f'scope_train_phase_seconds_total{{{RANK},phase="input"}}'),
-            f"scope_train_step_seconds_total{{{RANK}}}": grow(1),
         },
     ),
     Case(
