@@ -8,10 +8,10 @@ import polars as pl
 
 from scope.analysis import spans
 from scope.analysis.host import merge_operators
-from scope.analysis.lineage import inherit
 from scope.analysis.medians import lower_median_ns
+from scope.analysis.modules import find_modules
 from scope.trace.columns import Column, Table
-from scope.trace.schema import CATEGORIES, KERNEL_CLASSES, DeviceEvents, Launches, Ops, PythonCalls
+from scope.trace.schema import CATEGORIES, KERNEL_CLASSES, DeviceEvents, Ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +19,7 @@ if TYPE_CHECKING:
     from scope.analysis.windows import Timeline
     from scope.trace.model import RankTrace
 
-_DEPTH: Final = "depth_at"
 _MIXED: Final = "is_mixed"
-_BEGUN: Final = "num_begun"
-_ENDED: Final = "num_ended"
-_ROW: Final = "row"
-_TIME: Final = "time_ns"
-_THREAD: Final = "at_thread"
 
 KernelKey = Literal["name", "kernel_class", "operator", "module"]
 """What device events can be grouped by: their name, class, innermost operator, or innermost `nn.Module`."""
@@ -131,57 +125,3 @@ def _keys(trace: RankTrace, events: pl.DataFrame, by: KernelKey) -> pl.Series:
     if by == "operator":
         return trace.ops[Ops.name].gather(events[DeviceEvents.op_id])
     return find_modules(trace, events)
-
-
-def find_modules(trace: RankTrace, events: pl.DataFrame) -> pl.Series:
-    """Return for every event the name of the innermost `nn.Module` call around its operator, else around its launch.
-
-    An operator inside a node of the backward graph counts for the module of the node's forward operator. Null where
-    no module is seen.
-    """
-    ops, calls = trace.ops, trace.launches
-    forward = inherit(ops[Ops.forward_op_id], ops[Ops.parent_id])
-    op_id, launch_id = events[DeviceEvents.op_id], events[DeviceEvents.launch_id]
-    moments: dict[str, pl.Series] = {}
-    for name, op_column, call_column in (
-        (_THREAD, Ops.thread, Launches.thread),
-        (_TIME, Ops.start_ns, Launches.start_ns),
-    ):
-        own = ops[op_column]
-        placed = own.gather(forward).zip_with(forward.is_not_null(), own)
-        moments[name] = placed.gather(op_id).zip_with(op_id.is_not_null(), calls[call_column].gather(launch_id))
-    modules = trace.python_calls.filter(pl.col(PythonCalls.module_id).is_not_null())
-    return innermost_calls(modules, pl.DataFrame(moments))
-
-
-def innermost_calls(calls: pl.DataFrame, moments: pl.DataFrame) -> pl.Series:
-    """Return for every moment the name of the innermost call of its thread that is running; null where none is.
-
-    Args:
-        calls: Rows of `PythonCalls`; those of one thread are nested or disjoint.
-        moments: Columns `at_thread` and `time_ns`, both may be null.
-    """
-    solid = calls.filter(spans.SPAN_NS > 0).sort(PythonCalls.start_ns, -pl.col(PythonCalls.end_ns))
-    begun = solid.select(
-        pl.col(PythonCalls.thread).alias(_THREAD), pl.col(PythonCalls.start_ns).alias(_TIME), PythonCalls.name
-    ).with_columns(pl.int_range(1, pl.len() + 1).over(_THREAD).alias(_BEGUN))
-    ended = (
-        solid.select(pl.col(PythonCalls.thread).alias(_THREAD), pl.col(PythonCalls.end_ns).alias(_TIME))
-        .sort(_TIME)
-        .with_columns(pl.int_range(1, pl.len() + 1).over(_THREAD).alias(_ENDED))
-    )
-    depth = (pl.col(_BEGUN).fill_null(0) - pl.col(_ENDED).fill_null(0)).alias(_DEPTH)
-    # Of nested calls the innermost is, among those as deep as the thread is now, the one that began last.
-    levels = begun.join_asof(ended, on=_TIME, by=_THREAD, check_sortedness=False).select(
-        _THREAD, _TIME, PythonCalls.name, depth
-    )
-    found = (
-        moments.with_row_index(_ROW)
-        .sort(_TIME)
-        .join_asof(begun.drop(PythonCalls.name), on=_TIME, by=_THREAD, check_sortedness=False)
-        .join_asof(ended, on=_TIME, by=_THREAD, check_sortedness=False)
-        .with_columns(depth)
-        .join_asof(levels, on=_TIME, by=[_THREAD, _DEPTH], check_sortedness=False)
-        .sort(_ROW)
-    )
-    return found.select(pl.when(pl.col(_DEPTH) > 0).then(pl.col(PythonCalls.name))).to_series()

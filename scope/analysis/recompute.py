@@ -58,13 +58,12 @@ def compute_recompute(timeline: Timeline) -> Recompute:
     compute = timeline.events.filter(pl.col(DeviceEvents.category) == "compute")
     step_time = compute_step_time(timeline.devices)
     whole = _Lengths.of(compute, step_time)
-    names = ops[Ops.name].unique()
-    nodes = ops.filter(pl.col(Ops.name).is_in(names.filter(names.cast(pl.String).str.starts_with(_NODE)).implode()))
+    nodes = find_nodes(ops)
     if nodes.is_empty():
         return _unknown(whole, "no backward in the trace: it holds no operators of the autograd engine")
     if ops[Ops.sequence_number].null_count() == ops.height:
         return _unknown(whole, "the trace holds no autograd sequence numbers")
-    outermost = _find_recomputed(ops, nodes)
+    outermost = find_recomputed(ops, nodes)
     counted = outermost == ops[Ops.op_id]
     if timeline.step_id is not None:
         counted &= ops[Ops.step_id] == timeline.step_id
@@ -130,7 +129,13 @@ def _recompute(num_ops: tuple[int, int], again: _Lengths, whole: _Lengths) -> Re
     )
 
 
-def _find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> pl.Series:
+def find_nodes(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the nodes of the autograd engine among operators."""
+    names = ops[Ops.name].unique()
+    return ops.filter(pl.col(Ops.name).is_in(names.filter(names.cast(pl.String).str.starts_with(_NODE)).implode()))
+
+
+def find_recomputed(ops: pl.DataFrame, nodes: pl.DataFrame) -> pl.Series:
     """Return for each operator the outermost of those that backward runs again in which it stands; null for none."""
     parents, op_id = ops[Ops.parent_id], ops[Ops.op_id]
     is_node = op_id.is_in(nodes[Ops.op_id].implode())

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from scope.analysis.copies import summarize_copies
 from scope.analysis.idle import find_idle_spans
-from scope.analysis.kernels import innermost_calls, key_events, summarize_kernels
+from scope.analysis.kernels import key_events, summarize_kernels
+from scope.analysis.modules import innermost_calls
 from scope.analysis.options import Options
 from scope.analysis.syncs import summarize_syncs
 from scope.analysis.windows import Timeline, build_timeline, narrow_to_step
@@ -111,6 +112,43 @@ def test_backward_kernels_belong_to_the_forward_module(make_trace: MakeTrace) ->
     assert found == [linear, net, linear, None, linear, None]
 
 
+@pytest.mark.parametrize("has_frames", [True, False])
+def test_a_forward_computed_again_counts_for_its_own_module(make_trace: MakeTrace, *, has_frames: bool) -> None:
+    """Under checkpointing the node that asks first computes other modules again: theirs, or unknown, not the node's."""
+    again = [
+        {"name": "nn.Module: Block_0", "module_id": 0, "thread": 2, "start_ns": 210, "end_ns": 250},
+        {"name": "nn.Module: Linear_0", "module_id": 1, "thread": 2, "start_ns": 215, "end_ns": 235},
+    ]
+    inner: dict[str, Any] = {"thread": 2, "parent_id": 2, "depth": 1}
+    trace = make_trace(
+        python_calls=[
+            {"name": "nn.Module: Trainer_0", "module_id": 9, "thread": 2, "start_ns": 0, "end_ns": 900},
+            {"name": "nn.Module: Head_0", "module_id": 2, "start_ns": 10, "end_ns": 50},
+            *(again if has_frames else []),
+        ],
+        ops=[
+            {"name": "aten::linear", "start_ns": 20, "end_ns": 30, "sequence_number": 7},
+            {"name": "aten::fill_", "start_ns": 100, "end_ns": 110, "thread": 2},
+            {
+                "name": "autograd::engine::evaluate_function: AddmmBackward0",
+                "start_ns": 200,
+                "end_ns": 300,
+                "thread": 2,
+                "forward_op_id": 0,
+                "sequence_number": 7,
+            },
+            {"name": "aten::addmm", "start_ns": 220, "end_ns": 230, "sequence_number": 1, **inner},
+            {"name": "aten::relu", "start_ns": 240, "end_ns": 245, "sequence_number": 2, **inner},
+            {"name": "aten::mm", "start_ns": 260, "end_ns": 280, **inner},
+        ],
+        device_events=[{"start_ns": 500 + 10 * op, "end_ns": 510 + 10 * op, "op_id": op} for op in range(6)],
+    )
+    found = key_events(timeline_of(trace), by="module")["key"].cast(pl.String).to_list()
+    block = ["nn.Module: Linear_0", "nn.Module: Block_0"] if has_frames else [None, None]
+    head, trainer = "nn.Module: Head_0", "nn.Module: Trainer_0"
+    assert found == [head, trainer, head, *block, head]
+
+
 @st.composite
 def nested(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Return spans of one thread that are nested or disjoint, some with equal edges."""
@@ -145,7 +183,7 @@ def test_innermost_call_is_the_shortest_that_runs(calls: list[tuple[int, int]], 
         )
         for now in moments
     ]
-    assert found.cast(pl.String).to_list() == [None if each is None else str(-each[1]) for each in expected]
+    assert found.to_list() == [None if each is None else -each[1] for each in expected]
 
 
 def test_copies_have_bytes_bandwidth_and_exposed_time(make_trace: MakeTrace) -> None:
