@@ -145,10 +145,10 @@ class Watcher:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._file = AppendFile(run.path / paths.VERDICTS_FILE)
-        self._known: dict[tuple[int, object], Verdict] = {}
+        self._unwritten: list[Verdict] = []
 
     def look(self, *, now_ns: int | None = None) -> Change:
-        """Look once, and write down what is new or over.
+        """Look once, and write down what is new or over; what could not be written is tried again.
 
         Args:
             now_ns: Nanoseconds since the epoch; now when absent.
@@ -157,9 +157,9 @@ class Watcher:
         if not watched.infos:
             return Change(watched, (), ())
         attempt = watched.infos[0].attempt
-        held = {identify(verdict): verdict for verdict in find_holding(self._run.verdicts(), attempt=attempt)}
         # What could not be written is known all the same, and is not told anew at every look.
-        held |= {identify(verdict): verdict for verdict in self._known.values() if verdict.attempt == attempt}
+        verdicts = [*self._run.verdicts(), *self._unwritten]
+        held = {identify(verdict): verdict for verdict in find_holding(verdicts, attempt=attempt)}
         found = {identify(verdict): verdict for verdict in find_verdicts(watched)}
         begun = [verdict for key, verdict in found.items() if key not in held]
         over = [
@@ -167,12 +167,9 @@ class Watcher:
             for key, verdict in held.items()
             if key not in found and verdict.kind in KINDS and not _holds_on(watched, verdict)
         ]
-        for verdict in begun:
-            self._known[attempt, identify(verdict)] = verdict
-        for verdict in over:
-            self._known.pop((attempt, identify(verdict)), None)
-        for verdict in (*begun, *over):
-            self._file.append(msgspec.json.encode(verdict) + b"\n")
+        self._unwritten += [*begun, *over]
+        while self._unwritten and self._file.append(msgspec.json.encode(self._unwritten[0]) + b"\n"):
+            del self._unwritten[0]
         with contextlib.suppress(OSError):
             note_look(self._run.path, now_ns=watched.now_ns)
         return Change(watched, begun, over)
@@ -180,7 +177,7 @@ class Watcher:
     @property
     def write_error(self) -> str | None:
         """Why findings could not be written; None when all were."""
-        return self._file.last_error
+        return self._file.last_error if self._unwritten else None
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import statistics
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 from scope.frames import open_run
 from scope.report.run_state import describe_run, render_run
 from scope.report.watching import Watcher, find_findings, look_at_run
-from scope.run import layout, paths
+from scope.run import files, layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.reader import RunReader
 from scope.run.schema import SCHEMA_VERSION, GroupInfo, RankInfo, RunInfo, StepRecord, Verdict
@@ -249,6 +250,30 @@ def test_a_file_that_cannot_be_written_is_said_and_nothing_told_twice(world: Wor
     assert len(watcher.look(now_ns=world.at(60, steps_until=20)).begun) == 1
     assert watcher.write_error == "Is a directory"
     assert watcher.look(now_ns=world.at(61, steps_until=20))[1:] == ([], [])
+
+
+def test_findings_are_written_once_there_is_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full while a hang begins and ends, and at a further look: each is told once, then written once."""
+    watcher = Watcher(open_run(world.folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_write_all", refuse)
+        world.behind = 1
+        (begun,) = watcher.look(now_ns=world.at(60, steps_until=20)).begun
+        assert watcher.write_error == "No space left on device"
+        world.behind = 0
+        (over,) = watcher.look(now_ns=world.at(80, steps_until=80)).over
+        assert watcher.look(now_ns=world.at(81, steps_until=81))[1:] == ([], [])
+        assert world.lines() == []
+    assert watcher.look(now_ns=world.at(82, steps_until=82))[1:] == ([], [])
+    assert (world.lines(), watcher.write_error) == ([begun, over], None)
+    assert watcher.look(now_ns=world.at(83, steps_until=83))[1:] == ([], [])
+    assert world.lines() == [begun, over]
+    watcher.close()
+
+
+def refuse(*_: object) -> None:
+    """Write nothing, as onto a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_run_without_ranks_has_nothing_to_say(tmp_path: Path) -> None:
