@@ -91,24 +91,30 @@ class Publisher:
     def publish(self) -> bool:
         """Copy what is new; return whether all of it could be copied."""
         self.problems.clear()
-        self._try(self.spool / paths.RUN_FILE, self._copy_once)
         self._try(self.run / paths.VERDICTS_FILE, self._fetch_verdicts)
+        self._publish_ranks()
+        return not self.problems
+
+    def _publish_ranks(self) -> None:
+        self._try(self.spool / paths.RUN_FILE, self._copy_once)
         attempts = paths.list_attempts(self.spool)
         for attempt in attempts:
             for rank in paths.list_ranks(self.spool, attempt):
                 self._publish_rank(paths.rank_folder(self.spool, attempt, rank), is_newest=attempt == attempts[-1])
         self.requests.poll()
-        return not self.problems
 
     def publish_last(self) -> bool:
         """Publish what is left once every rank has ended, and compare what was copied; return whether all is there.
 
-        A rank that was killed has left a segment of calls open: it is closed as it stands.
+        A rank that was killed has left a segment of calls open: it is closed as it stands. Findings are brought to the
+        spool no more: a full one would stay for that, and it is about to go.
         """
+        self.problems.clear()
         for folder in self._rank_folders():
             for path in sorted((folder / paths.CALLS_FOLDER).glob(f"*{paths.OPEN_SEGMENT_SUFFIX}")):
                 self._try(path, _close_segment)
-        if not self.publish():
+        self._publish_ranks()
+        if self.problems:
             return False
         for folder in self._rank_folders():
             for name in _GROWING:

@@ -249,6 +249,24 @@ def test_what_watch_found_reaches_the_spool(tmp_path: Path) -> None:
     assert (spool / "verdicts.jsonl").stat().st_mtime_ns == 10**18 + 1
 
 
+def test_a_spool_without_room_for_findings_is_published_whole(tmp_path: Path) -> None:
+    """A folder stands where they would go: told of while ranks live, and no reason to keep the spool once they ended."""
+    spool, run = tmp_path / "spool", tmp_path / "run"
+    writer = make_rank(spool)
+    add_steps(writer, 0, 2)
+    writer.close("finished")
+    run.mkdir()
+    (run / "verdicts.jsonl").write_bytes(b"one\n")
+    (spool / "verdicts.jsonl").mkdir()
+    publisher = Publisher(spool, run)
+    assert not publisher.publish()
+    assert list(publisher.problems) == [str(run / "verdicts.jsonl")]
+    assert publisher.publish_last()
+    steps = paths.rank_folder(run, 0, 0) / paths.STEPS_FILE
+    assert len(steps.read_bytes().splitlines()) == 2
+    assert (run / "verdicts.jsonl").read_bytes() == b"one\n"
+
+
 def test_only_what_was_recorded_is_deleted(tmp_path: Path) -> None:
     """A spool or run directory may be somebody's own folder: their files, links and what links point at stay."""
     for name in ("spool", "run"):
