@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -53,6 +54,9 @@ _pack_ring_in_parts = layout.RING_IN_PARTS.pack
 _pack_call_in_parts = layout.CALL_IN_PARTS.pack
 _MARK_BITS: Final = layout.MARK_BITS
 _pwrite = os.pwrite
+_UNKNOWN_PHASE: Final = -1
+_APART: Final = -2
+"""In the place of a phase: the wait of a thread that does not train, which is in none."""
 
 
 _Key: TypeAlias = tuple[int, int, int, int]
@@ -119,7 +123,7 @@ class Call(msgspec.Struct, gc=False):
         completed_ns: When it completed.
         blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
         wait_phase: Phase in which the host was blocked, place in `PHASES`; -1 where that is not known, as of waits of a
-            device's stream.
+            device's stream; -2 of a thread that does not train.
     """
 
     shape: CallShape
@@ -134,7 +138,7 @@ class Call(msgspec.Struct, gc=False):
     arrived_ns: int = 0
     completed_ns: int = 0
     blocked_ns: int = -1
-    wait_phase: int = -1
+    wait_phase: int = _UNKNOWN_PHASE
 
     def pack(self) -> bytes:
         """Return the record of a segment."""
@@ -199,7 +203,8 @@ class StepOutcome(NamedTuple):
 
     Attributes:
         collectives: Totals by group, operation, variant and whether it is control traffic.
-        wait_ns: Blocked time whose wait site was seen; absent where none was, 0 without calls.
+        wait_ns: Time that the training thread was blocked at wait sites that were seen; absent where none was, 0
+            without calls.
         wait_coverage_ratio: Share of the calls that it stands for, absent without calls.
         wait_phases: It by the phase it was in, as far as that is known; `custom` for the user's own.
     """
@@ -260,6 +265,7 @@ class StepCalls(msgspec.Struct, eq=False):
             num_calls += total.calls
             num_known += total.known
             wait_ns += total.blocked_ns
+        wait_ns -= phases.pop(_APART, 0)
         return StepOutcome(
             collectives=tuple(_make_total(key, total) for key, total in totals.items()),
             wait_ns=wait_ns if num_known or not num_calls else None,
@@ -294,7 +300,7 @@ def _add_up(calls: list[Call], totals: dict[_Key, _Total], phases: dict[int, int
         if total is None:
             total = totals[key] = _Total()
         total.add(call)
-        if call.blocked_ns > 0 <= call.wait_phase:
+        if call.blocked_ns > 0 and call.wait_phase != _UNKNOWN_PHASE:
             phases[call.wait_phase] = phases.get(call.wait_phase, 0) + call.blocked_ns
 
 
@@ -308,6 +314,8 @@ class CallLog:
         keep_calls: Whether calls of the step in progress go into a segment; read when the step ends.
         hashing: Whether the rolling hash is kept (dropped under a tight budget, before any call is).
         phase: Code of the phase in progress, set by whoever tracks phases.
+        threads_apart: Identities of threads that do not train, kept by whoever sees the calls: steps do not count as
+            theirs what these wait.
         cost_factor: What seeing and recording a call costs in all, in terms of what `issue` takes; set by whoever sees
             them.
     """
@@ -316,6 +324,7 @@ class CallLog:
         self.keep_calls = True
         self.hashing = True
         self.phase = layout.OWN_PHASE
+        self.threads_apart: set[int] = set()
         self.cost_factor = 1.0
         self._costs: deque[int] = deque(maxlen=_NUM_TIMED)
         self._typical_ns = 0
@@ -422,7 +431,7 @@ class CallLog:
         spent = end_ns - start_ns
         if call.blocked_ns < 0:
             call.blocked_ns = spent
-            call.wait_phase = self.phase
+            call.wait_phase = self._waiter_phase() if self.threads_apart else self.phase
         else:
             call.blocked_ns += spent
         flags = call.flags
@@ -440,10 +449,13 @@ class CallLog:
         if call.blocked_ns < 0:
             call.blocked_ns = blocked_ns
             # What a device's stream waited is told later, in whatever phase the host is then.
-            call.wait_phase = -1 if call.flags & layout.FLAG_DEVICE_TIMED else self.phase
+            call.wait_phase = _UNKNOWN_PHASE if call.flags & layout.FLAG_DEVICE_TIMED else self._waiter_phase()
         else:
             call.blocked_ns += blocked_ns
         call.flags |= layout.FLAG_WAIT_SEEN
+
+    def _waiter_phase(self) -> int:
+        return _APART if threading.get_ident() in self.threads_apart else self.phase
 
     def refresh_ring(self) -> None:
         """Write again the ring records of calls that have completed since the last time; about once a second."""

@@ -497,7 +497,7 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         start_ns: First instant of the step; the end of the one before, unless time lies between them.
         end_ns: First instant after it.
         phases: Exclusive host time by phase (innermost wins). They sum to `end_ns - start_ns` exactly.
-        communication_wait_ns: Overlay: host time blocked at wait sites that were seen.
+        communication_wait_ns: Overlay: host time that the training thread was blocked at wait sites that were seen.
         communication_wait_coverage_ratio: Calls whose wait site was seen / calls; below 1 the wait is "at least".
         communication_wait_phases: That wait by the phase it was in, as far as that is known, `custom` for the user's
             own; absent where there is none. Waits of a device's stream are in no phase of the host.

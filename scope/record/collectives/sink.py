@@ -12,7 +12,12 @@ class CallSink(Protocol):
     """Takes calls while they happen. All methods may be called from several threads.
 
     Instants are nanoseconds of the monotonic clock.
+
+    Attributes:
+        threads_apart: Identities of the threads that do not train; the tracker keeps them.
     """
+
+    threads_apart: set[int]
 
     def issue(self, shape: CallShape, flags: int, issued_ns: int) -> Call:
         """Take a call just before it is handed to torch.

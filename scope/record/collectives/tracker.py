@@ -62,7 +62,19 @@ class ThreadState(threading.local):
         backward: Calls that came out of the autograd engine in the backward in progress.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, training_thread: int, threads_apart: set[int]) -> None:
+        """Start with nothing open; each thread comes through here once, before its first call.
+
+        Args:
+            training_thread: Identity of the thread that trains.
+            threads_apart: Gets the identity of this one if it does not, or a backward pass of the one that does.
+        """
+        identity = threading.get_ident()
+        if identity == training_thread or _in_backward() != _NO_BACKWARD:
+            # The identity may be that of an earlier thread that is gone.
+            threads_apart.discard(identity)
+        else:
+            threads_apart.add(identity)
         self.blocking: Call | None = None
         self.last_work: Any = None
         self.backward: list[Call] | None = None
@@ -85,7 +97,7 @@ class CallTracker:
     def __init__(
         self, sink: CallSink, groups: GroupTable, guard: HookGuard, *, device: DeviceTimes | None = None
     ) -> None:
-        """Start with nothing open.
+        """Start with nothing open, in the thread that trains.
 
         Args:
             sink: Takes the calls.
@@ -96,7 +108,7 @@ class CallTracker:
         self.active = True
         self.sink = sink
         self.works: dict[int, tuple[weakref.ref[Any], Call]] = {}
-        self.thread = ThreadState()
+        self.thread = ThreadState(threading.get_ident(), sink.threads_apart)
         self.device = device or DeviceTimes(sink)
         self.groups = groups
         self.callers = callers.CallerTable()

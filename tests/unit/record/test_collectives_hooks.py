@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from torch.distributed import _functional_collectives as funcol  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from scope.record.collectives import callers  # noqa: E402
+from scope.record.collectives import callers, tracker  # noqa: E402
 from scope.record.collectives.coverage import FlightRecorderPoll  # noqa: E402
 from scope.record.collectives.described import measure_described  # noqa: E402
 from scope.record.collectives.operations import FUNCTIONAL, PLAIN, SPECS  # noqa: E402
@@ -98,6 +99,49 @@ def test_a_failing_collective_raises_as_before(log: CallLog, recorder: Collectiv
     assert recorder.guard.reasons == {}
     dist.all_reduce(torch.ones(2))
     assert log.next_step(1).seen[0].flags & FLAG_COMPLETED
+
+
+@pytest.mark.parametrize("by", ["a blocking call", "Work.wait", "a functional wait"])
+def test_waits_of_a_thread_beside_training_are_not_the_steps(
+    log: CallLog, recorder: CollectiveRecorder, by: str
+) -> None:
+    """A checkpoint's thread waits in calls of its own: the step's wait is that of the training thread's calls alone."""
+
+    def save() -> None:
+        if by == "a blocking call":
+            dist.all_reduce(torch.ones(64))
+        elif by == "Work.wait":
+            work = dist.all_reduce(torch.ones(64), async_op=True)
+            assert work is not None
+            work.wait()
+        else:
+            result = funcol.all_reduce(torch.ones(64), "sum", dist.group.WORLD)  # pyright: ignore[reportArgumentType]
+            funcol.wait_tensor(result)
+
+    dist.all_reduce(torch.ones(2))
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    dist.all_reduce(torch.ones(2))
+    step = log.next_step(0)
+    own, other, last = step.seen
+    assert min(own.blocked_ns, other.blocked_ns, last.blocked_ns) > 0
+    outcome = step.conclude()
+    trained_ns = own.blocked_ns + last.blocked_ns
+    assert outcome.wait_ns == trained_ns
+    assert sum(total.blocked_ns or 0 for total in outcome.collectives) == trained_ns + other.blocked_ns
+
+
+def test_threads_of_a_backward_belong_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread of the autograd engine waits, training waits, even where a thread that is gone had its identity."""
+    apart: set[int] = set()
+    tracker.ThreadState(threading.get_ident(), apart)
+    assert apart == set()
+    tracker.ThreadState(training_thread := threading.get_ident() + 1, apart)
+    assert apart == {threading.get_ident()}
+    monkeypatch.setattr(tracker, "_in_backward", lambda: 3)
+    tracker.ThreadState(training_thread, apart)
+    assert apart == set()
 
 
 def test_wait_is_known_by_its_work(log: CallLog, recorder: CollectiveRecorder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+import threading
 from pathlib import Path
 from zlib import crc32
 
@@ -159,6 +160,31 @@ def test_a_wait_is_in_the_phase_that_the_host_was_in(tmp_path: Path) -> None:
     assert step.conclude().wait_phases == {"other": 5, "custom": 3}
     step.take_early(15)
     assert step.conclude().wait_phases == {"other": 5, "custom": 3}
+
+
+def test_a_wait_of_another_thread_is_the_calls_own_and_not_the_steps() -> None:
+    """Of waits of 5, 70 and 200 ns the last two are of a thread that does not train: the step waited 5 ns."""
+    log = CallLog(None)
+    log.next_step(0)
+    log.phase = PHASES.index("backward")
+    shape = CallShape(0, ALL_REDUCE, 0, 1, 8, 8, word=1)
+    log.end_wait(log.issue(shape, 0, 10), 10, 15)
+    others = [log.issue(shape, 0, 20), log.issue(shape, layout.FLAG_ASYNCHRONOUS, 30)]
+
+    def wait() -> None:
+        log.threads_apart.add(threading.get_ident())
+        log.end_wait(others[0], 20, 90)
+        log.add_wait(others[1], 200)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    step = log.next_step(1)
+    for _ in range(2):
+        outcome = step.conclude()
+        assert [total.blocked_ns for total in outcome.collectives] == [275]
+        assert outcome[1:] == (5, 1.0, {"backward": 5})
+        step.take_early(25)
 
 
 @pytest.mark.parametrize("whole", [1, 4, 20, 60, 63])
