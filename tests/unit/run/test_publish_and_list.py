@@ -250,7 +250,7 @@ def test_what_watch_found_reaches_the_spool(tmp_path: Path) -> None:
 
 
 def test_a_spool_without_room_for_findings_is_published_whole(tmp_path: Path) -> None:
-    """A folder stands where they would go: told of while ranks live, and no reason to keep the spool once they ended."""
+    """A folder stands where they would go: told of while ranks live, no reason to keep the spool once they ended."""
     spool, run = tmp_path / "spool", tmp_path / "run"
     writer = make_rank(spool)
     add_steps(writer, 0, 2)
