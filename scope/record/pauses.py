@@ -12,6 +12,7 @@ import gc
 import threading
 import time
 from array import array
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -27,12 +28,21 @@ class Pauses:
     def __init__(self) -> None:
         self._ticks = array("q")
         self._first: dict[str, Any] = {}
-        self._callbacks = (self._first.setdefault, _stamp_into(self._ticks))
+        self._clock: Callable[[], int] = time.monotonic_ns
+        self._callbacks = (self._first.setdefault, _stamp_into(self._ticks, self._clock))
         self._pauses: list[tuple[int, int, int]] = []
         self._lock = threading.RLock()
 
     def attach(self) -> None:
-        """Begin."""
+        """Begin.
+
+        Raises:
+            TypeError: The program has put a function of its own in the place of the clock, which would run Python code
+                in each collection.
+        """
+        if not isinstance(self._clock, BuiltinFunctionType):
+            message = "the program has replaced time.monotonic_ns by a function of its own"
+            raise TypeError(message)
         gc.callbacks.extend(self._callbacks)
 
     def detach(self) -> None:
@@ -71,14 +81,14 @@ class Pauses:
         self._pauses += [(begin, end - begin, 1) for begin, end in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
-def _stamp_into(ticks: array[int]) -> Callable[..., str]:
-    """Return a C function of any arguments that appends the monotonic clock to an array.
+def _stamp_into(ticks: array[int], clock: Callable[[], int]) -> Callable[..., str]:
+    """Return a C function of any arguments that appends what a clock, a C function too, reads to an array.
 
     It formats a field that names an attribute of an object: a property, which appends the object to the array, which
     asks the object for its value as an integer: the clock. What is formatted is the name of the type of `None`, as
     `None` itself would be formatted by code that looks for signals.
     """
-    members = {"__slots__": (), "__index__": time.monotonic_ns, "stamp": property(ticks.append)}
+    members = {"__slots__": (), "__index__": clock, "stamp": property(ticks.append)}
     return functools.partial("{0.stamp.__class__.__name__}".format, type("Clock", (), members)())
 
 

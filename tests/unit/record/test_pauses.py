@@ -141,3 +141,16 @@ def test_detaching_leaves_nothing_behind() -> None:
     pauses.detach()
     pauses.detach()
     assert gc.callbacks == before
+
+
+def test_a_clock_of_the_programs_own_is_never_called_in_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a program froze the time before recording began, pauses are refused with the reason, and nothing is run."""
+    asked: list[int] = []
+    monkeypatch.setattr(time, "monotonic_ns", lambda *given: asked.append(len(given)) or 0)
+    before = list(gc.callbacks)
+    frozen = Pauses()
+    with pytest.raises(TypeError, match=r"replaced time\.monotonic_ns"):
+        frozen.attach()
+    gc.collect()
+    assert gc.callbacks == before
+    assert asked == []
