@@ -462,7 +462,7 @@ class RunReader:
     run: Path
 
     def __post_init__(self) -> None:
-        self._ranks: dict[tuple[int, int], RankReader] = {}
+        self._ranks: dict[int, dict[int, RankReader]] = {}
         self._verdicts = LineTail(self.run / paths.VERDICTS_FILE, _verdicts_decoder)
         self._links: set[Path] = set()
         self._of_a_parent: dict[int, bool] = {}
@@ -557,10 +557,11 @@ class RunReader:
             if not attempts:
                 return []
             attempt = attempts[-1]
+        readers = self._ranks.setdefault(attempt, {})
         for rank in paths.list_ranks(self.run, attempt):
-            if (attempt, rank) not in self._ranks:
-                self._ranks[attempt, rank] = RankReader(paths.rank_folder(self.run, attempt, rank))
-        return [reader for (of, _), reader in sorted(self._ranks.items()) if of == attempt]
+            if rank not in readers:
+                readers[rank] = RankReader(paths.rank_folder(self.run, attempt, rank))
+        return [readers[rank] for rank in sorted(readers)]
 
     def new_verdicts(self) -> list[Verdict]:
         """Return the verdicts written since the last call.

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from work import count_instructions
 
 from scope.errors import RunError, UsageError
 from scope.run import layout, paths
+from scope.run import reader as run_reader
 from scope.run.blackbox import read_black_box
 from scope.run.calls import CallShape
 from scope.run.files import AppendFile
@@ -286,6 +288,18 @@ def test_run_reader_finds_attempts_and_ranks(tmp_path: Path) -> None:
     assert reader.info() == run
     assert reader.attempts() == [0, 1]
     assert [rank.folder.name for rank in reader.ranks()] == ["00000", "00010"]
+
+
+def test_ranks_of_an_attempt_cost_nothing_for_those_of_others(tmp_path: Path) -> None:
+    """Whoever asks for the ranks of each attempt looks at each of them once, however many attempts there are."""
+    num_attempts = 20
+    for attempt in range(num_attempts):
+        for rank in (1, 0):
+            paths.rank_folder(tmp_path, attempt, rank).mkdir(parents=True)
+    reader = RunReader(tmp_path)
+    work = [count_instructions(lambda of=attempt: reader.ranks(of), run_reader) for attempt in range(num_attempts)]
+    assert len(set(work)) == 1
+    assert [rank.folder.name for rank in reader.ranks(7)] == ["00000", "00001"]
 
 
 def test_missing_run_says_what_to_do(tmp_path: Path) -> None:
