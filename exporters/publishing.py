@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from scope.errors import RunError
+from scope.folders import is_private
 from scope.run import paths
 from scope.run.alive import has_living_rank, read_start_ticks
-from scope.run.files import is_private
 from scope.run.publish import EXIT_BUSY
 from scope.run.reader import read_run_info
 from scope.units import NS_PER_S

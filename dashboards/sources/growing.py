@@ -87,7 +87,8 @@ class GrowingRun:
                 message = f"another run lies in {self.run.path} than the one that was shown: open the page again"
                 raise RunError(message)
             self._identity = found
-            if is_first and (kept := read_kept(entry_of(self.run.path))):
+            entry = entry_of(self.run.path) if is_first else None
+            if entry is not None and (kept := read_kept(entry)):
                 self.run.resume(kept)
             ranks, steps = self.run.ranks, self.run.steps()
             if steps.height != self.steps.height or ranks is not self.ranks:
@@ -97,8 +98,8 @@ class GrowingRun:
             self._rest_until = now + max(self.refresh_s, _REST_FACTOR * (now - began))
             self.was_read = True
             self._read_ns = read_ns
-            if is_first and now - began > _LONG_READ_S:
-                arguments = (entry_of(self.run.path), self.run.to_keep())
+            if entry is not None and now - began > _LONG_READ_S:
+                arguments = (entry, self.run.to_keep())
                 threading.Thread(target=write_kept, args=arguments, name="scope-keep").start()
 
     def read_aside(self) -> threading.Thread:

@@ -6,7 +6,6 @@ Nothing here is needed: what cannot be written, is torn, or lies in a folder tha
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import platformdirs
 import polars as pl
 
+from scope.folders import is_private
 from scope.frames.schema import NumberedTotals, Ranks, RankSteps
-from scope.run.files import is_private
 from scope.run.lines import LinePlace
+from scope.trace.cache import find_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,12 +48,14 @@ class KeptSteps:
     places: Mapping[tuple[int, int], LinePlace]
 
 
-def entry_of(run: Path) -> Path:
-    """Return the folder of a run's entry, below `SCOPE_CACHE_DIR` or the cache folder of the operating system."""
-    place = os.environ.get("SCOPE_CACHE_DIR") or platformdirs.user_cache_dir("stepscope")
+def entry_of(run: Path) -> Path | None:
+    """Return the folder of a run's entry in the user's cache folder; None where there is no such folder."""
+    place = find_cache_folder()
+    if place is None:
+        return None
     layout = f"{list(RankSteps.schema().items())}{list(NumberedTotals.schema().items())}{pl.__version__}"
     key = hashlib.blake2b(f"{run.resolve()}\0{layout}".encode(), digest_size=20).hexdigest()
-    return Path(place) / "runs" / key
+    return place / "runs" / key
 
 
 def read_kept(entry: Path) -> KeptSteps | None:

@@ -10,6 +10,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
+from scope.folders import is_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,16 +20,6 @@ FILE_MODE = 0o640
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Cap of a document that is read whole (`run.json`, `rank.json`)."""
 _HIGH: Final = 768
-_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-
-
-def is_private(folder: Path) -> bool:
-    """Return whether a folder is a real one, of this user, that nobody else can write into."""
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
 
 
 def make_private(folder: Path) -> bool:

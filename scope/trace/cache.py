@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 import threading
 from pathlib import Path
@@ -21,6 +20,7 @@ import platformdirs
 import polars as pl
 from msgspec.structs import replace
 
+from scope.folders import is_private
 from scope.trace.classes import RULES_VERSION
 from scope.trace.schema import SCHEMA_VERSION
 from scope.trace.sources import MOST_BLANK_BYTES, may_hold_trace
@@ -41,6 +41,21 @@ _PRIVATE: Final = 0o700
 _UNREADABLE: Final = (OSError, ValueError, msgspec.MsgspecError, pl.exceptions.PolarsError)
 
 
+def find_cache_folder() -> Path | None:
+    """Return the user's cache folder: `SCOPE_CACHE_DIR`, else that of the operating system.
+
+    None where nothing tells the user's home folder, as in a container whose user has no name.
+    """
+    named = os.environ.get(_FOLDER_VARIABLE)
+    if named:
+        return Path(named)
+    try:
+        folder = Path(platformdirs.user_cache_dir("stepscope"))
+    except RuntimeError:
+        return None
+    return folder if folder.is_absolute() else None
+
+
 class Cache:
     """The cache folder of one user.
 
@@ -54,16 +69,16 @@ class Cache:
         self.max_bytes = max_bytes
 
     @staticmethod
-    def of_user() -> Cache:
-        """Return the cache in the place of the environment (`SCOPE_CACHE_DIR`), else of the operating system.
+    def of_user() -> Cache | None:
+        """Return the cache in the user's cache folder; None where there is no such folder.
 
         Raises:
             UsageError: `SCOPE_CACHE_MAX_BYTES` is no size.
         """
-        place = os.environ.get(_FOLDER_VARIABLE) or platformdirs.user_cache_dir("stepscope")
         size = os.environ.get(_SIZE_VARIABLE)
         max_bytes = parse_variable(_SIZE_VARIABLE, size, parse_size) if size else _DEFAULT_MAX_BYTES
-        return Cache(Path(place) / "traces", max_bytes=max_bytes)
+        place = find_cache_folder()
+        return None if place is None else Cache(place / "traces", max_bytes=max_bytes)
 
     def key(self, path: Path, *, python_calls: bool, patterns: tuple[Pattern, ...]) -> str | None:
         """Return the name of a file's entry, or None when the file is small, cannot be read, or can be no trace."""
@@ -88,7 +103,7 @@ class Cache:
     def get(self, key: str) -> RankTrace | None:
         """Return an entry, or None when there is none that can be used."""
         entry = self.folder / key
-        if not (self._is_ours(self.folder) and self._is_ours(entry)):
+        if not (is_private(self.folder) and is_private(entry)):
             return None
         try:
             trace = read_rank(entry)
@@ -102,7 +117,7 @@ class Cache:
         """Write an entry, and forget the oldest ones beyond the cap."""
         try:
             self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-            if not self._is_ours(self.folder):
+            if not is_private(self.folder):
                 return
             fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
             try:
@@ -118,15 +133,6 @@ class Cache:
     def put_aside(self, key: str, trace: RankTrace) -> None:
         """Write an entry in a thread, which the end of the process waits for."""
         threading.Thread(target=self.put, args=(key, trace), name="scope-cache").start()
-
-    def _is_ours(self, place: Path) -> bool:
-        """Say whether a folder is a real one, of this user, that nobody else can write."""
-        try:
-            status = place.lstat()
-        except OSError:
-            return False
-        others_may_write = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not others_may_write
 
     def _forget_oldest(self) -> None:
         entries: list[tuple[float, int, Path]] = []

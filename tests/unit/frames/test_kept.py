@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from homeless import forget_home
 
 from scope.frames import open_run
 from scope.frames.kept import MAX_ENTRIES, KeptSteps, entry_of, read_kept, write_kept
@@ -12,8 +14,6 @@ from scope.testing.layout import Layout
 from scope.testing.runs import SyntheticRun
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scope.frames.run import Run
 
 
@@ -110,5 +110,13 @@ def test_each_run_has_an_entry_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     """Entries lie below the folder that the environment names, each under a digest."""
     monkeypatch.setenv("SCOPE_CACHE_DIR", str(tmp_path))
     first, second = entry_of(tmp_path / "a"), entry_of(tmp_path / "b")
+    assert first is not None
+    assert second is not None
     assert first != second
     assert first.parent == second.parent == tmp_path / "runs"
+
+
+def test_a_user_without_a_home_folder_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing tells a home folder, as in a container whose user has no name, a run has no entry."""
+    forget_home(monkeypatch)
+    assert entry_of(Path("run")) is None

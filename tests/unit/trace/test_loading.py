@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from homeless import forget_home
 from polars.testing import assert_frame_equal
 
 import scope.trace
@@ -305,6 +306,14 @@ def test_unwritable_cache_is_no_error(tmp_path: Path, monkeypatch: pytest.Monkey
     blocker.write_text("")
     monkeypatch.setenv("SCOPE_CACHE_DIR", str(blocker / "below"))
     assert load(write(tmp_path / "a.json", num_kernels=3_000)).ranks[0].device_events.height == 3_000
+
+
+def test_a_user_without_a_home_folder_has_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing tells a home folder traces are read all the same, and nothing is made where the reader stands."""
+    forget_home(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    assert load(write(tmp_path / "a.json", num_kernels=3_000)).ranks[0].device_events.height == 3_000
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_user_patterns(tmp_path: Path) -> None:
