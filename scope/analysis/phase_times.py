@@ -7,6 +7,7 @@ sum to the union of their spans, as those of live phases sum to the step, howeve
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,6 @@ from scope.trace.nesting import innermost, nest
 from scope.trace.schema import Annotations, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scope.trace.model import RankTrace
 
 OWN_NS: Final = "own_ns"
@@ -85,23 +84,47 @@ def _lengths_of_one_at_a_time(pieces: pl.DataFrame, steps: pl.DataFrame, within:
         for start, end in within.select(Steps.start_ns, Steps.end_ns).iter_rows():
             edges += [(start, True, 0, _STEP), (end, False, 0, _STEP)]
     own: dict[int, int] = {}
-    running: dict[int, int] = {}
+    running = _Running(main)
     num_steps = 1 if within is None else 0
     edges.sort()
     for (start, begins, thread, row), (end, *_) in pairwise([*edges, *edges[-1:]]):
         if row == _STEP:
             num_steps += 1 if begins else -1
         elif begins:
-            running[thread] = row
+            running.begin(thread, row)
         else:
-            del running[thread]
-        if num_steps and running and end > start:
-            chosen = _chosen(running.items(), main)
+            running.end(thread)
+        if num_steps and end > start and (chosen := running.chosen()) is not None:
             own[chosen] = own.get(chosen, 0) + end - start
     schema = {_ROW: pl.UInt32, OWN_NS: pl.Int64}
     return pl.DataFrame({_ROW: list(own), OWN_NS: list(own.values())}, schema=schema)
 
 
-def _chosen(running: Iterable[tuple[int, int]], main: set[int]) -> int:
-    """Return the row of the phase that counts; rows are in the order of starts."""
-    return max(((thread in main, row) for thread, row in running))[1]
+class _Running:
+    """The innermost phase of each thread at an instant, the one that counts at hand however many threads there are.
+
+    Args:
+        main: Threads that run the steps.
+    """
+
+    def __init__(self, main: set[int]) -> None:
+        self._main = main
+        self._row_of: dict[int, int] = {}
+        self._ranked: list[tuple[bool, int, int]] = []
+        """A heap; those that ended stay in it until they come to its top."""
+
+    def begin(self, thread: int, row: int) -> None:
+        self._row_of[thread] = row
+        heappush(self._ranked, (thread not in self._main, -row, thread))
+
+    def end(self, thread: int) -> None:
+        del self._row_of[thread]
+
+    def chosen(self) -> int | None:
+        """Return the row of the phase that counts; rows are in the order of starts."""
+        while self._ranked:
+            _, row, thread = self._ranked[0]
+            if self._row_of.get(thread) == -row:
+                return -row
+            heappop(self._ranked)
+        return None

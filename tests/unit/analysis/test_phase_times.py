@@ -6,16 +6,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import hypothesis
+import polars as pl
 from hypothesis import strategies as st
+from work import count_instructions
 
+from scope.analysis import phase_times
 from scope.analysis.comparison import compare_jobs
 from scope.analysis.phase_times import OWN_NS, find_phases
 from scope.trace.model import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import polars as pl
 
     from scope.trace.model import RankTrace
 
@@ -110,3 +111,22 @@ def test_phases_inside_phases_are_compared_once(make_trace: Callable[..., RankTr
         "## optimizer ##": 10.0,
         "(outside of phases)": 100.0,
     }
+
+
+def test_work_grows_with_the_phases_not_with_the_threads_beside_each(make_trace: Callable[..., RankTrace]) -> None:
+    """Of many threads in phases at once, twice as many take about twice the work, not four times."""
+
+    def nested_threads(num_threads: int) -> int:
+        phases = [(f"p{thread}", thread, thread, 4 * num_threads - thread) for thread in range(1, num_threads)]
+        trace = make_trace(annotations=[dict(zip(KEYS, phase, strict=True)) for phase in phases])
+        found = pl.DataFrame()
+
+        def find() -> None:
+            nonlocal found
+            found = find_phases(trace)
+
+        work = count_instructions(find, phase_times)
+        assert _own(found) == _brute(phases, range(4 * num_threads), main=None)
+        return work
+
+    assert nested_threads(160) < 2.5 * nested_threads(80)
