@@ -14,7 +14,7 @@ from scope.trace.instants import LastEnd
 from scope.trace.pending import Pending, Values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from scope.trace.columns import Column, Table
 
@@ -84,3 +84,7 @@ class Collected:
     def num_nulls(self, table: type[Table], column: Column) -> int:
         """Return how many values of a column are absent."""
         return self.pending[table].num_nulls(column)
+
+    def peek(self, table: type[Table], columns: Sequence[Column]) -> pl.DataFrame:
+        """Return some columns of a table's rows so far, of which there is one at least."""
+        return self.pending[table].peek(columns)

@@ -8,10 +8,11 @@ import polars as pl
 
 from scope.structs import Record
 from scope.trace.eager import at_most
+from scope.trace.forwards import forward_ops
 from scope.trace.launches import launch_kind
 from scope.trace.nesting import innermost, nest
-from scope.trace.raw import FILE_ROW, RawFlows, RawLaunches, RawOps, RawSpans
-from scope.trace.rawspans import NO_ROW, row_numbers, sorted_spans, spans_of, step_of
+from scope.trace.raw import FILE_ROW, RawLaunches, RawOps, RawSpans
+from scope.trace.rawspans import row_numbers, sorted_spans, spans_of, step_of
 from scope.trace.schema import LAUNCH_KINDS, DeviceEvents, Launches, Ops
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def linked_ops(read: ReadTrace, texts: Texts, base_ns: int, steps: pl.DataFrame,
         at_most(nesting.depths, _DEEPEST).cast(pl.UInt16).alias(Ops.depth),
         nesting.is_leaf.alias(Ops.is_leaf),
         step_of(ops[Ops.start_ns], steps).alias(Ops.step_id),
-        _forward_ops(raw, flows).alias(Ops.forward_op_id),
+        forward_ops(raw, flows).alias(Ops.forward_op_id),
     ]
     return LinkedOps(ops.hstack(linked)[list(Ops.columns())], raw[FILE_ROW], nesting.overlaps)
 
@@ -138,51 +139,3 @@ def rows_by_external_id(ids: pl.Series, ops: pl.DataFrame) -> pl.Series:
     table = ops.select(Ops.external_id, Ops.op_id).drop_nulls(Ops.external_id).unique(Ops.external_id, keep="first")
     wanted = pl.DataFrame({str(Ops.external_id): ids})
     return wanted.join(table, on=Ops.external_id, how="left", maintain_order="left")[Ops.op_id]
-
-
-def _forward_ops(raw: pl.DataFrame, flows: pl.DataFrame) -> pl.Series:
-    """Return for each backward operator its forward operator: by flows, then by sequence number and thread."""
-    pairs = _numbered_pairs(raw)
-    pairs.update(_flow_pairs(raw, flows))
-    if not pairs:
-        return pl.Series([None] * raw.height, dtype=NO_ROW)
-    table = pl.DataFrame(
-        {"row": list(pairs), "forward_row": list(pairs.values())}, schema={"row": NO_ROW, "forward_row": NO_ROW}
-    )
-    rows = pl.DataFrame({"row": pl.int_range(raw.height, dtype=NO_ROW, eager=True)})
-    return rows.join(table, on="row", how="left", maintain_order="left")["forward_row"]
-
-
-def _numbered_pairs(raw: pl.DataFrame) -> dict[int, int]:
-    """Match backward to forward operators by the number and the thread that autograd gave them."""
-    if raw.height in (raw[RawOps.sequence_number].null_count(), raw[RawOps.forward_thread].null_count()):
-        return {}
-    numbered = raw.select(
-        RawOps.sequence_number, RawOps.forward_thread, RawSpans.thread, RawSpans.start_ns
-    ).with_row_index("row")
-    is_backward = (pl.col(RawOps.forward_thread) > 0) & (pl.col(RawOps.sequence_number) >= 0)
-    forward = numbered.filter(
-        ~(pl.col(RawOps.forward_thread) > 0).fill_null(value=False) & (pl.col(RawOps.sequence_number) >= 0)
-    )
-    # Views and other operators share the next number with the one that is recorded: the last of them is it.
-    by_number = forward.group_by(RawOps.sequence_number).agg(
-        pl.col("row").last().alias("forward_row"), pl.col(RawSpans.thread).n_unique().alias("threads")
-    )
-    backward = numbered.filter(is_backward).join(
-        by_number.filter(pl.col("threads") == 1), on=RawOps.sequence_number, how="inner"
-    )
-    return dict(zip(backward["row"].to_list(), backward["forward_row"].to_list(), strict=True))
-
-
-def _flow_pairs(raw: pl.DataFrame, flows: pl.DataFrame) -> dict[int, int]:
-    """Match the ends of forward-to-backward arrows to the operators that begin where they stand."""
-    if not flows[RawFlows.is_backward].any():
-        return {}
-    flows = flows.filter(pl.col(RawFlows.is_backward))
-    ops = raw.select(RawSpans.thread, pl.col(RawSpans.start_ns).alias(RawFlows.time_ns)).with_row_index("row")
-    ops = ops.unique([RawSpans.thread, RawFlows.time_ns], keep="last", maintain_order=True)
-    placed = flows.join(ops, on=[RawFlows.thread, RawFlows.time_ns], how="inner").drop_nulls(RawFlows.id)
-    starts = placed.filter(pl.col(RawFlows.is_start)).unique(RawFlows.id, keep="first", maintain_order=True)
-    ends = placed.filter(~pl.col(RawFlows.is_start)).unique(RawFlows.id, keep="first", maintain_order=True)
-    both = ends.join(starts, on=RawFlows.id, suffix="_forward")
-    return dict(zip(both["row"].to_list(), both["row_forward"].to_list(), strict=True))

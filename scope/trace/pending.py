@@ -75,6 +75,11 @@ class Pending:
         found = [_as_series(column, piece) for piece in self._pieces.get(column, ())]
         return sum(piece.null_count() for piece in found)
 
+    def peek(self, columns: Sequence[Column]) -> pl.DataFrame:
+        """Return some columns of the rows, of which there is one at least, without forgetting them."""
+        found = {column: [_as_series(column, piece) for piece in _joined(self._pieces[column])] for column in columns}
+        return pl.DataFrame([pl.concat(pieces).alias(column) for column, pieces in found.items()])
+
     def take(self) -> pl.DataFrame:
         """Return the rows as a frame, and forget them."""
         taken, self.rows, self._pieces = self._pieces, 0, {}

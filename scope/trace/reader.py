@@ -18,6 +18,7 @@ from scope.trace.boundaries import SEPARATOR
 from scope.trace.categories import BACKWARD_ARROWS
 from scope.trace.collect import Collector, UntypedError
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
+from scope.trace.forwards import NUMBERED, are_doubtful
 from scope.trace.instants import InexactError
 from scope.trace.mending import without_half_characters
 from scope.trace.narrowing import WHOLE, Tables
@@ -30,7 +31,7 @@ from scope.trace.salvage import (
     split_list,
     with_nulls,
 )
-from scope.trace.schema import Ops
+from scope.trace.schema import Ops, PythonCalls
 from scope.trace.sources import MOST_BLANK_BYTES, UTF8_MARK, WHITE, Source
 
 if TYPE_CHECKING:
@@ -304,10 +305,13 @@ def _needs_arrows(collected: Collected, loaded: Tables) -> bool:
     # As many as are broken may have lost their number: no reason to read a damaged file a second time.
     if collected.num_nulls(RawDevice, RawDevice.correlation) > collected.events_lost + collected.events_repaired:
         return True
-    if Ops not in loaded:
+    if Ops not in loaded or collected.arrow_categories.isdisjoint(BACKWARD_ARROWS):
         return False
-    num_numbered = collected.height(RawOps) - collected.num_nulls(RawOps, RawOps.sequence_number)
-    return num_numbered == 0 and not collected.arrow_categories.isdisjoint(BACKWARD_ARROWS)
+    num_ops = collected.height(RawOps)
+    if num_ops == collected.num_nulls(RawOps, RawOps.sequence_number):
+        return True
+    # Forward operators serve to find modules, which are among the calls of Python.
+    return PythonCalls in loaded and are_doubtful(collected.peek(RawOps, NUMBERED))
 
 
 def _end_of_events(text: bytearray) -> int | None:
