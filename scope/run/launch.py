@@ -99,12 +99,17 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str], *, is_last: bool = 
 def find_run_dir(plan: LaunchPlan) -> Path | None:
     """Return the run directory that a plan names, by itself or by the id of its run; None where it names none.
 
+    None as well where it is relative to a working directory that was deleted.
+
     Raises:
         UsageError: The run id cannot be the name of a folder.
     """
     if plan.run_dir is None and not plan.run_id:
         return None
-    return (plan.run_dir or _default_run_dir(paths.check_run_id(plan.run_id or ""))).absolute()
+    run_dir = plan.run_dir or _default_run_dir(paths.check_run_id(plan.run_id or ""))
+    with contextlib.suppress(FileNotFoundError):
+        return run_dir.absolute()
+    return None
 
 
 def _default_run_dir(run_id: str) -> Path:
@@ -128,16 +133,24 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     if source == "host":
         run_id = f"{run_id}-{os.getpid()}"  # two runs may begin in one second
-    run_dir = (plan.run_dir or _default_run_dir(run_id)).absolute()
+    run_dir = plan.run_dir or _default_run_dir(run_id)
+
+    def run_unrecorded(why: str) -> LaunchResult:
+        ending = run_command(plan.command, environment, children_ignored=children_ignored)
+        return LaunchResult(
+            returncode=ending.returncode, run_dir=run_dir, num_ranks=0, unpublished=None, unrecorded=why
+        )
+
+    try:
+        run_dir = run_dir.absolute()
+    except FileNotFoundError:
+        return run_unrecorded("the working directory was deleted; name a run directory by its whole path: --run-dir")
     try:
         spool = _make_spool(plan, environment, run_id=run_id, source=source, run_dir=run_dir)
     except RunError as error:
         if plan.spool is not None:
             raise  # a mistake of whoever named it, who is told before the job begins
-        ending = run_command(plan.command, environment, children_ignored=children_ignored)
-        return LaunchResult(
-            returncode=ending.returncode, run_dir=run_dir, num_ranks=0, unpublished=None, unrecorded=str(error)
-        )
+        return run_unrecorded(str(error))
     paths.register_spool(
         paths.Registration(
             run_id=run_id,
@@ -231,7 +244,9 @@ def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str
             spool = choose().absolute() / name
             identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags, run_dir=run_dir)
         except OSError as error:
-            problems.append(f"{spool or error.filename}: cannot be written ({error.strerror})")
+            problems.append(
+                f"{spool or error.filename or 'the working directory'}: cannot be written ({error.strerror})"
+            )
         else:
             return spool
     message = "; ".join(problems) + "; name another folder with --spool"

@@ -48,6 +48,25 @@ def test_a_command_runs_unrecorded_where_nothing_can_be_written(no_disk: dict[st
     assert result.unrecorded.count("/proc/nowhere") == 2
 
 
+@pytest.mark.parametrize("options", [(), ("--run-dir", "run"), ("--run-id", "r")])
+def test_a_command_runs_in_a_working_directory_that_was_deleted(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """It ends with its own exit code, and why there is no record of it is said: a run directory would be in nowhere."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = shlex.join([*SCOPE_RUN, *options, "--", "sh", "-c", "echo ran; exit 3"])
+    own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+    command = ["sh", "-c", f"rmdir ../gone; exec {shell}"]
+    ended = subprocess.run(
+        command, cwd=gone, env={**outside(), **own}, text=True, capture_output=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (3, "ran\n")
+    said = [line for line in ended.stderr.splitlines() if line.startswith("scope: ")]  # the shell has words of its own
+    assert said == [
+        "scope: the command ran unrecorded: the working directory was deleted; name a run directory by its whole path: "
+        "--run-dir"
+    ]
+
+
 def test_a_spool_that_was_asked_for_must_be_there(no_disk: dict[str, str], tmp_path: Path) -> None:
     """A folder that was named and cannot be made is a mistake, told before the command is started."""
     started = tmp_path / "started"
