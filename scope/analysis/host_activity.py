@@ -49,6 +49,9 @@ class HostSpans(Table):
 _INPUT: Final = r"(?i)dataloader"
 _GC: Final = r"^Python GC$|^gc[.:]|(?i)garbage collect"
 _OVERHEAD: Final = "(?i)^overhead$"
+_OF_PROFILER: Final = r"(?i)buffer[ _](?:flush|request)|instrumentation|resource|activity[ _]init"
+"""What the profiler does for itself. A driver that loads modules, compiles, or waits for room among its commands stands
+beside that among the overheads, and does so without a profiler as well."""
 _LANE: Final = "lane_row"
 _FIRST: Final = "first_row"
 _LAST: Final = "last_row"
@@ -225,11 +228,9 @@ def _spans(calls: pl.DataFrame, activity: str) -> pl.DataFrame:
 
 def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.DataFrame:
     """Return the rows whose name matches as spans of an activity."""
-    names = frame[column].unique()
-    matching = names.filter(names.cast(pl.String).str.contains(pattern))
-    if matching.is_empty():
+    rows = _matching(frame, column, pattern)
+    if rows.is_empty():
         return HostSpans.empty()
-    rows = frame.filter(pl.col(column).is_in(matching.implode()))
     return rows.select(
         pl.col(Ops.thread).alias(HostSpans.thread),
         pl.lit(activity, dtype=HostSpans.activity.dtype).alias(HostSpans.activity),
@@ -239,9 +240,17 @@ def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.
     )
 
 
+def _matching(frame: pl.DataFrame, column: str, pattern: str) -> pl.DataFrame:
+    """Return the rows in whose column a pattern is found, which is searched in each distinct value once."""
+    values = frame[column].unique()
+    found = values.filter(values.cast(pl.String).str.contains(pattern))
+    return frame.clear() if found.is_empty() else frame.filter(pl.col(column).is_in(found.implode()))
+
+
 def _overheads(host: pl.DataFrame, threads: pl.Series) -> pl.DataFrame:
     """Return the profiler's own time; records on a track that launches nothing hold up every thread."""
-    spans = _named(host, Annotations.category, _OVERHEAD, "profiler")
+    overheads = _matching(host, Annotations.category, _OVERHEAD)
+    spans = _named(overheads, Annotations.name, _OF_PROFILER, "profiler")
     if spans.is_empty():
         return spans
     is_own = pl.col(HostSpans.thread).is_in(threads.implode())

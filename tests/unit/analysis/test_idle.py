@@ -111,6 +111,28 @@ def test_allocation_profiler_and_gc_are_told_from_host(make_trace: MakeTrace) ->
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [
+        ("Buffer Flush", True),
+        ("Instrumentation", True),
+        ("Resource", True),
+        ("Activity Buffer Request", True),
+        ("UVM Activity Init", True),
+        ("Driver Compiler", False),
+        ("Runtime Triggered Module Loading", False),
+        ("Lazy Function Loading", False),
+        ("Command Buffer Full", False),
+        ("Unknown", False),
+    ],
+)
+def test_only_what_the_profiler_does_for_itself_is_its_own(make_trace: MakeTrace, name: str, *, is_own: bool) -> None:
+    """Of the overheads that CUPTI tells, those of the driver happen without a profiler too: they are the host's."""
+    record = {"category": "overhead", "name": name, "thread": 0, "start_ns": 130_000, "end_ns": 150_000}
+    own = {"profiler": 20_000, "host": 75_000} if is_own else {"host": 95_000}
+    assert causes(make_trace(**gap(annotations=[record]))) == {**own, "launch_latency": 5_000}
+
+
 @pytest.mark.parametrize("python_calls", [False, True])
 def test_runs_of_the_collector_are_read_as_torch_writes_them(tmp_path: Path, *, python_calls: bool) -> None:
     """They stand among Python frames and have no number; they count whether or not the frames are read."""
