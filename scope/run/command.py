@@ -8,7 +8,9 @@ that waits for it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -53,6 +55,9 @@ _LEAVING_SIGNALS: Final = frozenset(("ash", "bash", "busybox", "dash", "flock", 
 """Programs whose commands ignore of these what they ignore themselves; others may have changed it for themselves."""
 _IGNORED: Final = "SigIgn:"
 _TICK_S: Final = 1.0
+_SHELL: Final = "/bin/sh"
+"""What runs a file that is no program and names no interpreter, as in shells and in `execvp` of C."""
+_LOOKED_AT_BYTES: Final = 128
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 """What shells end with where a command cannot be started."""
@@ -163,14 +168,37 @@ def _find_ignored_by_caller(*, proc: Path = Path("/proc")) -> list[signal.Signal
 def _start(
     command: Sequence[str], environment: Mapping[str, str], before_exec: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
-    try:
+    def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
         # What the caller opened for the command is its own, as `<(...)` of a shell; ours are all closed on exec.
-        return subprocess.Popen(list(command), env=dict(environment), preexec_fn=before_exec, close_fds=False)
+        return subprocess.Popen(words, env=dict(environment), preexec_fn=before_exec, close_fds=False)
+
+    try:
+        try:
+            return start(list(command))
+        except OSError as error:
+            script = _find_script(command[0], environment) if error.errno == errno.ENOEXEC else None
+            if script is None:
+                raise
+            return start([_SHELL, script, *command[1:]])
     except OSError as error:
-        message = f"{command[0]}: cannot be started ({error.strerror})"
+        message = f"{command[0] or repr('')}: cannot be started ({error.strerror})"
         problem = RunError(message)
-        problem.exit_code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+        # No name at all is sought in every folder, each of which is found and is no program.
+        is_unknown = isinstance(error, FileNotFoundError) or not command[0]
+        problem.exit_code = _NOT_FOUND if is_unknown else _NOT_EXECUTABLE
         raise problem from error
+
+
+def _find_script(name: str, environment: Mapping[str, str]) -> str | None:
+    """Return the path of a command that the kernel cannot run where it may be a script for the shell: it is text."""
+    path = shutil.which(name, path=os.pathsep.join(os.get_exec_path(environment)))
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            return None if b"\0" in file.read(_LOOKED_AT_BYTES) else path
+    except OSError:
+        return None
 
 
 def _wait(child: subprocess.Popen[bytes], watched: set[signal.Signals], witness: GroupWitness) -> _Asked | None:

@@ -48,6 +48,35 @@ def test_a_command_runs_unrecorded_where_nothing_can_be_written(no_disk: dict[st
     assert result.unrecorded.count("/proc/nowhere") == 2
 
 
+@pytest.mark.parametrize(
+    ("content", "command"),
+    [
+        (b'echo "$0" "$@"; exit 3\n', "./own-script"),
+        (b'echo "$0" "$@"; exit 3\n', "own-script"),
+        (b"", "./own-script"),
+        (b"\x7fELF\2\1\1\0\0", "./own-script"),
+        (b"#!/nowhere\n", "./own-script"),
+        (None, "''"),
+        (None, "./own-script"),
+    ],
+)
+def test_a_command_is_started_as_a_shell_starts_it(tmp_path: Path, content: bytes | None, command: str) -> None:
+    """A script without `#!` runs, and what cannot be run ends with the same code: that of `bash` is the oracle."""
+    if content is not None:
+        (tmp_path / "own-script").write_bytes(content)
+        (tmp_path / "own-script").chmod(0o755)
+    own = {"SCOPE_SPOOL": str(tmp_path / "spool"), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+    environment = {**outside(), **own, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    plain, scoped = (
+        subprocess.run(
+            ["bash", "-c", f"{start} {command} 1 'a b'"],
+            cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False,
+        )
+        for start in ("", shlex.join([*SCOPE_RUN, "--"]))
+    )  # fmt: skip
+    assert (scoped.returncode, scoped.stdout) == (plain.returncode, plain.stdout)
+
+
 @pytest.mark.parametrize("options", [(), ("--run-dir", "run"), ("--run-id", "r")])
 def test_a_command_runs_in_a_working_directory_that_was_deleted(tmp_path: Path, options: tuple[str, ...]) -> None:
     """It ends with its own exit code, and why there is no record of it is said: a run directory would be in nowhere."""
