@@ -25,7 +25,7 @@ _MOST_NAMES: Final = 16384
 _HEAD, _TAIL = 1024, 256
 """Characters of a name that are searched: what tells a kernel stands first or last, and searching is quadratic."""
 
-RULES_VERSION: Final = 10
+RULES_VERSION: Final = 11
 """Part of the key of the cache: raise it with every change of the rules."""
 
 
@@ -95,6 +95,9 @@ COMMUNICATION_LIBRARIES: Final = _rules(
     flags="(?i)",
 )
 """Kernel names by the library that communicates; first match wins."""
+
+_LOCAL: Final = "get_dispatch_layout"
+"""DeepEP's kernel, and that of libraries after it, which counts a rank's tokens by their targets and moves nothing."""
 
 _SETS: Final = _rules(
     (
@@ -352,7 +355,7 @@ def _searched(name: str) -> str:
 @lru_cache(maxsize=_MOST_NAMES)
 def communication_library(name: str) -> str | None:
     """Return the library that a kernel's name belongs to, or None when it names none that communicates."""
-    return _first(COMMUNICATION_LIBRARIES, name)
+    return None if _LOCAL in _searched(name) else _first(COMMUNICATION_LIBRARIES, name)
 
 
 @lru_cache(maxsize=_MOST_NAMES)

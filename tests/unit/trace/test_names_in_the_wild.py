@@ -85,6 +85,8 @@ COMPUTE = [
     ("triton_mm_17", "gemm", "Inductor, choosing a template"),
     ("triton_poi_fused_mm_17", "fused", "Inductor"),
     ("void moe_common::count_tokens<int>(int const*)", "other", "moe_common is no moe_comm"),
+    ("void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*, int*, int*, bool*)", "other", "DeepEP: counts tokens, moves none"),
+    ("_ZN7deep_ep6layout19get_dispatch_layoutILi256ELi32ELi8EEEvPKlPiS4_S4_Pbiiii", "other", "not demangled"),
     ("kernel_cutlass_kernel_quackrmsnormRMSNorm_object_at__tensor000o1024", "normalisation", "CuTe's compiler: no GEMM"),
     ("kernel_cutlass_kernel_quackcross_entropyCrossEntropy_object_at__tensor", "reduction", "CuTe's compiler: no GEMM"),
     ("kernel_cutlass_kernel_quackgemm_sm100GemmSm100_object_at__tensor", "gemm", "CuTe's compiler"),
