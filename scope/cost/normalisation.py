@@ -2,8 +2,9 @@
 
 FLOPs for each element: layer norm 7 (sum; difference, square, sum; scale; weight, bias), RMS norm 4 (square, sum;
 scale; weight), batch and group norm as layer norm (a synchronised batch norm 4 and 4, its backward 4 and 5), each
-backward pass 11 (two sums of two products, and the three-term gradient), softmax and log softmax 5 (maximum,
-difference, exp, sum, quotient or difference), their backward 4.
+backward pass 11 (two sums of two products, which are the gradients of weight and bias where these are computed, and the
+three-term gradient), softmax and log softmax 5 (maximum, difference, exp, sum, quotient or difference), their backward
+4.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _NO_MASK: Final = "the trace does not hold which gradients are computed (Concret
 _NORM_FLOPS: Final = 7
 _RMS_FLOPS: Final = 4
 _BACKWARD_FLOPS: Final = 11
+_SUM_FLOPS: Final = 3
+_LAYER_NORM_BACKWARD: Final = "aten::native_layer_norm_backward"
 _INPUT_PART: Final = re.compile(r"grad_input|ComputeGradInput", re.IGNORECASE)
 _WEIGHT_PART: Final = re.compile(r"GammaBetaBackward|ComputePartGradGammaBeta", re.IGNORECASE)
 # Large tensors that come first, FLOPs for each element, what is written.
@@ -35,7 +38,7 @@ _SYNCHRONISED: Final = {
     "aten::batch_norm_backward_elemt": (2, 5, "result"),
 }
 _WEIGHT_POSITION: Final = {
-    "aten::native_layer_norm_backward": 5,
+    _LAYER_NORM_BACKWARD: 5,
     "aten::_fused_rms_norm_backward": 4,
     "aten::native_group_norm_backward": 4,
 }
@@ -90,31 +93,29 @@ def group_norm(call: OperatorCall) -> OperatorCost:
 
 def layer_norm_backward(call: OperatorCall) -> OperatorCost:
     """`native_layer_norm_backward(grad, input, shape, mean, rstd, weight, bias, output_mask)`."""
-    mask = call.integers(7)
-    return _backward(
-        call, (3, 4, 5), mask=mask or (1, int(call.tensor(5) is not None), int(call.tensor(6) is not None))
-    )
+    return _backward(call, (3, 4, 5), mask=_mask(call))
 
 
 def norm_backward_part(call: OperatorCall, kernel: str) -> OperatorCost | None:
     """Return what one kernel of a layer or RMS norm's backward pass costs; None when the name does not tell its part.
 
     Torch computes the input's gradient in one kernel and those of weight and bias in another; the second stage of a
-    sum in two stages (`cuComputeGradGammaBeta`) moves only partial sums, whose number is not recorded.
+    sum in two stages (`cuComputeGradGammaBeta`) moves only partial sums, whose number is not recorded. The FLOPs of
+    both are together those of the operator.
     """
-    is_layer = call.name == "aten::native_layer_norm_backward"
-    statistics = (3, 4) if is_layer else (3,)
+    statistics = (3, 4) if call.name == _LAYER_NORM_BACKWARD else (3,)
+    _, *parameters = _mask(call)
     if _INPUT_PART.search(kernel):
-        return _backward(call, (*statistics, 5 if is_layer else 4), mask=(1,))
+        num_sums = sum(1 for wanted in parameters if wanted)
+        return _backward(call, (*statistics, _WEIGHT_POSITION[call.name]), mask=(1,), sums_elsewhere=num_sums)
     if _WEIGHT_PART.search(kernel):
-        gradients = sum(call.tensor(position) is not None for position in ((5, 6) if is_layer else (4,)))
-        return _backward(call, statistics, mask=(0, *[1] * gradients))
+        return _backward(call, statistics, mask=(0, *parameters))
     return None
 
 
 def rms_norm_backward(call: OperatorCall) -> OperatorCost:
     """`_fused_rms_norm_backward(grad, input, shape, rstd, weight, output_mask)`."""
-    return _backward(call, (3, 4), mask=call.integers(5) or (1, int(call.tensor(4) is not None)))
+    return _backward(call, (3, 4), mask=_mask(call))
 
 
 def batch_norm_backward(call: OperatorCall) -> OperatorCost:
@@ -223,7 +224,16 @@ def _forward(x: TensorArg, parameters: tuple[TensorArg | None, ...], *, statisti
     )
 
 
-def _backward(call: OperatorCall, others: tuple[int, ...], *, mask: tuple[int, ...]) -> OperatorCost:
+def _mask(call: OperatorCall) -> tuple[int, ...]:
+    """Return which gradients of a layer or RMS norm are computed: of the input, the weight, and a layer norm's bias."""
+    parameters = (5, 6) if call.name == _LAYER_NORM_BACKWARD else (4,)
+    recorded = call.integers(parameters[-1] + 1) or (1, *(int(call.tensor(each) is not None) for each in parameters))
+    return recorded[: 1 + len(parameters)]
+
+
+def _backward(
+    call: OperatorCall, others: tuple[int, ...], *, mask: tuple[int, ...], sums_elsewhere: int = 0
+) -> OperatorCost:
     grad, x = call.tensor(0), call.tensor(1)
     if grad is None or x is None:
         return unknown("normalisation", _NO_TENSOR)
@@ -235,8 +245,8 @@ def _backward(call: OperatorCall, others: tuple[int, ...], *, mask: tuple[int, .
         0 if weight is None else sized(num_parameters * weight.num_elements, weight.dtype),
     )
     read = stored((grad, x, *extra))
-    flops = _BACKWARD_FLOPS * x.num_elements
-    return cost("normalisation", flops=flops, read=read, written=written, math_dtype=x.dtype)
+    each = _BACKWARD_FLOPS - _SUM_FLOPS * sums_elsewhere if mask[0] else _SUM_FLOPS * num_parameters
+    return cost("normalisation", flops=each * x.num_elements, read=read, written=written, math_dtype=x.dtype)
 
 
 def _width(call: OperatorCall, x: TensorArg, weight: TensorArg | None) -> int | None:
@@ -258,7 +268,7 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::miopen_batch_norm": batch_norm,
     "aten::native_group_norm": group_norm,
     **dict.fromkeys(_SYNCHRONISED, synchronised_part),
-    "aten::native_layer_norm_backward": layer_norm_backward,
+    _LAYER_NORM_BACKWARD: layer_norm_backward,
     "aten::_fused_rms_norm_backward": rms_norm_backward,
     "aten::native_batch_norm_backward": batch_norm_backward,
     "aten::cudnn_batch_norm_backward": library_batch_norm_backward,
@@ -277,6 +287,6 @@ MODELS: Final[dict[str, Callable[[OperatorCall], OperatorCost]]] = {
     "aten::nll_loss2d_backward": nll_loss_backward,
 }
 PART_MODELS: Final[dict[str, Callable[[OperatorCall, str], OperatorCost | None]]] = {
-    "aten::native_layer_norm_backward": norm_backward_part,
+    _LAYER_NORM_BACKWARD: norm_backward_part,
     "aten::_fused_rms_norm_backward": norm_backward_part,
 }

@@ -192,6 +192,36 @@ def test_kernels_of_a_norms_backward_pass_are_told_apart(make_trace: Callable[..
     assert "several kernels" in work[KernelWork.reason].to_list()[2]
 
 
+@pytest.mark.parametrize(
+    ("name", "tensors", "mask", "shared"),
+    [
+        # The input's gradient takes three terms (5), and the sums of weight and bias 3 each, which are its own too.
+        ("aten::native_layer_norm_backward", [[4, 1], [4, 1], [8], [8]], "[True, True, True]", [5, 6]),
+        ("aten::native_layer_norm_backward", [[4, 1], [4, 1], [8], []], "[True, True, False]", [8, 3]),
+        ("aten::_fused_rms_norm_backward", [[4, 1], [8]], "[True, True]", [8, 3]),
+        ("aten::_fused_rms_norm_backward", [[4, 1], [8]], "", [8, 3]),
+    ],
+)
+def test_parts_of_a_norms_backward_pass_sum_to_it(
+    make_trace: Callable[..., RankTrace], name: str, tensors: list[list[int]], mask: str, shared: list[int]
+) -> None:
+    """The kernels of the backward pass share its FLOPs, 11 for each element, as its sums and terms fall to them."""
+    shapes = [[4, 8], [4, 8], [], *tensors, []]
+    op = _op(name, shapes, dtype="float") | {"concrete_inputs": json.dumps([""] * (len(shapes) - 1) + [mask])}
+    kernels = ["layer_norm_grad_input_kernel_vectorized<float>", "GammaBetaBackwardCUDAKernelTemplate<float>"]
+    trace = make_trace(
+        devices=(H100,),
+        ops=[op],
+        device_events=[
+            _kernel(0, 10 * index, 10 * index + 10, kernel_class="normalisation", name=kernel)
+            for index, kernel in enumerate(kernels)
+        ],
+    )
+    flops = compute_kernel_work(trace)[KernelWork.flops].to_list()
+    assert flops == [32 * each for each in shared]
+    assert sum(flops) == 32 * 11
+
+
 def test_a_matrix_operator_above_owns_kernels_below(make_trace: Callable[..., RankTrace]) -> None:
     """A product launched inside an operator without a model belongs to the matrix operator around it."""
     trace = make_trace(

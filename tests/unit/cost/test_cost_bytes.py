@@ -153,6 +153,10 @@ CASES = [
     ("aten::native_layer_norm_backward",
      [_tensor(4, 8), _tensor(4, 8), _value("[8]"), _tensor(4, 1, dtype="float"), _tensor(4, 1, dtype="float"),
       _tensor(8), _tensor(8), _value("[True, True, True]")], 11 * 32, 128 + 32 + 16, 64 + 32),
+    # The sums of weight and bias alone, as of a first layer, whose input needs no gradient.
+    ("aten::native_layer_norm_backward",
+     [_tensor(4, 8), _tensor(4, 8), _value("[8]"), _tensor(4, 1, dtype="float"), _tensor(4, 1, dtype="float"),
+      _tensor(8), _tensor(8), _value("[False, True, True]")], 6 * 32, 128 + 32 + 16, 32),
     ("aten::_fused_rms_norm", [_tensor(4, 8), _value("[8]"), _tensor(8), NONE], 4 * 32, 64 + 16, 64 + 16),
     # Four running and two saved values for each of 3 channels, the running ones read as well.
     ("aten::cudnn_batch_norm",
