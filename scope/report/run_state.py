@@ -33,6 +33,7 @@ from scope.report.run_state_outside import find_outside, outside_lines
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.run_state_ranks import describe_stops, stop_lines
 from scope.report.run_state_slowest import find_slowest, slowest_lines
+from scope.report.run_state_still import still_line
 from scope.report.run_state_windows import window_lines
 from scope.report.sections.quality import format_ranks
 from scope.report.standing import count, standing_words
@@ -205,8 +206,11 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield from cost_lines(state["costs"])
     yield from _collectives(state["collectives"], state["collectives_outside_steps"])
     yield from _memory_lines(state["memory"])
-    if state["state"]["standing"] != "no step":
-        # Who does not arrive is to blame there, and stands on top.
+    still = still_line(state)
+    if still is not None:
+        # Who works longest in steps that end is not what holds this one up.
+        yield still
+    else:
         stepless = summary["speed"]["stepless_ranks"]
         yield from slowest_lines(state["slowest_ranks"], state["peers"], stepless=stepless)
     yield from checkpoint_lines(state["checkpoints"], state["failed_checkpoints"])
@@ -275,7 +279,7 @@ def _speed(speed: Mapping[str, Any]) -> str:
         return f"speed unknown: {speed['absent'].get('step_time', '')}"
     stepless = describe_ranks(list(speed["stepless_ranks"])) if speed["stepless_ranks"] else ""
     others = f"; {stepless} make{'s' if len(speed['stepless_ranks']) == 1 else ''} no steps" if stepless else ""
-    parts = [f"step {format_duration(length['median_ns'])} (median of {speed['num_steps']}{others})"]
+    parts = [f"step {format_duration(length['median_ns'])} ({_steps_of_median(speed['num_steps'])}{others})"]
     if speed["tokens_per_s"] is not None:
         parts.append(f"{speed['tokens_per_s']:,.0f} tokens/s on average")
     few = f" (of {speed['num_mfu_steps']})" if speed["num_mfu_steps"] < speed["num_steps"] else ""
@@ -285,6 +289,10 @@ def _speed(speed: Mapping[str, Any]) -> str:
             f"{title} {format_ratio(value)}{few}" if value is not None else f"no {title}: {speed['absent'][name]}"
         )
     return ", ".join(parts)
+
+
+def _steps_of_median(number: int) -> str:
+    return "of its one undisturbed step" if number == 1 else f"median of the newest {number} undisturbed steps"
 
 
 def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterator[str]:

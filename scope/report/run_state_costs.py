@@ -71,7 +71,7 @@ def cost_lines(costs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Return a sentence without a full stop on each of what `find_costs` returns."""
     for each in costs:
         title, action = _WORDS[each["cost"]]
-        share = f"{format_ratio(each['share_ratio'])} of the last {each['num_steps']} steps"
+        share = f"{format_ratio(each['share_ratio'])} of the newest {each['num_steps']} undisturbed steps"
         whose = " and rank" if each["ranks"] is None else f" on {describe_ranks(list(each['ranks']))}"
         # A device may have work queued while its host fetches the next batch.
         device = "; a profiler window tells whether devices wait meanwhile" if each["has_devices"] else ""

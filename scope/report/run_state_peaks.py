@@ -52,7 +52,7 @@ def describe_mfu(speed: Mapping[str, Any], peaks: Sequence[Mapping[str, Any]]) -
         return None
     conventions = list(dict.fromkeys(_CONVENTIONS.get(str(peak["convention"]), _OF_USER) for peak in peaks))
     against = " and ".join(_against(peak) for peak in peaks)
-    steps = f"{speed['num_mfu_steps']} of the last {speed['num_steps']} steps"
+    steps = f"{speed['num_mfu_steps']} of these {speed['num_steps']} steps"
     uncounted = next((f"; {peak['uncounted']}" for peak in peaks if peak["uncounted"]), "")
     return f"MFU: model FLOPs ({' or '.join(conventions)}) of {steps} against {against}{uncounted}"
 

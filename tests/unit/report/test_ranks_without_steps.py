@@ -164,7 +164,7 @@ def test_a_run_of_which_one_rank_trains_tells_of_both(tmp_path: Path, reason: st
     assert state["steps_absent"] == describe_stepless([1])
     assert state["collectives_outside_steps"] == {"num_calls": 0, "in_bytes": 0, "out_bytes": 0, "absent": {}}
     text = render_run(state)
-    assert "step 1 s (median of 12; rank 1 makes no steps)" in text
+    assert "step 1 s (median of the newest 12 undisturbed steps; rank 1 makes no steps)" in text
     assert "no steps: rank 1 has ended no step (of an optimizer of torch, or by end_step())" in text
     assert "collectives" not in text
 

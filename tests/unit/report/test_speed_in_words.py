@@ -49,7 +49,7 @@ def test_mfu_says_its_convention_and_its_peak() -> None:
         "uncounted": None,
     }  # fmt: skip
     assert describe_mfu(SPEED, peaks) == (
-        "MFU: model FLOPs (attention counted whole) of 48 of the last 50 steps against float32 at "
+        "MFU: model FLOPs (attention counted whole) of 48 of these 50 steps against float32 at "
         "25.4 GFLOP/s to 94.4 GFLOP/s a rank (measured matrix product)"
     )
 

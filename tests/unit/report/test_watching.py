@@ -37,6 +37,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.num_steps = 0
+        self.step_ns = S
         self.behind = 0
         self.write(folder / paths.RUN_FILE, RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN, world_size=2))
         self.boxes: list[BlackBox] = []
@@ -60,16 +61,17 @@ class World:
         path.write_bytes(msgspec.json.encode(record))
 
     def at(self, second: int, *, steps_until: int) -> int:
-        """Let ranks beat at a second and make steps of one second until another; return the instant."""
+        """Let ranks beat at a second and have made so many steps, of one second by default; return the instant."""
         now_ns = BEGAN + second * S
         while self.num_steps < steps_until:
-            start_ns = BEGAN + self.num_steps * S
-            step = StepRecord(step=self.num_steps, start_ns=start_ns, end_ns=start_ns + S, phases={"other": S})
+            start_ns, length_ns = BEGAN + self.num_steps * self.step_ns, self.step_ns
+            phases = {"other": length_ns}
+            step = StepRecord(step=self.num_steps, start_ns=start_ns, end_ns=start_ns + length_ns, phases=phases)
             for rank in range(2):
                 with (paths.rank_folder(self.folder, 0, rank) / paths.STEPS_FILE).open("ab") as stream:
                     stream.write(msgspec.json.encode(step) + b"\n")
             self.num_steps += 1
-        begun_ns = BEGAN + self.num_steps * S
+        begun_ns = BEGAN + self.num_steps * self.step_ns
         for rank, box in enumerate(self.boxes):
             issued = 100 - rank * self.behind
             box.write_state(layout.STATE.pack(0, 0, now_ns, now_ns, now_ns, 0, 0, b"backward"))
@@ -171,6 +173,32 @@ def test_silence_begins_and_is_over(world: World) -> None:
     (over,) = watcher.look(now_ns=world.at(36, steps_until=36)).over
     assert over.kind == "silence"
     watcher.close()
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        pytest.param(12, "", id="may-be-yet-to-be-published"),
+        pytest.param(
+            18,
+            "no step has ended since 2027-01-15 08:00:10 UTC (8 s, 80 usual steps): a checkpoint, an evaluation or a "
+            "hang; if it lasts, scope doctor {} says who has not arrived where",
+            id="before-it-counts-as-a-hang",
+        ),
+        pytest.param(
+            21,
+            "no step has ended since 2027-01-15 08:00:10 UTC: scope doctor {} says what to do about each rank",
+            id="hang",
+        ),
+    ],
+)
+def test_who_is_slow_is_not_said_while_no_step_ends(world: World, second: int, said: str) -> None:
+    """A hundred steps of 100 ms end at second 10, and none after: the run stands, and nobody's pace explains it."""
+    world.step_ns, world.behind = S // 10, 1
+    now_ns = world.at(second, steps_until=100)
+    lines = render_run(describe_run(open_run(world.folder), now_ns=now_ns)).splitlines()
+    found = [line for line in lines if line.startswith(("no step has", "no rank works"))]
+    assert found == ([said.format(world.folder)] if said else [])
 
 
 def test_a_rank_that_is_silent_before_its_first_step_is_told_everywhere(world: World) -> None:

@@ -148,7 +148,7 @@ def test_what_costs_at_least_as_much_as_a_finding_is_told(
 def test_a_cost_is_a_sentence_with_what_to_do() -> None:
     """By hand: 58 ms of 100 ms; few steps say nothing."""
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None)))
-    start = "input takes 58.0 % of the last 19 steps, 58 ms a step on ranks 0-1: more DataLoader workers"
+    start = "input takes 58.0 % of the newest 19 undisturbed steps, 58 ms a step on ranks 0-1: more DataLoader workers"
     assert words.startswith(start)
     assert find_costs(steps_of(input_ms=58, wait_ms=None, num_steps=10)) == []
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None, device=True)))
