@@ -58,20 +58,26 @@ def annotations_table(raw: pl.DataFrame, texts: Texts, base_ns: int) -> tuple[pl
 
 
 def steps_table(on_host: pl.DataFrame, read: ReadTrace, base_ns: int) -> pl.DataFrame:
-    """Return the profiler's steps, each mark once; `on_host` are the annotations of the host, by their starts."""
+    """Return the profiler's steps; `on_host` are the annotations of the host, by their starts.
+
+    A mark that begins within one of the same number, as where every thread marks its steps, is the same step again.
+    """
     window_start, window_end = _window(on_host, read, base_ns)
     rows: list[dict[str, Any]] = []
-    seen: set[tuple[int, int]] = set()
+    taken_until_ns: dict[int, int] = {}
     marks = on_host.filter(pl.col(Annotations.name).cast(pl.String).str.starts_with("ProfilerStep#"))
     for row in marks.iter_rows(named=True):
         match = _STEP_NAME.match(row[Annotations.name])
-        if match is None or len(match[1]) > 18 or (int(match[1]), row[Annotations.start_ns]) in seen:
+        if match is None or len(match[1]) > 18:
             continue
-        seen.add((int(match[1]), row[Annotations.start_ns]))
+        number = int(match[1])
+        if row[Annotations.start_ns] < taken_until_ns.get(number, row[Annotations.start_ns]):
+            continue
+        taken_until_ns[number] = max(row[Annotations.end_ns], row[Annotations.start_ns] + 1)
         rows.append(
             {
                 Steps.step_id: len(rows),
-                Steps.number: int(match[1]),
+                Steps.number: number,
                 Steps.thread: row[Annotations.thread],
                 Steps.start_ns: row[Annotations.start_ns],
                 Steps.end_ns: row[Annotations.end_ns],

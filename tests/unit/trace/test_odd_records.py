@@ -13,7 +13,7 @@ import zstandard
 
 from scope.errors import LimitError
 from scope.trace import Limits, ReadOptions, load, load_rank, reader
-from scope.trace.schema import DeviceEvents, Launches, Ops
+from scope.trace.schema import DeviceEvents, Launches, Ops, Steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,6 +151,22 @@ def _without_counters(folder: Path) -> Path:
     path = folder / "rank1.json"
     path.write_text(json.dumps({"traceEvents": [kernel()]}))
     return path
+
+
+def test_marks_of_several_threads_are_one_step(tmp_path: Path) -> None:
+    """Where each thread marks its steps, a step counts once; a number that comes again later is another step."""
+    mark = {"ph": "X", "pid": 1, "cat": "user_annotation", "dur": 990}
+    trace = read(
+        tmp_path,
+        *({**mark, "name": f"ProfilerStep#{step}", "tid": 1, "ts": 1000 * step} for step in range(3)),
+        *({**mark, "name": f"ProfilerStep#{step}", "tid": 2, "ts": 1000 * step + 20} for step in range(3)),
+        {**mark, "name": "ProfilerStep#1", "tid": 1, "ts": 9000},
+        {**mark, "name": "ProfilerStep#1", "tid": 1, "ts": 9000},
+        *({**KERNEL, "ts": 1000 * step + 500} for step in range(3)),
+    )
+    steps = trace.steps.select(Steps.number, Steps.start_ns, Steps.end_ns, Steps.thread).rows()
+    first = [(step, 1_000_000 * step, 1_000_000 * step + 990_000, 1) for step in range(3)]
+    assert steps == [*first, (1, 9_000_000, 9_990_000, 1)]
 
 
 def test_a_launch_outside_every_step(tmp_path: Path) -> None:
