@@ -209,6 +209,7 @@ def _judge(run: Path) -> list[Diagnosis]:
     from scope.analysis.doctor.diagnosis import Diagnosis, describe_ranks
     from scope.frames import open_run
     from scope.report.watching import find_findings, look_at_run
+    from scope.run.verdicts import STANDSTILLS
 
     opened = open_run(run)
     watched = look_at_run(opened)
@@ -220,7 +221,8 @@ def _judge(run: Path) -> list[Diagnosis]:
         )
         for verdict in find_findings(opened, watched)
     ]  # fmt: skip
-    return found or _find_hang_before_end(run, watched)
+    is_told = any(one.check in STANDSTILLS for one in found)
+    return found if is_told else [*found, *_find_hang_before_end(run, watched)]
 
 
 def _find_hang_before_end(run: Path, watched: Watched) -> list[Diagnosis]:
@@ -247,8 +249,9 @@ def print_diagnoses(found: list[Diagnosis], seen: str, *, as_json: bool) -> None
     if as_json:
         import msgspec
 
-        document = {"checked": seen, "findings": found}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
+        from scope.report.encoding import encode_json
+
+        sys.stdout.write(encode_json({"checked": seen, "findings": msgspec.to_builtins(found)}))
         return
     from scope.report.inert import readable_problem
 
