@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from scope.run.calls import CallRecord
     from scope.run.reader import Trace
-    from scope.run.schema import CollectiveTotal, EventRecord, GroupInfo, RankInfo, StepLine, StepSummary
+    from scope.run.schema import CollectiveTotal, EventRecord, RankInfo, StepLine, StepSummary
     from scope.trace.columns import Table
 
 _PHASES: Final = frozenset(PHASES)
@@ -59,28 +59,27 @@ def total_rows(lines: Iterable[StepLine], *, attempt: int, rank: int) -> list[di
     ]
 
 
-def name_groups(totals: pl.DataFrame, infos: Iterable[RankInfo]) -> pl.DataFrame:
-    """Return the table `CollectiveTotals`: the numbers of groups become what `rank.json` says of them.
+def name_groups(numbered: pl.DataFrame, infos: Iterable[RankInfo], *, table: type[Table]) -> pl.DataFrame:
+    """Return the rows of a table with the numbers of groups replaced by what `rank.json` says of them.
 
     Args:
-        totals: Table `NumberedTotals`.
+        numbered: Table `NumberedTotals` or `NumberedCalls`.
         infos: The files that name the groups; one that none knows yet keeps its number for a name.
+        table: What to return: `CollectiveTotals` or `Calls`.
     """
-    rows = [
-        (info.attempt, info.rank, group.group, group.name, list(group.ranks), group.mesh_axis)
+    named = {
+        (info.attempt, info.rank, group.group): (group.name, list(group.ranks), group.mesh_axis)
         for info in infos
         for group in info.groups
-    ]
+    }
     keys = (NumberedTotals.attempt, NumberedTotals.rank, NumberedTotals.group_number)
-    named = (CollectiveTotals.group, CollectiveTotals.group_ranks, CollectiveTotals.mesh_axis)
+    names = (CollectiveTotals.group, CollectiveTotals.group_ranks, CollectiveTotals.mesh_axis)
     schema = {str(name): NumberedTotals.schema()[name] for name in keys}
-    schema |= {str(name): CollectiveTotals.schema()[name] for name in named}
-    groups = pl.DataFrame(rows, schema=schema, orient="row")
+    schema |= {str(name): CollectiveTotals.schema()[name] for name in names}
+    groups = pl.DataFrame([(*key, *said) for key, said in named.items()], schema=schema, orient="row")
     number = pl.format("#{}", NumberedTotals.group_number).cast(pl.Categorical)
-    joined = totals.join(groups, on=keys, how="left", maintain_order="left")
-    return CollectiveTotals.check(
-        joined.with_columns(pl.col(CollectiveTotals.group).fill_null(number)).select(*CollectiveTotals.columns())
-    )
+    joined = numbered.join(groups, on=keys, how="left", maintain_order="left")
+    return table.check(joined.with_columns(pl.col(CollectiveTotals.group).fill_null(number)).select(*table.columns()))
 
 
 def sum_totals(totals: pl.DataFrame) -> pl.DataFrame:
@@ -109,20 +108,14 @@ def sum_totals(totals: pl.DataFrame) -> pl.DataFrame:
     return NumberedTotals.check(summed.select(*NumberedTotals.columns()))
 
 
-def call_rows(records: Iterable[CallRecord], info: RankInfo) -> list[dict[str, Any]]:
-    """Return the rows of the table `Calls` of one rank.
-
-    Args:
-        records: Records of closed segments.
-        info: The rank's file, which names the groups.
-    """
-    groups = {group.group: group for group in info.groups}
+def call_rows(records: Iterable[CallRecord], *, attempt: int, rank: int) -> list[dict[str, Any]]:
+    """Return the rows of the table `NumberedCalls` of one rank, from the records of closed segments."""
     return [
-        _group_columns(groups.get(record.group), record.group)
-        | {
-            "attempt": info.attempt,
-            "rank": info.rank,
+        {
+            "attempt": attempt,
+            "rank": rank,
             "step": record.step,
+            "group_number": record.group,
             "sequence": record.sequence,
             "operation": record.operation,
             "variant": record.variant,
@@ -293,10 +286,3 @@ def _total_row(total: CollectiveTotal) -> dict[str, Any]:
         "duration_ns": total.duration_ns,
         "blocked_ns": total.blocked_ns,
     }
-
-
-def _group_columns(group: GroupInfo | None, number: int) -> dict[str, Any]:
-    """Return the columns of a group; one that `rank.json` does not know yet keeps its number for a name."""
-    if group is None:
-        return {"group": f"#{number}", "group_ranks": None, "mesh_axis": None}
-    return {"group": group.name, "group_ranks": list(group.ranks), "mesh_axis": group.mesh_axis}

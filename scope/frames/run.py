@@ -12,7 +12,7 @@ from scope.errors import RunError
 from scope.frames import columns
 from scope.frames.kept import KEY_SCHEMA, KeptSteps
 from scope.frames.pile import Pile
-from scope.frames.schema import Calls, Events, NumberedTotals, Ranks, RankSteps, Traces
+from scope.frames.schema import Calls, CollectiveTotals, Events, NumberedCalls, NumberedTotals, Ranks, RankSteps, Traces
 from scope.run.goodbyes import is_told_by_events
 from scope.run.losses import find_losses
 from scope.run.paths import BLACK_BOX_FILE, RANK_FILE, rank_folder
@@ -87,7 +87,7 @@ class Run:
         self._verdicts: list[Verdict] = []
         self._steps = Pile(RankSteps, sort_by=RankSteps.step)
         self._totals = Pile(NumberedTotals, sort_by=NumberedTotals.step)
-        self._calls = Pile(Calls, sort_by=Calls.issued_ns)
+        self._calls = Pile(NumberedCalls, sort_by=NumberedCalls.issued_ns)
         self._events = Pile(Events, sort_by=Events.time_ns)
 
     @property
@@ -150,17 +150,17 @@ class Run:
     def collective_totals(self) -> pl.DataFrame:
         """Return the table `CollectiveTotals`: counts and bytes of every step."""
         self._read(self._read_steps)
-        return columns.name_groups(self._totals.whole(), self.rank_infos)
+        return columns.name_groups(self._totals.whole(), self.rank_infos, table=CollectiveTotals)
 
     def collective_sums(self) -> pl.DataFrame:
         """Return the table `CollectiveTotals` with the steps of each rank added up; `step` is the first of them."""
         self._read(self._read_steps)
-        return columns.name_groups(columns.sum_totals(self._totals.whole()), self.rank_infos)
+        return columns.name_groups(columns.sum_totals(self._totals.whole()), self.rank_infos, table=CollectiveTotals)
 
     def collectives(self) -> pl.DataFrame:
         """Return the table `Calls`: the calls that were recorded one by one."""
-        self._read(lambda rank: self._calls.add(columns.call_rows(rank.reader.new_calls(), rank.info)))
-        return self._calls.whole()
+        self._read(self._read_calls)
+        return columns.name_groups(self._calls.whole(), self.rank_infos, table=Calls)
 
     def events(self) -> pl.DataFrame:
         """Return the table `Events`."""
@@ -262,6 +262,10 @@ class Run:
             self._totals.forget(**place)
         self._steps.add(columns.step_rows(lines, **place))
         self._totals.add(columns.total_rows(lines, **place))
+
+    def _read_calls(self, rank: _Rank) -> None:
+        rows = columns.call_rows(rank.reader.new_calls(), attempt=rank.info.attempt, rank=rank.info.rank)
+        self._calls.add(rows)
 
     def _read_events(self, rank: _Rank) -> None:
         rows = columns.event_rows(rank.reader.new_events(), attempt=rank.info.attempt, rank=rank.info.rank)

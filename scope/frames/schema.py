@@ -153,6 +153,28 @@ class CollectiveTotals(Table):
     blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in them", nullable=True)
 
 
+class NumberedCalls(Table):
+    """What `Calls` is made of: the rank's own number of the group stands for its name and ranks."""
+
+    attempt = Column("attempt", pl.Int32, "restart count")
+    rank = Column("rank", pl.Int32, "global rank")
+    step = Column("step", pl.Int64, "number of the step", nullable=True)
+    group_number = Column("group_number", pl.Int64, "number of the group within the rank")
+    sequence = Column("sequence", pl.Int64, "number of the call within the group, from 1")
+    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
+    variant = Column("variant", pl.Enum(VARIANTS), "how it was called")
+    control = Column("control", pl.Boolean, "control traffic of object collectives")
+    peer = Column("peer", pl.Int32, "root, source or destination, in the group's numbering", nullable=True)
+    in_bytes = Column("in_bytes", pl.Int64, "bytes that the rank gave")
+    out_bytes = Column("out_bytes", pl.Int64, "bytes that the rank got")
+    dtype = Column("dtype", pl.Enum(DTYPES), "element type")
+    asynchronous = Column("asynchronous", pl.Boolean, "called with async_op")
+    issued_ns = Column("issued_ns", pl.Int64, "when it was called")
+    arrived_ns = Column("arrived_ns", pl.Int64, "when the caller's stream reached it", nullable=True)
+    completed_ns = Column("completed_ns", pl.Int64, "when it was done", nullable=True)
+    blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in it", nullable=True)
+
+
 class Calls(Table):
     """One recorded collective call of one rank a row; which steps are recorded in full depends on the byte budget."""
 
