@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
-
-import polars as pl
 
 from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.recorded.host_clocks import are_comparable, are_of_one_host, relate_clocks
-from scope.analysis.recorded.progress import GroupProgress, compute_group_progress, find_missed_calls
+from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
 from scope.run.alive import find_signs
 from scope.units import NS_PER_S
 
@@ -92,37 +92,69 @@ def _find_behind(
     clocks: Mapping[int, HostClock],
 ) -> list[MissedCall]:
     """Return the calls that ranks had not issued whose peers waited for them, and who gave no sign of life then."""
-    progress = compute_group_progress(infos, boxes)
-    numbers = {(info.rank, each.name): each.group for info in infos for each in info.groups}
+    waits = _waits_by_member(infos, boxes, clocks)
     found: list[MissedCall] = []
-    for missed in find_missed_calls(progress):
-        ahead = progress.filter(
-            pl.col(GroupProgress.group) == missed.group,
-            pl.col(GroupProgress.group_ranks).list.contains(missed.rank),
-            pl.col(GroupProgress.enqueued) >= missed.number,
-        )
-        waits = [
-            group.enqueued_ns + clocks[rank].shift_ns
-            for rank in ahead[GroupProgress.rank]
-            if clocks[rank].component == clocks[missed.rank].component
-            for group in boxes[rank].groups
-            if group.group == numbers.get((rank, missed.group)) and group.enqueued_ns is not None
-        ]
-        if waits and signs[missed.rank] <= min(waits) + _NOTABLE_LIFE_NS:
+    for missed in find_missed_calls(compute_group_progress(infos, boxes)):
+        component = clocks[missed.rank].component
+        since = [each.since_ns(missed.number, component) for each in waits.get((missed.group, missed.rank), ())]
+        known = [instant for instant in since if instant is not None]
+        if known and signs[missed.rank] <= min(known) + _NOTABLE_LIFE_NS:
             found.append(missed)
+    return found
+
+
+class _Waits:
+    """When the ranks of one group issued the last call that each has issued, on clocks that can be compared."""
+
+    def __init__(self) -> None:
+        self._issued: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._first: dict[int, tuple[list[int], list[int]]] = {}
+
+    def add(self, number: int, instant_ns: int, component: int) -> None:
+        """Add a rank, whose last call has this number; all are added before the first question."""
+        self._issued[component].append((number, instant_ns))
+
+    def since_ns(self, number: int, component: int) -> int | None:
+        """Return the first of the instants of ranks that have issued the call with this number; None if none has."""
+        if component not in self._first:
+            issued = sorted(self._issued[component], reverse=True)
+            firsts = list(accumulate((instant for _, instant in issued), min))
+            self._first[component] = [-each for each, _ in issued], firsts
+        numbers, firsts = self._first[component]
+        place = bisect_right(numbers, -number)
+        return firsts[place - 1] if place else None
+
+
+def _waits_by_member(
+    infos: Sequence[RankInfo], boxes: Mapping[int, BlackBoxState], clocks: Mapping[int, HostClock]
+) -> Mapping[tuple[str, int], Sequence[_Waits]]:
+    """Return the groups by name and member; there are several where ranks do not agree on who is in a group."""
+    groups: dict[tuple[str, tuple[int, ...]], _Waits] = defaultdict(_Waits)
+    for info in infos:
+        clock = clocks[info.rank]
+        known = {group.group: group for group in info.groups}
+        for state in boxes[info.rank].groups:
+            group = known.get(state.group)
+            if group is not None and state.enqueued_ns is not None:
+                own = groups[group.name, group.ranks]
+                own.add(state.enqueued, state.enqueued_ns + clock.shift_ns, clock.component)
+    found: dict[tuple[str, int], list[_Waits]] = defaultdict(list)
+    for (name, ranks), waits in groups.items():
+        for member in dict.fromkeys(ranks):
+            found[name, member].append(waits)
     return found
 
 
 def _silence_words(ranks: Sequence[int], signs: Mapping[int, int]) -> str:
     own = max(signs[rank] for rank in ranks)
-    others = min(sign for rank, sign in signs.items() if rank not in ranks)
+    others = min(signs[rank] for rank in signs.keys() - ranks)
     return f"fell silent {(others - own) / NS_PER_S:,.1f} s before the others"
 
 
 def _step_words(ranks: Sequence[int], boxes: Mapping[int, BlackBoxState]) -> str | None:
     """Return in which steps they and the others were, where that tells them apart."""
     own = {boxes[rank].step for rank in ranks}
-    others = {box.step for rank, box in boxes.items() if rank not in ranks}
+    others = {boxes[rank].step for rank in boxes.keys() - ranks}
     first, rest = _known(own), _known(others)
     if first is None or rest is None or max(first) >= min(rest):
         return None

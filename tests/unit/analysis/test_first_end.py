@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
+import hypothesis
 import msgspec
 import polars as pl
 import pytest
+from hypothesis import strategies as st
+from work import count_instructions
 
-from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_verdicts
+from scope.analysis.recorded import ProcessTable, Watched, assess_run, find_verdicts, first_end
 from scope.analysis.recorded.failures import Failure
 from scope.frames.schema import RankSteps
 from scope.run.blackbox import BlackBoxIdentity, BlackBoxState, GroupState
@@ -163,3 +167,65 @@ def test_of_ranks_that_fell_silent_before_others_raised_the_one_behind_is_named(
     )
     alike, _ = judge_all([box(0), *boxes[1:]], failures=(raised,))
     assert alike.summary == "ranks 0-1 ended without a goodbye before others raised"
+
+
+class Place(NamedTuple):
+    """Where a rank of one group stood; signs of life and the instant of its last call in tenths of a second."""
+
+    host: str
+    issued: int
+    is_complete: bool
+    issued_at: int
+    sign: int
+
+
+@hypothesis.given(
+    st.lists(
+        st.builds(
+            Place,
+            host=st.sampled_from("ab"),
+            issued=st.integers(36, 39),
+            is_complete=st.booleans(),
+            issued_at=st.integers(0, 80),
+            sign=st.integers(0, 29),
+        ),
+        min_size=2,
+        max_size=7,
+    )
+)
+def test_ranks_are_behind_where_a_peer_of_their_clock_waited_and_they_gave_no_sign(places: list[Place]) -> None:
+    """Each rank against each other one: who issued the call that it missed, and when, on the same host."""
+    most, fewest = max(place.issued for place in places), min(place.issued for place in places)
+    missing = {rank for rank, place in enumerate(places) if place.issued < most}
+    waiting = {rank for rank in missing if places[rank].issued > fewest and not places[rank].is_complete}
+    expected: tuple[int, ...] = ()
+    for rank in sorted(missing - waiting or missing):
+        own = places[rank]
+        waits = [other.issued_at for other in places if other.issued > own.issued and other.host == own.host]
+        if waits and own.sign <= min(waits) + 20:
+            expected += (rank,)
+    infos = [
+        msgspec.structs.replace(rank_info(rank, num_ranks=len(places)), host=place.host)
+        for rank, place in enumerate(places)
+    ]
+    boxes = {rank: _box_at(rank, place) for rank, place in enumerate(places)}
+    found = first_end.find_first_end(infos, boxes)
+    assert (found.ranks if found is not None else ()) == (expected if 2 * len(expected) <= len(places) else ())
+
+
+def _box_at(rank: int, place: Place) -> BlackBoxState:
+    at = box(rank, issued=place.issued, issued_s=DIED_S + place.issued_at / 10, sign_s=DIED_S + place.sign / 10)
+    return replace(
+        at, groups=tuple(replace(each, completed=place.issued - (not place.is_complete)) for each in at.groups)
+    )
+
+
+def test_work_grows_with_the_ranks_not_with_their_pairs() -> None:
+    """One rank in two is behind; twice as many ranks take about twice the work, not four times."""
+
+    def work(num_ranks: int) -> int:
+        infos = [rank_info(rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+        boxes = {rank: box(rank, issued=36 + rank % 2) for rank in range(num_ranks)}
+        return count_instructions(lambda: first_end.find_first_end(infos, boxes), first_end)
+
+    assert work(80) < 2.5 * work(40)
