@@ -28,12 +28,14 @@ from torch.optim import optimizer as optimizers
 
 from scope.record.device import DevicePhases
 from scope.record.patches import PatchTable
+from scope.record.unended_evaluations import holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scope.record.flop_counter import FlopCounter
     from scope.record.session import Session
+    from scope.record.unended_evaluations import ModuleTable
 
 _MAX_LOOKS: Final = 5
 
@@ -52,12 +54,12 @@ class TrainingHooks:
         self._guard = session.guard
         self._patches = PatchTable()
         self._handles: list[Any] = []
-        self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self._roots: ModuleTable = {}
         self._hooked: set[type] = set()
         self._local = _Depth()
         self._device = DevicePhases()
         self._optimizer_depth = 0
-        self._trained: dict[int, weakref.ref[nn.Module]] = {}
+        self._trained: ModuleTable = {}
         self._saw_forward = self._saw_optimizer = False
         self._looks_left = _MAX_LOOKS
 
@@ -68,7 +70,7 @@ class TrainingHooks:
         replace = self._patches.replace
         replace(dataloader._BaseDataLoaderIter, "__next__", self._wrap_next)
         replace(torch.autograd, "backward", self._wrap_backward)
-        replace(torch.autograd, "grad", self._wrap_backward)
+        replace(torch.autograd, "grad", functools.partial(self._wrap_backward, create_graph_at=4))
         replace(nn.Module, "train", self._wrap_train)
         replace(torch.amp.GradScaler, "step", self._wrap_scaler)
         if torch.cuda.is_available():
@@ -146,7 +148,7 @@ class TrainingHooks:
         del everything
         inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
         for module in modules:
-            if id(module) in inner or _holds(self._roots, module) or "_parameters" not in module.__dict__:
+            if id(module) in inner or holds(self._roots, module) or "_parameters" not in module.__dict__:
                 continue
             if any(parameter.requires_grad for parameter in module.parameters()):
                 self.add_root(module)
@@ -216,21 +218,29 @@ class TrainingHooks:
     def _begin_forward(self, module: nn.Module) -> str | None:
         """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
         session = self._session
-        is_trained = _holds(self._trained, module)
-        known = is_trained or _holds(self._roots, module)
+        is_trained = holds(self._trained, module)
+        known = is_trained or holds(self._roots, module)
         if not known and not any(True for _ in module.parameters()):
             return None
         gradients = torch.is_grad_enabled()
-        training = known and module.training and gradients
+        unended = session.unended
+        absorbing = session.clock.is_absorbing()
+        if absorbing:
+            unended.on_forward(module if is_trained else None, gradients=gradients)
+        training = known and gradients and (module.training or unended.is_trained(module))
         if training:
-            self._saw_forward = True
-            if not is_trained:
+            if not (is_trained or absorbing):  # in an evaluation it may be a probe
                 self._trained[id(module)] = weakref.ref(module)
         elif not gradients and is_trained:
             return "evaluation" if session.clock.push("evaluation") else None
-        return "forward" if session.begin_forward(training=training) else None
+        elif known and gradients:
+            unended.note_call(module)
+        opened = session.begin_forward(training=training)
+        # Only now: where the call has begun a step, it belongs to that.
+        self._saw_forward = self._saw_forward or training
+        return "forward" if opened else None
 
-    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_backward(self, original: Callable[..., Any], create_graph_at: int = 3) -> Callable[..., Any]:
         session, device = self._session, self._device
 
         @functools.wraps(original)
@@ -241,7 +251,7 @@ class TrainingHooks:
             if not opened:
                 return original(*args, **kwargs)
             counting = session.flops.is_counting
-            counter = self._call("flops", self._count_backward, original, args, kwargs) if counting else None
+            counter = self._call("flops", self._count_backward, create_graph_at, args, kwargs) if counting else None
             timer = self._call("device", device.begin, "backward") if device.is_possible else None
             try:
                 return original(*args, **kwargs)
@@ -254,17 +264,16 @@ class TrainingHooks:
 
         return backward
 
-    def _count_backward(self, original: Callable[..., Any], args: Any, kwargs: Any) -> FlopCounter | None:
+    def _count_backward(self, create_graph_at: int, args: Any, kwargs: Any) -> FlopCounter | None:
         """Enter the counter, which has to know whether gradients are made that can be differentiated again."""
-        position = 3 if original.__name__ == "backward" else 4
-        makes_graph = bool(args[position] if len(args) > position else kwargs.get("create_graph"))
+        makes_graph = bool(args[create_graph_at] if len(args) > create_graph_at else kwargs.get("create_graph"))
         return self._session.flops.begin_region(True, makes_graph)
 
     def _wrap_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def train(module: nn.Module, mode: bool = True) -> Any:
-            if not self._local.switching and self._is_model(module):
-                self._call("evaluation", self._switch_mode, mode)
+            if not self._local.switching:
+                self._call("evaluation", self._switch_mode, module, mode)
             outer, self._local.switching = self._local.switching, True
             try:
                 return original(module, mode)
@@ -273,23 +282,25 @@ class TrainingHooks:
 
         return train
 
-    def _is_model(self, module: nn.Module) -> bool:
-        """Whether a module is the model, or the model in one of torch's wrappings."""
-        if _holds(self._trained, module):
-            return True
-        return any(
-            inner is module
-            for root in self.models()
-            for inner in (root._modules.get("module"), root._modules.get("_orig_mod"))
-            if inner is not None
-        )
+    def _model_of(self, module: nn.Module) -> nn.Module | None:
+        """Return the model that a module is, by itself or in one of torch's wrappings; `None` if it is none."""
+        if holds(self._trained, module):
+            return module
+        for root in self.models():
+            if root._modules.get("module") is module or root._modules.get("_orig_mod") is module:
+                return root
+        return None
 
-    def _switch_mode(self, mode: bool) -> None:
-        clock = self._session.clock
+    def _switch_mode(self, module: nn.Module, mode: bool) -> None:
+        session = self._session
+        model = self._model_of(module)
+        if model is None:
+            return
         if mode:
-            clock.pop("evaluation")
-        else:
-            clock.push("evaluation")
+            session.clock.pop("evaluation")
+            session.unended.clear()
+        elif not session.unended.is_trained(model) and session.clock.push("evaluation"):
+            session.unended.begin(model)
 
     def _wrap_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self._session
@@ -334,12 +345,28 @@ class TrainingHooks:
         return __init__
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        del optimizer, args, kwargs
+        del args, kwargs
         if _is_compiling():
             return
         self._optimizer_depth += 1
         if self._optimizer_depth == 1:
-            self._call("optimizer", self._session.clock.push, "optimizer")
+            session = self._session
+            if session.unended.may_train or session.clock.is_absorbing():
+                self._call("evaluation", self._look_at_update, optimizer)
+            self._call("optimizer", session.clock.push, "optimizer")
+
+    def _look_at_update(self, optimizer: Any) -> None:
+        """See whether an update is of models in evaluation mode, and ends an evaluation that no `train()` has ended."""
+        session = self._session
+        if not session.clock.is_own_thread() or self._local.depth:
+            return
+        trained = session.unended.find_trained(optimizer)
+        self._trained.update((id(model), weakref.ref(model)) for model in trained)
+        if not session.clock.is_absorbing():
+            session.unended.keep(trained)
+        elif trained or session.has_stepped(optimizer):
+            session.end_evaluation()
+            self._saw_forward = True
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
@@ -374,12 +401,6 @@ def _subclasses(kind: type) -> set[type]:
             found.add(each)
             waiting += type.__subclasses__(each)
     return found
-
-
-def _holds(table: dict[int, weakref.ref[nn.Module]], module: nn.Module) -> bool:
-    """Whether a module is in a table by identity; the id alone may be that of one that is gone."""
-    reference = table.get(id(module))
-    return reference is not None and reference() is module
 
 
 def _goes_to_device(original: Any, args: Any, kwargs: Any) -> bool:

@@ -138,6 +138,21 @@ class PhaseClock:
         if _thread_of_caller() == self.thread and self.is_absorbing():
             self._noticed_ns = self._now()
 
+    def end_evaluation(self, end_ns: int) -> bool:
+        """End an evaluation that a hook began, whatever is open inside it; return whether that alone was absorbing.
+
+        Args:
+            end_ns: Where it ended; the time since is of no phase, unless of one of the user's own.
+        """
+        stack, automatic = self._stack, ("evaluation", True)
+        if [phase for phase in stack if phase[0] in ABSORBING] != [automatic]:
+            return False
+        if stack[-1] == automatic:
+            self._spend(max(end_ns, self._changed_ns))
+        stack.remove(automatic)
+        self._tell(self._changed_ns)
+        return True
+
     def find_end(self) -> int:
         """Return up to when phases were seen: now inside one, else where the last one ended.
 

@@ -37,6 +37,7 @@ from scope.record.program_values import MAX_NAME, ProgramValues, describe_except
 from scope.record.stacks import StackDumps
 from scope.record.step_batches import StepBatches
 from scope.record.steps import StepBoundary
+from scope.record.unended_evaluations import UnendedEvaluation
 from scope.record.utilization import work_of
 from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, EXITED, RAISED_EXIT, SAID
 from scope.run.layout import GROUP
@@ -67,6 +68,7 @@ class Session:
         clock: Phases of the training thread.
         boundary: Says when a step ends.
         values: Takes what the program hands over.
+        unended: Tells training in evaluation mode from evaluations.
         batches: What the step in progress has used.
         notices: Tells of what is odd about a recording as a whole.
         late_facts: Notes what is known only once it trains.
@@ -82,6 +84,7 @@ class Session:
         age = facts.process_age_ns() or 0
         self.clock = PhaseClock(self.writer.black_box, self.writer.calls, start_ns=monotonic_ns() - age)
         self.boundary = StepBoundary()
+        self.unended = UnendedEvaluation(self.clock)
         self.values = ProgramValues(self._warn)
         self.batches = StepBatches(self.clock, self.values, count_tokens=settings.count_tokens)
         self.notices = Notices(self)
@@ -108,6 +111,7 @@ class Session:
         self._cost_limit = CostLimit(self)
         self._first_step = 0
         self._num_modules = 0
+        self._trained_in_evaluation = False
 
     @property
     def step(self) -> int | None:
@@ -217,8 +221,11 @@ class Session:
     def begin_input(self) -> bool:
         """A batch is asked of a loader; return whether `end_phase` has to follow."""
         clock, boundary = self.clock, self.boundary
-        if clock.is_training() and (boundary.on_input() or clock.step < 0):
-            self.next_step()
+        if clock.is_training():
+            if boundary.on_input() or clock.step < 0:
+                self.next_step()
+        elif clock.is_own_thread():
+            self.unended.on_input()
         boundary.on_work()
         return clock.push("input")
 
@@ -249,7 +256,8 @@ class Session:
 
     def begin_backward(self) -> bool:
         """A backward pass begins; return whether `end_backward` has to follow."""
-        self._begin_compute()
+        if not self._begin_compute() and self.clock.is_own_thread():
+            self.unended.on_backward()
         return self.clock.push("backward")
 
     def end_backward(self) -> None:
@@ -262,6 +270,27 @@ class Session:
     def expect_optimizer(self, optimizer: Any) -> None:
         """Name an optimizer of the loop before it has stepped."""
         self.boundary.expect(self._optimizers.number_of(optimizer))
+
+    def has_stepped(self, optimizer: Any) -> bool:
+        """Whether an optimizer is one of the loop."""
+        return self.boundary.knows(self._optimizers.number_of(optimizer))
+
+    def end_evaluation(self) -> None:
+        """An update shows that the evaluation in progress is over, though no `train()` was called.
+
+        Its passes are part of its step by their number; their time is told apart from the evaluation's, but not by
+        phase, and where they should have begun a step that begins only now. So these steps are marked.
+        """
+        clock, boundary, unended = self.clock, self.boundary, self.unended
+        if not clock.end_evaluation(clock.last_seen_ns if unended.end_ns is None else unended.end_ns):
+            return
+        self._trained_in_evaluation = True
+        if boundary.updated and (unended.saw_input or boundary.on_compute()):
+            self.next_step()
+            self._trained_in_evaluation = True
+        boundary.num_microbatches += unended.num_backwards
+        unended.keep_all()
+        unended.clear()
 
     def on_optimizer(self, optimizer: Any, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or was skipped by a GradScaler."""
@@ -399,6 +428,9 @@ class Session:
         disturbed = "models_searched" if searched else None
         if boundary.is_merged:
             disturbed = "updates_merged"
+        if self._trained_in_evaluation:
+            self._trained_in_evaluation = False
+            disturbed = "trained_in_evaluation"
         if step == self.flops.counted_step:
             disturbed = "flops_counted"
         if end_ns is not None:

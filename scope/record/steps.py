@@ -76,6 +76,10 @@ class StepBoundary:
         """Wait no more for an optimizer that does not exist any more; safe at any instant and on any thread."""
         self._collected.add(optimizer)
 
+    def knows(self, optimizer: int) -> bool:
+        """Whether an optimizer has made the steps of the loop, or was named."""
+        return optimizer in self._known or optimizer in self._stepped
+
     @property
     def updated(self) -> bool:
         """Whether the step in progress has had an update."""
