@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import resource
@@ -144,6 +145,39 @@ def replace_text(path: Path, text: str) -> None:
             with contextlib.suppress(OSError):
                 fresh.unlink()
             raise
+
+
+def identify_folder(folder: Path) -> tuple[int, int] | None:
+    """Return device and inode of a folder; `None` where there is none, or something else stands there, as a link."""
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
+
+
+def is_replaced(folder: Path, identity: tuple[int, int] | None) -> bool:
+    """Return whether something else, a link say, stands where a folder of that device and inode was; it may be gone."""
+    return identity is not None and os.path.lexists(folder) and identify_folder(folder) != identity
+
+
+def open_folder(folder: Path, identity: tuple[int, int] | None = None) -> int:
+    """Return a descriptor of a folder, below which names lead to what lies in it, whatever takes its place meanwhile.
+
+    The caller closes it.
+
+    Args:
+        folder: The folder; a link in its place is refused.
+        identity: Its device and inode where another folder is refused as well.
+
+    Raises:
+        OSError: There is no such folder, or it may not be read.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if identity is not None and identify_descriptor(descriptor) != identity:
+        os.close(descriptor)
+        raise OSError(errno.ESTALE, "another folder stands in its place", str(folder))
+    return descriptor
 
 
 def lift_descriptor(descriptor: int) -> int:

@@ -16,6 +16,7 @@ from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
 from scope.run.command import Ending, giving_back_signals, run_command, waiting_for_children
+from scope.run.files import identify_folder
 from scope.run.publisher import Publisher
 from scope.run.reader import read_rank_info
 from scope.run.removal import remove_run_files
@@ -164,7 +165,8 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
     reserved = None
     if not paths.is_network_path(run_dir) and not identity.may_have_peers(environment, plan.command):
         reserved = identity.reserve_attempt(run_dir)
-    with Publisher(spool, run_dir, plan.max_run_bytes) as publisher:
+    made = identify_folder(spool)
+    with Publisher(spool, run_dir, plan.max_run_bytes, identity=made) as publisher:
         child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
         if reserved is not None:
             child_environment[identity.FIRST_ATTEMPT] = str(reserved)
@@ -180,7 +182,7 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
         no_steps_reason = None if has_steps else _read_why_no_steps(folders)
         published = publisher.finish(ending)
     is_over = not publisher.is_left and not publisher.is_stuck
-    is_left = not published and not (is_over and _remove_without_ranks(spool))
+    is_left = not published and not (is_over and _remove_without_ranks(spool, made))
     if not is_left and reserved is not None:
         identity.release_attempt(run_dir, reserved)  # what was recorded stands there now
     return LaunchResult(
@@ -195,14 +197,14 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
     )
 
 
-def _remove_without_ranks(spool: Path) -> bool:
+def _remove_without_ranks(spool: Path, made: tuple[int, int] | None) -> bool:
     """Take a spool away that holds no rank, and into which no process of the command will write one."""
     from scope.run.publish import OrphanedCommand  # else a module of another process
 
     if paths.list_attempts(spool) or OrphanedCommand(spool).is_living():
         return False
     with contextlib.suppress(OSError):  # the publisher may have done so
-        remove_run_files(spool)
+        remove_run_files(spool, identity=made)
     paths.unregister_spool(spool)
     return True
 

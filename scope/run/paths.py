@@ -124,6 +124,11 @@ def read_place(folder: Path) -> tuple[int, int] | None:
     return (int(attempt[1]), int(rank[1])) if attempt and rank and folder.parent.name == "ranks" else None
 
 
+def is_attempt(name: str) -> bool:
+    """Return whether a folder of this name in a run directory is that of an attempt."""
+    return _ATTEMPT.fullmatch(name) is not None
+
+
 def list_attempts(run: Path) -> list[int]:
     """Return the numbers of the attempts that a run directory holds, sorted; empty when it does not exist."""
     return _numbered(run, _ATTEMPT)

@@ -38,7 +38,16 @@ from scope.run.endings import (
     record_left_alone,
     record_nothing,
 )
-from scope.run.files import FILE_MODE, FOLDER_MODE, open_regular, read_span, replace_document
+from scope.run.files import (
+    FILE_MODE,
+    FOLDER_MODE,
+    identify_folder,
+    is_replaced,
+    open_folder,
+    open_regular,
+    read_span,
+    replace_document,
+)
 from scope.run.identity import SPOOL_RUN
 from scope.run.layout import SEGMENT_HEADER_BYTES
 from scope.run.removal import LOCK_FILE, remove_run_files
@@ -55,6 +64,7 @@ _MANY_FILES: Final = 2**16
 _PERIOD_S: Final = 1.0
 _LAST_SUMMARIES_S: Final = 15.0
 _MAX_SILENCE_S: Final = 600.0
+_REPLACED: Final = "another folder, or a link, stands in its place; it is left as it is"
 EXIT_BUSY: Final = 75
 """Exit status of a process that found another one publishing the spool."""
 EXIT_LEFT: Final = 76
@@ -73,6 +83,8 @@ class Publisher:
         problems: What could not be copied the last time, by file; tried again the next time.
         captured: Told each trace of a captured window once it is in the run directory.
         requests: What somebody asks of the ranks by a file in the run directory.
+        identity: Device and inode of the spool from when it was made; those of now where they are not given. What
+            somebody puts in its place, a link above all, is neither published nor emptied.
     """
 
     spool: Path
@@ -81,16 +93,27 @@ class Publisher:
     problems: dict[str, str] = field(default_factory=dict[str, str])
     captured: Callable[[Path], None] | None = None
     requests: Requests = field(init=False)
+    identity: tuple[int, int] | None = None
     _copied: dict[Path, tuple[int, ...]] = field(default_factory=dict[Path, tuple[int, ...]])
     _growing: dict[Path, GrowingCopy] = field(default_factory=dict[Path, GrowingCopy])
 
     def __post_init__(self) -> None:
         """Learn which requests were passed on already."""
         self.requests = Requests(self.spool, self.run)
+        self.identity = self.identity or identify_folder(self.spool)
+
+    def is_in_place(self) -> bool:
+        """Return whether the spool is the folder that it was, or is gone; what else stands there is a problem."""
+        if not is_replaced(self.spool, self.identity):
+            return True
+        self.problems[str(self.spool)] = _REPLACED
+        return False
 
     def publish(self) -> bool:
         """Copy what is new; return whether all of it could be copied."""
         self.problems.clear()
+        if not self.is_in_place():
+            return False
         self._try(self.run / paths.VERDICTS_FILE, self._fetch_verdicts)
         self._publish_ranks()
         return not self.problems
@@ -110,6 +133,8 @@ class Publisher:
         spool no more: a full one would stay for that, and it is about to go.
         """
         self.problems.clear()
+        if not self.is_in_place():
+            return False
         for folder in self._rank_folders():
             for path in sorted((folder / paths.CALLS_FOLDER).glob(f"*{paths.OPEN_SEGMENT_SUFFIX}")):
                 self._try(path, _close_segment)
@@ -131,7 +156,7 @@ class Publisher:
         for copy in self._growing.values():
             copy.let_go()
         with contextlib.suppress(OSError):
-            remove_run_files(self.spool)
+            remove_run_files(self.spool, identity=self.identity)
         if not paths.list_attempts(self.spool):
             paths.unregister_spool(self.spool)
 
@@ -237,7 +262,11 @@ class Publisher:
                 raise RunError(message)
         finally:
             os.close(source)
-        path.unlink()
+        spool = open_folder(self.spool, self.identity)
+        try:
+            os.unlink(path.relative_to(self.spool), dir_fd=spool)
+        finally:
+            os.close(spool)
 
     def _keep_budget(self, folder: Path) -> None:
         segments = sorted(self._target(folder).glob(f"*{paths.SEGMENT_SUFFIX}"))
@@ -355,6 +384,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--spool", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
+    parser.add_argument(
+        "--identity", type=int, nargs=2, help="device and inode of the spool, in whose place no other folder may stand"
+    )
     parser.add_argument("--launched", action="store_true", help="started by scope run, which tells how it ended")
     parser.add_argument(
         "--max-silence-s",
@@ -366,6 +398,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.spool.is_absolute() or _is_same(options.spool, options.run_dir):
         # Never a folder that depends on where this process runs, and never the run directory itself: it is emptied.
         parser.error("--spool: name it by its absolute path; it is emptied into another folder, the run directory")
+    options.identity = tuple(options.identity) if options.identity else identify_folder(options.spool)
+    if is_replaced(options.spool, options.identity):
+        sys.stderr.write(f"not published: {options.spool}: {_REPLACED}\n")
+        return 1
     with _own(options.spool) as is_ours:
         status = _publish_all(options) if is_ours else EXIT_BUSY
     if status == EXIT_LEFT:
@@ -388,7 +424,7 @@ def _publish_all(options: argparse.Namespace) -> int:
     spool, run_dir = options.spool, options.run_dir
     _allow_many_files()
     summaries = Summaries()
-    publisher = Publisher(spool, run_dir, options.max_run_bytes, captured=summaries.add)
+    publisher = Publisher(spool, run_dir, options.max_run_bytes, captured=summaries.add, identity=options.identity)
     forget_nothing(run_dir)
     was_whole = True
     while not select.select([sys.stdin], [], [], _PERIOD_S)[0]:
@@ -409,9 +445,11 @@ def _publish_all(options: argparse.Namespace) -> int:
         summaries.poll()
         time.sleep(_PERIOD_S)
     command = CommandEnd(int(returncode), int(pid) if pid.isdecimal() else None) if returncode else None
-    if told.isdecimal():
+    is_in_place = publisher.is_in_place()
+    if is_in_place and told.isdecimal():
         record_endings(spool, int(told), sent_ns=int(sent_ns) if sent_ns.isdecimal() else None, command=command)
-    record_exits(spool, command)
+    if is_in_place:
+        record_exits(spool, command)
     complete = publisher.publish() if is_left else publisher.publish_last()
     if returncode:
         record_nothing(run_dir, int(returncode), host=socket.gethostname())

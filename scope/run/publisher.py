@@ -28,7 +28,9 @@ class Publisher:
         is_stuck: It has not ended in time, and goes on by itself.
     """
 
-    def __init__(self, spool: Path, run_dir: Path, max_run_bytes: int) -> None:
+    def __init__(
+        self, spool: Path, run_dir: Path, max_run_bytes: int, *, identity: tuple[int, int] | None = None
+    ) -> None:
         self._command = [
             sys.executable,
             "-P",
@@ -40,6 +42,8 @@ class Publisher:
             str(run_dir),
         ]
         self._command += ["--max-run-bytes", str(max_run_bytes), "--launched"]
+        if identity is not None:
+            self._command += ["--identity", *map(str, identity)]
         self.problems: list[str] = []
         self.is_left = self.is_stuck = False
         self._process = self._start()

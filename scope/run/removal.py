@@ -7,10 +7,12 @@ the files of the layout go, and a folder goes only once it is empty.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
 from scope.run import paths
+from scope.run.files import identify_descriptor, identify_folder, open_folder
 from scope.run.requests import AGREED
 
 if TYPE_CHECKING:
@@ -32,11 +34,12 @@ _FILES: Final = (
 )
 
 
-def remove_run_files(run: Path) -> list[str]:
+def remove_run_files(run: Path, *, identity: tuple[int, int] | None = None) -> list[str]:
     """Delete the files of a run from a folder, and the folder when it holds nothing else.
 
     Args:
-        run: A run directory or a spool.
+        run: A run directory or a spool; nothing is deleted through a link in its place.
+        identity: Device and inode of that folder where another one in its place is to stay as it is.
 
     Returns:
         The names of what else lies in the folder and stays; empty when the folder is gone.
@@ -44,19 +47,28 @@ def remove_run_files(run: Path) -> list[str]:
     Raises:
         OSError: Something of the run could not be deleted.
     """
-    for attempt in paths.list_attempts(run):
-        # Its name is one that only Scope gives, it is no link, and links inside are not followed.
-        shutil.rmtree(paths.attempt_folder(run, attempt))
-    for name in _FILES:
-        with contextlib.suppress(IsADirectoryError):
-            (run / name).unlink(missing_ok=True)
-    for agreed in run.glob(f"{AGREED}*"):
-        with contextlib.suppress(IsADirectoryError):
-            agreed.unlink(missing_ok=True)
-    for reservation in run.glob(f"{paths.RESERVATION}*"):
-        with contextlib.suppress(OSError):
-            reservation.rmdir()  # only an empty folder goes
-    left = sorted(path.name for path in run.iterdir())
-    if not left:
-        run.rmdir()
+    descriptor = open_folder(run, identity)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in list(entries):
+                _remove(entry, descriptor)
+        left = sorted(os.listdir(descriptor))  # noqa: PTH208 - Path knows no descriptors
+        if not left and identify_folder(run) == identify_descriptor(descriptor):
+            run.rmdir()
+    finally:
+        os.close(descriptor)
     return left
+
+
+def _remove(entry: os.DirEntry[str], folder: int) -> None:
+    """Delete what lies in a folder, a descriptor, where its name is one that Scope gives."""
+    is_folder = entry.is_dir(follow_symlinks=False)
+    if is_folder and paths.is_attempt(entry.name):
+        # It is no link, and links inside are not followed.
+        shutil.rmtree(entry.name, dir_fd=folder)
+    elif is_folder and entry.name.startswith(paths.RESERVATION):
+        with contextlib.suppress(OSError):
+            os.rmdir(entry.name, dir_fd=folder)  # only an empty folder goes
+    elif not is_folder and (entry.name in _FILES or entry.name.startswith(AGREED)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(entry.name, dir_fd=folder)
