@@ -40,4 +40,4 @@ def findings(job: JobOptions, output: OutputOptions) -> None:
         from scope.report.summary import print_findings
         from scope.report.text import make_console
 
-        print_findings(found, make_console(), limit=limit)
+        print_findings(found, results.analysis, make_console(), limit=limit)

@@ -89,6 +89,21 @@ def shortened(text: str, *, length: int) -> str:
     return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def shortened_words(text: str, *, length: int) -> str:
+    """Return at most `length` characters of `text`, as `shortened` does, with no word cut that has others on its side.
+
+    Examples:
+        >>> shortened_words("all ranks (assumed) [0-7]", length=23)
+        'all ranks… [0-7]'
+        >>> shortened_words("data_parallel_replicated", length=11)
+        'data_…cated'
+    """
+    head, cut, tail = shortened(text, length=length).partition("…")
+    if not cut or len(text) <= length:
+        return text
+    return (head.rpartition(" ")[0] or head) + cut + ("".join(tail.partition(" ")[1:]) or tail)
+
+
 def capped(text: str, *, word: int = 300, whole: int = 4_000) -> str:
     """Return `text` with what is too long to be read cut from the middle, and how much that is: names have no end.
 

@@ -8,6 +8,7 @@ import msgspec
 
 from scope.analysis.idle import IDLE_CAUSES
 from scope.analysis.job import summed_ranks
+from scope.report.findings import make_basis
 from scope.report.headline import headline, trust_line
 from scope.report.sections.breakdown import (
     breakdown_notes,
@@ -63,7 +64,7 @@ def print_summary(results: Results, findings: Sequence[Finding], console: Consol
     _print_breakdown(analysis, console)
     _print_ranks(analysis, console)
     _print_steps(analysis, console)
-    print_findings(findings, console, limit=_MOST_FINDINGS)
+    print_findings(findings, analysis, console, limit=_MOST_FINDINGS)
     console.print()
     _print_tables(results, console)
     _print_gpus(results, console)
@@ -146,15 +147,18 @@ def _with_one_length(table: ReportTable) -> ReportTable:
     return msgspec.structs.replace(kept, columns=tuple(columns))
 
 
-def print_findings(findings: Sequence[Finding], console: Console, *, limit: int | None = None) -> None:
+def print_findings(
+    findings: Sequence[Finding], analysis: Analysis, console: Console, *, limit: int | None = None
+) -> None:
     """Print findings as paragraphs: what, how one can tell and where, what to do.
 
     Args:
         findings: In their order.
+        analysis: What they were found in.
         console: Where to.
         limit: How many at most; None for all.
     """
-    console.print_wrapped("Findings", style="bold")
+    console.print_wrapped(f"Findings{_shares_of(findings, analysis)}", style="bold")
     if not findings:
         console.print_wrapped("  Nothing stands out.")
     shown = findings[:limit]
@@ -167,6 +171,15 @@ def print_findings(findings: Sequence[Finding], console: Console, *, limit: int 
         console.print_wrapped(f"→ {finding.action}", indent=5, hanging=7)
     if len(findings) > len(shown):
         console.print_wrapped(f"  {len(findings) - len(shown)} more: scope findings, --json, --html", style="dim")
+
+
+def _shares_of(findings: Sequence[Finding], analysis: Analysis) -> str:
+    """Return what the shares of findings are of, in brackets; empty where none has a share."""
+    if not any(finding.share_ratio for finding in findings):
+        return ""
+    basis, summed = make_basis(analysis), summed_over(analysis)
+    over = f", summed over {summed}" if summed else ""
+    return f" (shares of {basis.noun}: {format_duration(basis.window_ns)}{over})"
 
 
 def _print_tables(results: Results, console: Console) -> None:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from scope.report.inert import capped, kernel_title, shortened, visible
+from scope.report.inert import capped, kernel_title, shortened, shortened_words, visible
 from scope.report.table import format_cell
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ _LEAST_WIDTH: Final = 20
 _SHORTEST_NAME: Final = 18
 _COLUMN_GAP: Final = 2
 _LONGEST_CELL: Final = 4_096
+_IN_WORDS: Final = frozenset({"group"})
+"""Columns of names that people gave: what is left of a word of these says nothing."""
 """Characters of a name that may find room in a line; to look at more would take long."""
 _ONE_CELL_EACH: Final = re.compile("[ -~\xa0-\xac\xae-\u02ff\u2010-\u2027\u2190-\u21ff\u2500-\u25ff]*")
 """Characters that all take one cell of a terminal; of others rich knows the width."""
@@ -162,22 +164,19 @@ def _cell_text(cell: Cell, column: ReportColumn) -> str:
 
 def _line(texts: Iterable[str], columns: Sequence[ReportColumn], widths: Sequence[int]) -> str:
     """Return one line of a table: names to the left of their columns, numbers to the right."""
-    cells = [
-        _fitted(text, size, to_left=column.unit == "text")
-        for text, column, size in zip(texts, columns, widths, strict=False)
-    ]
+    cells = [_fitted(text, size, column) for text, column, size in zip(texts, columns, widths, strict=False)]
     return (" " * _COLUMN_GAP).join(cells)
 
 
-def _fitted(text: str, size: int, *, to_left: bool) -> str:
+def _fitted(text: str, size: int, column: ReportColumn) -> str:
     """Return a text that takes exactly so many cells."""
-    short = shortened(text, length=size)
+    short = (shortened_words if column.key in _IN_WORDS else shortened)(text, length=size)
     if _num_cells(short) > size:
         from rich.cells import set_cell_size
 
         short = f"{set_cell_size(short, size - 1)}…"
     space = " " * (size - _num_cells(short))
-    return short + space if to_left else space + short
+    return short + space if column.unit == "text" else space + short
 
 
 def _num_cells(text: str) -> int:

@@ -25,6 +25,8 @@ class Basis(Record, frozen=True, kw_only=True):
         num_parts: Steps times devices, or windows.
         window_ns: Length of the parts.
         compute_ns: Union of compute.
+        communication_ns: Union of communication.
+        overlap_ns: What compute hides of it.
         exposed_communication_ns: Communication that compute does not hide.
         idle_ns: Nothing ran.
         idle_by_cause_ns: Idle time by cause.
@@ -40,6 +42,8 @@ class Basis(Record, frozen=True, kw_only=True):
     num_parts: int
     window_ns: int
     compute_ns: int
+    communication_ns: int
+    overlap_ns: int
     exposed_communication_ns: int
     idle_ns: int
     idle_by_cause_ns: dict[str, int]
@@ -66,6 +70,11 @@ class Basis(Record, frozen=True, kw_only=True):
         if self.is_steps:
             return "step time"
         return "step time or window" if self.num_devices_by_step else "the window"
+
+    @property
+    def whole(self) -> str:
+        """What `window_ns` is, in words."""
+        return f"{self.noun} of all devices"
 
     def text(self, part_ns: int) -> str:
         """Return a sum over devices as `12.0 % of step time (3.4 ms)`."""
@@ -96,6 +105,8 @@ def make_basis(analysis: Analysis) -> Basis:
         num_parts=len(parts),
         window_ns=sum(each.window_ns for each in breakdowns),
         compute_ns=sum(each.compute_ns for each in breakdowns),
+        communication_ns=sum(each.communication_ns for each in breakdowns),
+        overlap_ns=sum(each.overlap_ns for each in breakdowns),
         exposed_communication_ns=sum(each.exposed_communication_ns for each in breakdowns),
         idle_ns=sum(each.idle_ns for each in breakdowns),
         idle_by_cause_ns={cause: sum(getattr(each, f"{cause}_ns") for each in idles) for cause in IDLE_CAUSES},

@@ -240,7 +240,7 @@ def _together_finding(together: LateTogether, named: set[int], results: Results,
         evidence=(
             Evidence.of("together_saving_ns", "fixing all of them ends the recording sooner by", together.saving_ns),
             Evidence.of("saved_ns", "saves on all devices", saved),
-            Evidence.of("basis_ns", "of", basis.window_ns),
+            Evidence.of("basis_ns", basis.whole, basis.window_ns),
         ),
         cost_ns=saved,
         share_ratio=share,
@@ -263,10 +263,10 @@ def _least(found: Stragglers | None) -> str:
 def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, found: Stragglers) -> Finding:
     together = found.together
     reason = each.reason or "a reason that the traces do not show"
-    over = f"in {basis.noun} of all devices"
+    over = f"in {basis.whole}"
     evidence = [
-        Evidence.of("imposed_wait_ns", "imposed wait", each.imposed_wait_ns),
-        Evidence.of("basis_ns", "of", basis.window_ns),
+        Evidence.of("imposed_wait_ns", "imposed wait in the whole recording", each.imposed_wait_ns),
+        Evidence.of("basis_ns", basis.whole, basis.window_ns),
         Evidence.of("exposed_wait_ns", "others wait, computing nothing", cost.waited_ns),
         Evidence.of("num_collectives", "collectives", each.num_collectives),
         Evidence.of("noise_floor_ns", "noise floor", each.noise_floor_ns),

@@ -16,7 +16,7 @@ EVIDENCE_KEYS: Final[dict[str, str]] = {
     "window_ns": "Length of the time that shares are taken of: whole steps, or windows without steps.",
     "basis_ns": "The same as `window_ns`, beside times that are no part of it.",
     "exposed_communication_ns": "Communication minus compute.",
-    "overlap_ratio": "Share of communication that compute hides, over the whole window.",
+    "overlap_ratio": "Share of communication that compute hides.",
     "worst_exposed_ns": "Exposed time of the collective that is named first.",
     "straggler_wait_ns": "Of `exposed_communication_ns`: waits for stragglers that are findings of their own.",
     "slow_link_ns": "Of `exposed_communication_ns`: what slow links cost that are findings of their own.",

@@ -72,13 +72,11 @@ def exposed_communication(results: Results, basis: Basis) -> Iterator[Finding]:
     names = [_collective_name(row) for row in rows.iter_rows(named=True)]
     worst_ns = int(rows[ExposedCollectives.step_exposed_ns][0]) if names else 0
     worst = f", {'most of it' if 2 * worst_ns > exposed_ns else 'the largest part'} {names[0]}" if names else ""
-    breakdown = results.analysis.breakdown
     evidence = [
         Evidence.of("exposed_communication_ns", "exposed communication", exposed_ns),
-        Evidence.of("window_ns", "of", basis.window_ns),
+        Evidence.of("window_ns", basis.whole, basis.window_ns),
+        Evidence.of("overlap_ratio", "hidden by compute", basis.overlap_ns / basis.communication_ns),
     ]
-    if breakdown is not None and breakdown.overlap_ratio is not None:
-        evidence.append(Evidence.of("overlap_ratio", "hidden by compute", breakdown.overlap_ratio))
     if names:
         evidence.append(Evidence.of("worst_exposed_ns", "the worst alone", worst_ns))
     others: list[str] = []

@@ -216,7 +216,7 @@ def group_names(collectives: Collectives | CollectiveRoofline) -> dict[int, str]
     )
     names: dict[int, str] = {}
     for group_id, name, description, ranks, is_assumed, is_inferred in collectives.groups.select(*sources).iter_rows():
-        called = "all ranks (assumed)" if is_assumed else name_group(name, description=description)
+        called = "all (assumed)" if is_assumed else name_group(name, description=description)
         where = f" [{format_ranks(tuple(ranks))}]" if ranks else ""
         names[group_id] = f"{called}{where}{' (inferred)' if is_inferred else ''}"
     return names

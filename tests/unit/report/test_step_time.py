@@ -65,6 +65,20 @@ def test_kernels_before_the_step_do_not_count(builder: Any, results_of: Make, is
 
 
 @pytest.mark.parametrize("is_early", [False, True])
+def test_communication_before_the_step_does_not_count(builder: Any, results_of: Make, is_early: bool) -> None:
+    """Compute hides 100 of 400 us in a step of 1,000 us, whether or not 50 us before it were hidden as a whole."""
+    if is_early:
+        builder.launch("sm90_gemm_kernel", EARLY - 45, EARLY, 50)
+        all_reduce(builder, EARLY, 50, elements=1 << 20)
+    builder.step(1, STEP, 3000)
+    builder.launch("sm90_gemm_kernel", STEP + 1, STEP + 100, 700)
+    all_reduce(builder, STEP + 700, 400, elements=1 << 20)
+    finding = the(results_of(builder), "exposed_communication")
+    assert (finding.cost_ns, value(finding, "overlap_ratio")) == (300 * US, 0.25)
+    assert "step time of all devices 1 ms" in ", ".join(each.text() for each in finding.evidence)
+
+
+@pytest.mark.parametrize("is_early", [False, True])
 def test_products_before_the_step_do_not_count(builder: Any, results_of: Make, is_early: bool) -> None:
     """A product in FP32 of 250 us in a step of 1,000 us is a quarter of it, not less for one before the step."""
     if is_early:

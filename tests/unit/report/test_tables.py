@@ -57,6 +57,24 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert any(line.startswith("No room for:") for line in lines)
 
 
+def test_groups_are_cut_between_words_and_kernels_are_not() -> None:
+    """What is left of a word says nothing, but both ends of a kernel's name tell its family and its types."""
+    columns = (column("name", "kernel", "Its name."), column("group", "group", "Its name and ranks."))
+    table = ReportTable(
+        name="t",
+        title="Things",
+        columns=columns,
+        rows=(("long copy of it", "data parallel replicas [0-7]"),),
+        num_rows=1,
+    )
+    assert _printed(table, width=38)[2].rstrip() == "long copy of it  data… [0-7]"
+    assert _printed(table, width=60)[2].rstrip() == "long copy of it  data parallel replicas [0-7]"
+    other = ReportTable(
+        name="t", title="Things", columns=columns[:1], rows=(("data parallel replicas [0-7]",),), num_rows=1
+    )
+    assert _printed(other, width=21)[2].rstrip() == "data paral…icas [0-7]"
+
+
 def test_numbers_are_never_cut() -> None:
     """Only text columns shrink; a number has its full width or no column."""
     texts = [["a" * 60, "1,234,567"], ["b", "1"]]

@@ -52,6 +52,25 @@ def test_the_causes_of_idle_time_sum_to_it(shared_traces: Path) -> None:
     assert sum(shares) == pytest.approx(float(idle), abs=0.05 * (len(shares) + 1))
 
 
+def test_findings_say_what_their_shares_are_of(builder: Any, results_of: Make, shared_traces: Path) -> None:
+    """Step time, or the window where there are no steps, with its length: other shares are of the whole window."""
+    text = summary(compute_results(load([str(shared_traces / "param" / "dlrm_v100_8ranks")])))
+    assert "\nFindings (shares of step time: 111.8 ms, summed over 8 ranks)\n" in text
+    builder.launch("gemm", 10, 20, 500)
+    builder.launch("gemm", 1400, 1420, 100)
+    assert "\nFindings (shares of the window: 1.5 ms)\n" in summary(results_of(builder))
+
+
+def test_a_group_is_told_in_whole_words(shared_traces: Path) -> None:
+    """A group that no trace names is told whole in a table as narrow as a terminal of old."""
+    results = compute_results(load([str(shared_traces / "param" / "dlrm_v100_8ranks")]))
+    for width in (80, 120):
+        written = io.StringIO()
+        print_summary(results, find_all(results), make_console(written, width=width))
+        table = written.getvalue().partition("\nCollectives\n")[2]
+        assert set(re.findall(r"^all.*?\]", table, flags=re.MULTILINE)) == {"all (assumed) [0-7]"}
+
+
 def test_steps_of_one_device_have_one_length(builder: Any, results_of: Make) -> None:
     """Median, longest and slowest say the same of a single device: only its length is shown, for several all are."""
     for step in range(2):
