@@ -41,8 +41,8 @@ class StepBoundary:
         num_skipped: Those that a GradScaler skipped.
         num_microbatches: Backward passes in the step in progress.
         ever_updated: Whether an optimizer has stepped since the start.
-        is_merged: The step in progress ends late, with updates of several, since an optimizer that is gone was waited
-            for; known where the next one begins.
+        is_merged: The step in progress ends late, with updates of several: an optimizer that is gone was waited for,
+            known where the next one begins, or a batch was, and the loop makes several updates of each.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,7 @@ class StepBoundary:
         self.num_microbatches = 0
         self._loop_has_input = False
         self._input_since_update = False
+        self._repeats_batches = False  # several updates of the only optimizer on one batch: each is a step
         self._began_work = False
         self._leading: set[str] = set()
         self._stepped: set[int] = set()
@@ -88,7 +89,8 @@ class StepBoundary:
     def on_input(self) -> bool:
         """A batch is asked of a loader; return whether that begins a new step."""
         begins = self.updated
-        self._loop_has_input = self._input_since_update = True
+        self._loop_has_input = not self._repeats_batches
+        self._input_since_update = True
         return begins
 
     def on_compute(self) -> bool:
@@ -127,9 +129,14 @@ class StepBoundary:
             optimizer: Identity of the optimizer.
             skipped: The scaler found infinities.
         """
+        is_only = self._known | self._stepped <= {optimizer}
         if optimizer in self._stepped and not self._input_since_update:
             # It has stepped twice on what was loaded before: batches are not asked for one by one.
+            self.is_merged = self.is_merged or (is_only and self._loop_has_input)
+            self._repeats_batches = True
             self._loop_has_input = False
+        # Beside others it may be a critic, whose updates are one step with that of its generator.
+        self._repeats_batches = self._repeats_batches and is_only
         self._input_since_update = False
         self.ever_updated = True
         self.num_optimizer_steps += 1

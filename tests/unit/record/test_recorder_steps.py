@@ -173,6 +173,28 @@ def test_accumulation_scaler_and_evaluation(tmp_path: Path) -> None:
     assert "evaluation" not in steps[1].phases
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_several_updates_on_one_batch(tmp_path: Path, counts: bool) -> None:
+    """Three updates for each of four batches are twelve: one a step but for the first, which is marked."""
+
+    def train(recorder: Recorder) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in make_loader([torch.ones(8)] * 8, batch_size=2):
+            for _ in range(3):
+                model(batch).sum().backward()
+                optimizer.step()
+
+    steps = record(tmp_path, train, flop_per_token=None if counts else 1.0)
+    assert [(step.num_optimizer_steps, step.num_microbatches) for step in steps] == [(2, 2), *[(1, 1)] * 10]
+    assert steps[0].disturbed == ("flops_counted" if counts else "updates_merged")
+    marks = [step.disturbed for step in steps[1:]]
+    assert set(marks) <= {None, "flops_counted", "end_unknown"}
+    # 2 x 2 samples through 8 x 16 and 16 x 4: forward, for weights, and for the input of the second.
+    by_hand = 2 * 2 * (2 * 8 * 16 + 3 * 16 * 4)
+    assert {step.model_flop for step in steps[4:]} == ({by_hand} if counts else {None})
+
+
 def test_two_optimizers_without_a_loader(tmp_path: Path) -> None:
     """A loop with two optimizers and no loader has one step a round, once both have been seen or were named."""
 

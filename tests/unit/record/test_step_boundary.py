@@ -148,3 +148,26 @@ def test_batches_loaded_beforehand_do_not_make_one_endless_step() -> None:
 def test_a_leading_phase_of_ones_own_begins_the_step() -> None:
     """A rollout before the first batch of a step begins the next step after the update."""
     assert run_loop(StepBoundary(), "rifbA" * 3) == [5, 10]
+
+
+def test_each_update_on_one_batch_is_a_step() -> None:
+    """Three updates a batch are three steps, but for the first two, of which that is not known yet."""
+    assert run_loop(StepBoundary(), "ifbAfbAfbA" * 3) == [7, 10, 14, 17, 20, 24, 27]
+
+
+def test_critics_and_generators_on_one_batch_are_one_step() -> None:
+    """Two updates of one optimizer and one of another a batch are one step once both are known."""
+    assert run_loop(StepBoundary(), "ifbAfbAfbB" * 4) == [7, 10, 20, 30]
+
+
+def test_only_the_step_that_joins_updates_says_so() -> None:
+    """The first step of such a loop is marked, those after it are not, nor is a generator's beside its critic."""
+    boundary = StepBoundary()
+    run_loop(boundary, "ifbAfbA")
+    assert boundary.is_merged
+    run_loop(boundary, "fbAifbA")
+    assert not boundary.is_merged
+    several = StepBoundary()
+    several.expect(ord("B"))
+    run_loop(several, "ifbAfbAfbB")
+    assert not several.is_merged
