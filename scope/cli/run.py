@@ -151,11 +151,11 @@ def _launch(plan: LaunchPlan) -> LaunchResult:
     asked = find_run_dir(plan)
     is_ours = asked is not None and os.environ.get(RUN_DIR) == str(asked)  # the command of another `scope run`
     if asked is None or is_ours or is_network_path(asked) or may_have_peers(os.environ, plan.command):
-        return launch(plan, os.environ, is_last=True)
+        return launch(plan, os.environ, is_last=True, tell=_say)
     with claim_run(asked) as claim:
         if claim.message is not None:
             _say(claim.message)
-        return launch(dataclasses.replace(plan, run_dir=claim.run), os.environ, is_last=True)
+        return launch(dataclasses.replace(plan, run_dir=claim.run), os.environ, is_last=True, tell=_say)
 
 
 def _say(message: str) -> None:

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
-from scope.folders import is_private
+from scope.folders import find_fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,19 +23,43 @@ MAX_DOCUMENT_BYTES = 16 * 2**20
 _HIGH: Final = 768
 
 
-def make_private(folder: Path) -> bool:
-    """Make a folder that nobody else can write into, whatever the umask is, and return whether it is one.
+def make_private(folder: Path) -> str | None:
+    """Make a folder that nobody else can write into, whatever the umask is; return why it is none, None where it is.
 
-    One that is there already, and that somebody else may have made, is left as it is.
+    One that is there already, and that somebody else may have made, is left as it is. One of this user's own that a
+    umask has left without its rights is given them.
     """
     try:
         folder.mkdir(mode=FOLDER_MODE)
         folder.chmod(FOLDER_MODE)
     except FileExistsError:
         pass
-    except OSError:
-        return False
-    return is_private(folder)
+    except OSError as error:
+        return f"cannot be made: {error.strerror}"
+    fault = find_fault(folder)
+    if fault is None and folder.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        folder.chmod(FOLDER_MODE)
+    return fault
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder inside a run and what is missing above it, all with the mode of folders of runs.
+
+    `Path.mkdir` would give that mode to the last one alone.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    try:
+        folder.mkdir(mode=FOLDER_MODE)
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        make_folders(folder.parent)
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
 
 
 def open_regular(path: Path) -> int:
@@ -246,7 +270,7 @@ class AppendFile:
         if self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0:
             self.close()  # somebody deleted it; a file nobody can open records nothing
         if self._descriptor < 0:
-            self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            make_folders(self.path.parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptor = lift_descriptor(os.open(self.path, flags, FILE_MODE))
             self._identity = identify_descriptor(self._descriptor)

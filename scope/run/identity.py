@@ -12,7 +12,7 @@ import msgspec
 
 from scope.errors import RunError, UsageError
 from scope.run import paths
-from scope.run.files import FOLDER_MODE, replace_document
+from scope.run.files import FOLDER_MODE, make_folders, replace_document
 from scope.run.schema import SCHEMA_VERSION, RunInfo
 from scope.units import parse_variable
 
@@ -97,7 +97,7 @@ def choose_folder(environment: Mapping[str, str], run_dir: Path | None, run_id: 
     # Absolute: the program may change its working directory.
     target = (run_dir if run_dir is not None else Path("runs") / run_id).absolute()
     if paths.is_network_path(target):
-        return paths.default_spool().absolute() / run_id, target
+        return paths.default_spool().folder.absolute() / run_id, target
     return target, None
 
 
@@ -122,7 +122,7 @@ def make_folder(folder: Path) -> bool:
     Raises:
         OSError: It cannot be made.
     """
-    folder.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    make_folders(folder.parent)
     try:
         folder.mkdir(mode=FOLDER_MODE)
     except FileExistsError:

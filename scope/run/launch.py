@@ -25,7 +25,7 @@ from scope.run.windows import read_capture
 from scope.units import parse_switch, parse_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +78,20 @@ class LaunchResult:
     is_left: bool = False
 
 
-def launch(plan: LaunchPlan, environment: Mapping[str, str], *, is_last: bool = False) -> LaunchResult:
+def launch(
+    plan: LaunchPlan,
+    environment: Mapping[str, str],
+    *,
+    is_last: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> LaunchResult:
     """Run the command, and return when it has ended.
 
     Args:
         plan: What was asked for.
         environment: The environment of the command, before ours is added.
         is_last: This process ends next, as the command did: signals that the command would have had stay held back.
+        tell: Told, before the command begins, what of its recording is not as usual: a sentence without a full stop.
 
     Raises:
         UsageError: There is no command, the run id cannot be the name of a folder, or windows are asked for wrongly.
@@ -94,7 +101,11 @@ def launch(plan: LaunchPlan, environment: Mapping[str, str], *, is_last: bool = 
         message = "there is no command; write it after two dashes: scope run -- torchrun train.py"
         raise UsageError(message)
     with contextlib.nullcontext() if is_last else giving_back_signals(), waiting_for_children() as children_ignored:
-        return _launch(plan, environment, children_ignored=children_ignored)
+        return _launch(plan, environment, tell or _ignore, children_ignored=children_ignored)
+
+
+def _ignore(message: str) -> None:
+    """Tell nobody."""
 
 
 def find_run_dir(plan: LaunchPlan) -> Path | None:
@@ -129,7 +140,9 @@ def _check_variables(environment: Mapping[str, str]) -> None:
         parse_variable(name, environment.get(name) or "off", parse_switch)
 
 
-def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignored: bool) -> LaunchResult:
+def _launch(
+    plan: LaunchPlan, environment: Mapping[str, str], tell: Callable[[str], None], *, children_ignored: bool
+) -> LaunchResult:
     _check_variables({**environment, **plan.variables})
     run_id, source = identity.choose_run_id(environment, plan.run_id)
     if source == "host":
@@ -147,21 +160,14 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
     except FileNotFoundError:
         return run_unrecorded("the working directory was deleted; name a run directory by its whole path: --run-dir")
     try:
-        spool = _make_spool(plan, environment, run_id=run_id, source=source, run_dir=run_dir)
+        spool, passed_over = _make_spool(plan, environment, run_id=run_id, source=source, run_dir=run_dir)
     except RunError as error:
         if plan.spool is not None:
             raise  # a mistake of whoever named it, who is told before the job begins
         return run_unrecorded(str(error))
-    paths.register_spool(
-        paths.Registration(
-            run_id=run_id,
-            spool=str(spool),
-            run_dir=str(run_dir),
-            launcher_pid=os.getpid(),
-            launcher_start_ticks=read_start_ticks(os.getpid()),
-            max_run_bytes=plan.max_run_bytes,
-        )
-    )
+    if passed_over:
+        tell(f"{'; '.join(passed_over)}: ranks write to {spool} until it is published")
+    _register(plan, tell, run_id=run_id, spool=spool, run_dir=run_dir)
     reserved = None
     if not paths.is_network_path(run_dir) and not identity.may_have_peers(environment, plan.command):
         reserved = identity.reserve_attempt(run_dir)
@@ -195,6 +201,21 @@ def _launch(plan: LaunchPlan, environment: Mapping[str, str], *, children_ignore
         no_steps_reason=no_steps_reason,
         is_left=publisher.is_left,
     )
+
+
+def _register(plan: LaunchPlan, tell: Callable[[str], None], *, run_id: str, spool: Path, run_dir: Path) -> None:
+    """Note the spool for the node's exporter, and tell where it is not."""
+    entry = paths.Registration(
+        run_id=run_id,
+        spool=str(spool),
+        run_dir=str(run_dir),
+        launcher_pid=os.getpid(),
+        launcher_start_ticks=read_start_ticks(os.getpid()),
+        max_run_bytes=plan.max_run_bytes,
+    )
+    why_not = paths.register_spool(entry)
+    if why_not is not None:
+        tell(f"{why_not}: the node's exporter finds this run only where --runs names it")
 
 
 def _remove_without_ranks(spool: Path, made: tuple[int, int] | None) -> bool:
@@ -234,23 +255,25 @@ def _read_why_no_steps(folders: Sequence[Path]) -> str | None:
     return None
 
 
-def _make_spool(plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path) -> Path:
-    """Make the folder that ranks write to; on disk where memory has no room."""
+def _make_spool(
+    plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, source: str, run_dir: Path
+) -> tuple[Path, Sequence[str]]:
+    """Make the folder that ranks write to, on disk where memory has no room; return it, and why usual ones were not."""
     name = run_id if source == "host" else f"{run_id}-{os.getpid()}"
     named, given = plan.spool, dict(environment)
-    choices = (lambda: paths.default_spool(given), paths.disk_spool) if named is None else (lambda: named,)
+    usual = (lambda: paths.default_spool(given), paths.disk_spool)
+    choices = usual if named is None else (lambda: paths.SpoolPlace(named),)
     problems: list[str] = []
     for choose in choices:
         spool = None
         try:
-            spool = choose().absolute() / name
+            place = choose()
+            spool = place.folder.absolute() / name
             identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags, run_dir=run_dir)
         except OSError as error:
-            problems.append(
-                f"{spool or error.filename or 'the working directory'}: cannot be written ({error.strerror})"
-            )
+            problems.append(f"{spool or error.filename or 'the spool'}: cannot be written ({error.strerror})")
         else:
-            return spool
+            return spool, (*problems, *place.passed_over)
     message = "; ".join(problems) + "; name another folder with --spool"
     raise RunError(message)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from scope.errors import RunError, UsageError
+from scope.folders import is_private
 from scope.run.files import make_private, read_document, replace_document
 
 RUN_FILE: Final = "run.json"
@@ -38,6 +40,7 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ATTEMPT: Final = re.compile(r"attempt-([0-9]{3,9})")
 _RANK: Final = re.compile(r"([0-9]{5,9})")
 _MIN_FREE_BYTES: Final = 64 * 2**20
+_MAX_FOLDERS: Final = 100
 _NETWORK_TYPES: Final = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "afs", "wekafs", "pvfs2")
 )
@@ -163,7 +166,19 @@ def _numbered(folder: Path, name: re.Pattern[str]) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def default_spool(environment: dict[str, str] | None = None) -> Path:
+class SpoolPlace(NamedTuple):
+    """The folder of a user's spools.
+
+    Attributes:
+        folder: The folder.
+        passed_over: Which usual folders were not taken, and why, each as `FOLDER belongs to another user`.
+    """
+
+    folder: Path
+    passed_over: tuple[str, ...] = ()
+
+
+def default_spool(environment: dict[str, str] | None = None) -> SpoolPlace:
     """Return the folder of this user's spools: `SCOPE_SPOOL`, else in memory where there is room, else on disk.
 
     Whoever can write into it could put a link in a spool's place, and have what it leads to emptied: a folder of that
@@ -174,20 +189,35 @@ def default_spool(environment: dict[str, str] | None = None) -> Path:
     """
     named = (os.environ if environment is None else environment).get("SCOPE_SPOOL")
     if named:
-        return Path(named)
+        return SpoolPlace(Path(named))
+    if not os.access(_MEMORY_FOLDER, os.W_OK) or _free_bytes(_MEMORY_FOLDER) <= _MIN_FREE_BYTES:
+        return disk_spool()
     in_memory = _MEMORY_FOLDER / f"scope-{os.getuid()}"
-    has_room = os.access(_MEMORY_FOLDER, os.W_OK) and _free_bytes(_MEMORY_FOLDER) > _MIN_FREE_BYTES
-    return in_memory if has_room and make_private(in_memory) else disk_spool()
+    fault = make_private(in_memory)
+    if fault is None:
+        return SpoolPlace(in_memory)
+    on_disk = disk_spool()
+    return SpoolPlace(on_disk.folder, (f"{in_memory} {fault}", *on_disk.passed_over))
 
 
-def disk_spool() -> Path:
-    """Return the folder of this user's spools on disk; one of a new name where somebody else has made that folder.
+def disk_spool() -> SpoolPlace:
+    """Return the folder of this user's spools on disk; one of another name where somebody else has made that folder.
+
+    Ranks that each look for it by themselves find the same one.
 
     Raises:
         OSError: None can be made.
     """
-    folder = Path(tempfile.gettempdir()) / f"scope-{os.getuid()}"
-    return folder if make_private(folder) else Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
+    usual = Path(tempfile.gettempdir()) / f"scope-{os.getuid()}"
+    fault = make_private(usual)
+    if fault is None:
+        return SpoolPlace(usual)
+    others = [usual.with_name(f"{usual.name}-{number}") for number in range(2, _MAX_FOLDERS)]
+    # One that is there first: whoever holds a name may give it back.
+    for folder in (*filter(is_private, others), *others):
+        if make_private(folder) is None:
+            return SpoolPlace(folder, (f"{usual} {fault}",))
+    raise OSError(errno.EACCES, fault, str(usual))
 
 
 def registry_folder() -> Path:
@@ -199,19 +229,25 @@ def registry_folder() -> Path:
     return base / f"scope-registry-{os.getuid()}"
 
 
-def register_spool(entry: Registration, *, folder: Path | None = None) -> None:
-    """Note a spool for the exporter; a registry that cannot be written is left alone (`--runs GLOB` finds it too)."""
+def register_spool(entry: Registration, *, folder: Path | None = None) -> str | None:
+    """Note a spool for the exporter; a registry that cannot be written is left alone (`--runs GLOB` finds it too).
+
+    Returns:
+        Why the registry is left alone where somebody else may write into it, as `FOLDER belongs to another user`.
+    """
     folder = folder or registry_folder()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if not make_private(folder):
-            return
+        fault = make_private(folder)
+        if fault is not None:
+            return f"{folder} {fault}"
         # Runs of one id in two folders have an entry each.
         name = f"{entry.run_id}{_end_of_entry(entry.spool)}"
         replace_document(folder / name, msgspec.json.encode(entry))
     except (OSError, UnicodeEncodeError):
         # A folder whose name is no text in UTF-8 cannot stand in a document; its run is recorded all the same.
-        return
+        return None
+    return None
 
 
 def unregister_spool(spool: Path, *, folder: Path | None = None) -> None:

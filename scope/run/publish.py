@@ -43,6 +43,7 @@ from scope.run.files import (
     FOLDER_MODE,
     identify_folder,
     is_replaced,
+    make_folders,
     open_folder,
     open_regular,
     read_span,
@@ -199,7 +200,8 @@ class Publisher:
 
     def _target(self, path: Path) -> Path:
         target = self.run / path.relative_to(self.spool)
-        target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        self.run.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        make_folders(target.parent)
         return target
 
     def _copy_once(self, path: Path) -> None:

@@ -23,7 +23,7 @@ from scope.run import layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
 from scope.run.calls import CallLog, StepCalls, pack_segment_header
 from scope.run.clock import read_anchor, wall_offset
-from scope.run.files import FOLDER_MODE, AppendFile, replace_document
+from scope.run.files import AppendFile, make_folders, replace_document
 from scope.run.folding import fold_file
 from scope.run.schema import EventKind, EventRecord, GroupInfo, RankInfo, StepRecord
 
@@ -250,7 +250,7 @@ class RankWriter:
     def _make_folders(self) -> None:
         for folder in (self.folder, self.folder / paths.CALLS_FOLDER, self.folder / paths.TRACES_FOLDER):
             with contextlib.suppress(OSError):
-                folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                make_folders(folder)
 
     def _run(self) -> None:
         while self.enabled and not self._stop.wait(_PULSE_S):
