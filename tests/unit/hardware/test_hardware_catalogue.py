@@ -95,6 +95,14 @@ def test_the_dense_peak_is_half_of_what_sheets_print_with_sparsity(
     assert peak == pytest.approx(sparse_tflops * 1e12 / 2, rel=0.002)
 
 
+def test_tf32_of_an_mi300x() -> None:
+    """AMD's table gives 1,024 FLOP a clock and compute unit, of which 304 run at 2.1 GHz."""
+    peak = choose_gpu("mi300x").matrix_peak("tf32")
+    assert peak is not None
+    assert peak.value == pytest.approx(1024 * 304 * 2.1e9, rel=1e-4)
+    assert "vendor's own" not in peak.source
+
+
 def test_blackwell_ultras_fp4_has_its_own_ratio() -> None:
     """NVIDIA gives 15 PFLOP/s dense and 20 sparse for a GB300's NVFP4: three times FP8, not twice."""
     peaks = choose_gpu("gb300").matrix_flop_per_s
