@@ -213,11 +213,8 @@ def test_two_of_128_ranks_give_bounds(shared_traces: Path) -> None:
     assert compute_stragglers(job, result).stragglers == ()
 
 
-def test_a_wait_for_the_root_of_the_same_group_is_no_excuse() -> None:
-    """Of two gloo ranks the planted straggler is charged with its lateness at both all-reduces, as the raw JSON has it.
-
-    Before the first it waited 41 ms for the root of a broadcast, which brought it no further than the root.
-    """
+def test_a_planted_straggler_is_charged_with_its_lateness() -> None:
+    """Of two gloo ranks the one that slept 30 ms a step is charged with its lateness at both, as raw JSON has it."""
     folder = Path(__file__).parents[3] / "sample_traces" / "gloo-2-ranks-straggler"
     files = [folder / f"rank{rank}.json.gz" for rank in (0, 1)]
     arrivals: list[list[int]] = []
@@ -226,7 +223,7 @@ def test_a_wait_for_the_root_of_the_same_group_is_no_excuse() -> None:
         found = [event["ts"] for event in document["traceEvents"] if event["name"] == "gloo:all_reduce"]
         arrivals.append(sorted(int(instant * 1000) + document["baseTimeNanoseconds"] for instant in found))
     late = [second - first for first, second in zip(*arrivals, strict=True)]
-    assert [round(each / 1e6, 2) for each in late] == [25.3, 40.36]
+    assert [round(each / 1e6, 2) for each in late] == [30.16, 30.77]
     job = load([str(path) for path in files], options=ReadOptions(use_cache=False), processes=1)
     (straggler,) = compute_stragglers(job, compute_collectives(job)).check().stragglers
     assert (straggler.rank, straggler.num_steps) == (1, 2)

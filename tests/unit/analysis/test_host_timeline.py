@@ -153,7 +153,7 @@ def test_a_recorded_trace_equals_a_count_over_its_raw_json(name: str, rank: int)
         expected.update(count_thread(sorted(spans, key=lambda span: (span[0], -span[1]))))
     found = self_times(load_rank(path))
     assert found == dict(expected)
-    assert found["aten::mm"] > 5_000_000
+    assert found["aten::mm"] > 2_000_000
 
 
 def count_thread(spans: list[tuple[int, int, str]]) -> Counter[str]:

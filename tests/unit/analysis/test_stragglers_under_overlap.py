@@ -239,6 +239,20 @@ def test_a_late_root_makes_the_receivers_wait(operation: str, tmp_path: Path) ->
     assert straggler.excess.compute_ns == 9 * MS * made.num_steps
 
 
+def test_a_wait_for_the_root_of_the_same_group_is_no_excuse(tmp_path: Path) -> None:
+    """Root 0 brings all others 40 ms late; rank 2, which waited for it, is 9 ms late behind that, by its own work."""
+
+    def body(work: Work) -> list[Instruction]:
+        broadcast = make_call(FOUR.world, "broadcast", 80, root=0)
+        return [work(1000, "before"), broadcast, work(1000, "behind"), make_call(FOUR.world, "all_reduce", 80)]
+
+    made = Made(layout=FOUR, body=body, extra={(0, "before"): 40 * MS, (2, "behind"): 9 * MS}, named=None)
+    found = _found(Scenario(layout=FOUR, simulation=made.run(made.extra)), tmp_path)
+    imposed = {each.rank: each.imposed_wait_ns for each in found.stragglers}
+    assert imposed == {0: 40 * MS * made.num_steps, 2: 9 * MS * made.num_steps}
+    assert all(each.saving_ns == made.saving_ns(each.rank) for each in found.stragglers)
+
+
 @pytest.mark.parametrize("operation", ["reduce", "gather"])
 def test_a_late_sender_makes_the_root_wait(operation: str, tmp_path: Path) -> None:
     """The root of a reduce or gather waits for the late sender, which is named with what the job would save."""

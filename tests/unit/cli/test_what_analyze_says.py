@@ -41,7 +41,7 @@ def test_rows_that_are_left_out_are_where_the_summary_says(scope: Callable[..., 
 def test_the_summary_says_which_length_of_a_step_it_tells(scope: Callable[..., Done]) -> None:
     """Two steps that differ have a median, and shares of a window are told from the findings' of step time."""
     shown = scope("analyze", TWO_RANKS).out
-    assert "steps 1 to 2: median " in shown
+    assert "steps 40 to 41: median " in shown
     assert "Where the time went on the host (shares of the whole window of " in shown
     assert "% of step time" in shown
 
