@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 CHARGE: Final = "charge_ns"
 """What the rank to blame is charged with."""
 
-_CONTEXT: Final = re.compile(r"(?i)(?<![a-z])cp(?![a-z])|context|ring")
+_CONTEXT: Final = re.compile(r"(?i)(?<![a-z])(?:cp(?![a-z])|ring)|context")
+"""Labels of groups in which a ring of context parallelism exchanges: `mesh_cp`, `ring_attention`; not `training_pp`."""
 _RING: Final = "ring"
 _IN_LAST_RING: Final = "is_in_ring_of_last"
 _BEHIND: Final = "behind_other_rings_ns"

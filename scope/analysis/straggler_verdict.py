@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scope.analysis.late_together import LateTogether
-    from scope.analysis.stragglers import Straggler
+    from scope.analysis.straggler_facts import Straggler
     from scope.trace.model import Job
 
 TELL_ROOT: Final = "record with record_shapes=True, which writes roots down"

@@ -17,25 +17,24 @@ who are late too. `scope.analysis.replay` tells the second.
 from __future__ import annotations
 
 from functools import cache
-from statistics import median_low
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, GroupRows, MatchedCalls
 from scope.analysis.late_together import LateTogether, compute_late_together
 from scope.analysis.operations import FROM_ROOT, TO_ROOT
-from scope.analysis.own_time import OWN, PREVIOUS, compute_own_times
+from scope.analysis.own_time import OWN, compute_own_times
 from scope.analysis.own_time_noise import FLOOR, MARGIN, NOISE_FLOOR_NS, with_floors
 from scope.analysis.rank_activity import build_activity
-from scope.analysis.readiness import READY, UNTOLD, compute_ready
+from scope.analysis.readiness import UNTOLD, compute_ready
 from scope.analysis.replay_building import LazyReplay
 from scope.analysis.result import Result
 from scope.analysis.savings import MOST_REPLAYED, Mending, savings_rows, savings_table, work_counts_since
 from scope.analysis.straggler_charges import CHARGE, charge, joined_by_pairs, weigh
+from scope.analysis.straggler_facts import UNTOLD_WAITS, Straggler, StragglerSteps, Told, describe_straggler
 from scope.analysis.straggler_verdict import of_unknown_root, straggler_verdict
 from scope.analysis.straggler_waits import StragglerWaits, compute_straggler_waits
-from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,74 +43,7 @@ if TYPE_CHECKING:
     from scope.analysis.replay import Shifts
     from scope.trace.model import Job
 
-_EXPLAINS: Final = 0.5
-"""An activity is the reason when its excess is at least this share of the imposed wait."""
-
 _NOT_TOGETHER: Final = "mending no several ranks together saves more than mending one of them alone"
-_TOO_MANY: Final = f"worked out for the {MOST_REPLAYED} ranks that impose most"
-_HIDDEN: Final = "ranks are missing, and others may wait for these behind it"
-_UNTOLD: Final = "collectives overlap compute, and no launches in the traces tell which compute they waited for"
-
-
-StragglerReason = Literal["compute", "input", "memory", "host"]
-REASONS: Final[tuple[StragglerReason, ...]] = ("compute", "input", "memory", "host")
-
-
-class StragglerSteps(Table):
-    """What each rank imposed in each step, sorted by rank and step."""
-
-    rank = Column("rank", pl.Int32, "global rank")
-    step_number = Column("step_number", pl.Int64, "n of `ProfilerStep#n`", nullable=True)
-    group_id = Column("group_id", pl.UInt32, "the group in which it imposed most; row of `GroupRows`")
-    imposed_wait_ns = Column("imposed_wait_ns", pl.Int64, "own lateness that the last but one did not share")
-    num_collectives = Column("num_collectives", pl.Int64, "collectives at which it did")
-
-
-class Excess(Result, frozen=True, kw_only=True):
-    """How much longer than its peers' median a rank spent on each thing before the collectives it was late for.
-
-    Summed over those collectives; negative where the rank was faster than its peers.
-    """
-
-    compute_ns: int
-    """Device time under compute."""
-    input_ns: int
-    """Device idle while the host fetched data."""
-    memory_ns: int
-    """Device time in copies and sets that compute and communication do not hide, and idle time in device allocation."""
-    host_ns: int
-    """Device idle otherwise."""
-
-
-class Straggler(Result, frozen=True, kw_only=True):
-    """One rank that makes others wait."""
-
-    rank: int
-    imposed_wait_ns: int
-    """How much sooner its groups' collectives would have begun without its lateness: its own time between collectives
-    (exposed communication taken off) beyond every peer's, at most last less second-last arrival, or less the last one
-    outside its ring where ranks of a ring of context parallelism come late behind it; of several nested groups that
-    feel one delay the largest counts. At most that long where `excess` is absent: some lateness may count
-    twice where no launches tell which compute calls waited for."""
-    saving_ns: int | None
-    """How much sooner the recorded part of the job would have ended, had the rank worked as fast as its peers.
-    What it does behind its last collective there, the last optimizer step say, is not compared and saves nothing."""
-    worst_step_number: int | None
-    """The step with most imposed wait."""
-    worst_step_imposed_wait_ns: int
-    num_steps: int
-    """Steps in which it imposed wait (1 where steps are unknown)."""
-    num_collectives: int
-    """Collectives at which it did."""
-    group_id: int
-    """The group in which it imposed most; row of `GroupRows`."""
-    peers: tuple[int, ...]
-    """The other ranks of that group, whose median it is compared with."""
-    reason: StragglerReason | None
-    excess: Excess | None
-    """Absent where no launches tell which compute calls waited for."""
-    noise_floor_ns: int
-    """Below the error of the clocks plus this, lateness is not held against anybody."""
 
 
 class Stragglers(Result, frozen=True, kw_only=True):
@@ -174,8 +106,18 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
     rootless = _num_of_unknown_root(collectives)
     absent = {} if lazy is not None else {"lazy": "no collective of which all ranks were seen"}
     is_least = _has_missing(collectives)
-    told = (collectives, shifts, is_untold, is_least)
-    found = [] if charges is None else [_straggler(rank, per_step, charges, own, told) for rank in ranked]
+    found: list[Straggler] = []
+    if charges is not None:
+        told = Told(
+            groups=collectives.groups,
+            per_step=per_step,
+            charges=charges,
+            own=own,
+            shifts=shifts,
+            is_untold=is_untold,
+            is_saving_least=is_least,
+        )
+        found = [describe_straggler(rank, told) for rank in ranked]
     said = straggler_verdict(
         found,
         together,
@@ -196,7 +138,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         num_of_unknown_root=rootless,
         together=together,
         verdict=f"{said}{of_unknown_root(rootless)}",
-        absent=absent if together is not None else absent | {"together": _UNTOLD if is_untold else _NOT_TOGETHER},
+        absent=absent if together is not None else absent | {"together": UNTOLD_WAITS if is_untold else _NOT_TOGETHER},
     )
 
 
@@ -300,75 +242,3 @@ def _ranked(per_step: pl.DataFrame) -> list[int]:
     return totals.sort(StragglerSteps.imposed_wait_ns, StragglerSteps.rank, descending=[True, False])[
         StragglerSteps.rank
     ].to_list()
-
-
-def _straggler(
-    rank: int,
-    per_step: pl.DataFrame,
-    charges: pl.DataFrame,
-    own: pl.DataFrame,
-    told: tuple[Collectives, Mapping[int, Shifts], bool, bool],
-) -> Straggler:
-    collectives, shifts, is_untold, is_least = told
-    steps = per_step.filter(pl.col(StragglerSteps.rank) == rank)
-    imposed = int(steps[StragglerSteps.imposed_wait_ns].sum())
-    worst = steps.sort(StragglerSteps.imposed_wait_ns, descending=True).row(0, named=True)
-    by_group = steps.group_by(StragglerSteps.group_id).agg(pl.col(StragglerSteps.imposed_wait_ns).sum())
-    group = by_group.sort(StragglerSteps.imposed_wait_ns, StragglerSteps.group_id, descending=[True, False])[
-        StragglerSteps.group_id
-    ].item(0)
-    ranks = collectives.groups.filter(pl.col(GroupRows.group_id) == group)[GroupRows.ranks].item().to_list()
-    mine = charges.filter((pl.col(CollectiveRows.last_rank) == rank) & (pl.col(CollectiveRows.group_id) == group))
-    excess = _excess(
-        rank, own.filter(pl.col(MatchedCalls.collective_id).is_in(mine[MatchedCalls.collective_id].implode()))
-    )
-    charged = int(mine[CHARGE].sum())
-    reason = _reason(excess, charged)
-    absent = {} if reason else {"reason": "no activity of its own explains half of what it imposed"}
-    if worst[StragglerSteps.step_number] is None:
-        absent["worst_step_number"] = "the trace has no steps around it"
-    shift = shifts.get(rank)
-    if shift is None:
-        absent["saving_ns"] = _UNTOLD if is_untold else _TOO_MANY
-    elif is_least and shift.job_ns <= NOISE_FLOOR_NS:
-        shift, absent["saving_ns"] = None, _HIDDEN
-    if is_untold:
-        absent["excess"] = _UNTOLD
-    return Straggler(
-        rank=rank,
-        imposed_wait_ns=imposed,
-        saving_ns=None if shift is None else shift.job_ns,
-        worst_step_number=worst[StragglerSteps.step_number],
-        worst_step_imposed_wait_ns=worst[StragglerSteps.imposed_wait_ns],
-        num_steps=steps.height,
-        num_collectives=int(steps[StragglerSteps.num_collectives].sum()),
-        group_id=group,
-        peers=tuple(each for each in ranks if each != rank),
-        reason=reason,
-        excess=None if is_untold else excess,
-        noise_floor_ns=int(mine[FLOOR].item(0)),
-        absent=absent,
-    )
-
-
-def _excess(rank: int, own: pl.DataFrame) -> Excess:
-    """Return how much longer than its peers' median the rank spent on each activity, summed over the collectives.
-
-    Of several since the same one, as rooted ones may be, the last holds what the rank did before the others too.
-    """
-    totals = dict.fromkeys(REASONS, 0)
-    mine = own.filter(pl.col(MatchedCalls.rank) == rank).sort(READY).unique(PREVIOUS, keep="last")
-    last = own.filter(pl.col(MatchedCalls.collective_id).is_in(mine[MatchedCalls.collective_id].implode()))
-    for part in last.partition_by(MatchedCalls.collective_id):
-        is_mine = part[MatchedCalls.rank] == rank
-        for reason in REASONS:
-            spent = part[f"{reason}_ns"]
-            totals[reason] += int(spent.filter(is_mine).item()) - median_low(spent.filter(~is_mine).to_list())
-    return Excess(
-        compute_ns=totals["compute"], input_ns=totals["input"], memory_ns=totals["memory"], host_ns=totals["host"]
-    )
-
-
-def _reason(excess: Excess, charged_ns: int) -> StragglerReason | None:
-    largest = max(REASONS, key=lambda reason: getattr(excess, f"{reason}_ns"))
-    return largest if getattr(excess, f"{largest}_ns") >= _EXPLAINS * charged_ns else None

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from scope.analysis.collectives import Collectives
     from scope.analysis.late_together import LateTogether
-    from scope.analysis.stragglers import Straggler, Stragglers
+    from scope.analysis.straggler_facts import Straggler
+    from scope.analysis.stragglers import Stragglers
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
 

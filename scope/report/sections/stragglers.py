@@ -11,7 +11,8 @@ from scope.units import format_duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scope.analysis.stragglers import Straggler, Stragglers
+    from scope.analysis.straggler_facts import Straggler
+    from scope.analysis.stragglers import Stragglers
     from scope.report.table import Cell, ReportColumn, ReportTable
 
 STRAGGLER_COLUMNS: Final[tuple[ReportColumn, ...]] = (

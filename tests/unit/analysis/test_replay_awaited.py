@@ -55,3 +55,12 @@ def test_what_is_sent_holds_nobody_where_a_peer_goes_on_under_it(
     peer = [_stay(1, turn, span, of_run) for turn, (span, of_run) in zip((SEND, RECEIVE), of_peer, strict=True)]
     stays = [*reversed(mine), *peer] if is_swapped else [*mine, *peer]
     assert {stays[number] for number in find_unawaited(stays)} == {mine[number] for number in unawaited}
+
+
+@pytest.mark.parametrize("later_ns", [6_000, 20_000])
+def test_what_is_sent_holds_a_rank_that_stands_still_until_its_end(later_ns: int) -> None:
+    """It had what it gets long before the send ended, and went on behind the send alone, whatever its peer did."""
+    run = (60_000, 100_000)
+    mine = [_stay(0, SEND, (0, 100_000), run), _stay(0, RECEIVE, (0, 100_000 - later_ns), run)]
+    peer = [_stay(1, SEND, (0, 50_000), COMPUTES), _stay(1, RECEIVE, (0, 30_000), (20_000, 30_000))]
+    assert SEND not in {[*mine, *peer][number].turn for number in find_unawaited([*mine, *peer])}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import pytest
 from made_calls import make_call
 
+from scope.analysis.collective_tables import GroupRows
 from scope.analysis.collectives import compute_collectives
+from scope.analysis.straggler_charges import joined_by_pairs
 from scope.analysis.stragglers import Stragglers, compute_stragglers
 from scope.testing.jobs import matrix_product
 from scope.testing.layout import Layout
@@ -95,3 +98,29 @@ def test_who_holds_up_its_ring_is_named(steps: tuple[int, ...], tmp_path: Path) 
 def test_rings_without_a_late_rank_name_nobody(tmp_path: Path) -> None:
     """Ranks of a ring that pass blocks on in turn are late for nobody."""
     assert _found(Rings(), tmp_path).stragglers == ()
+
+
+@pytest.mark.parametrize(
+    ("label", "is_ring"),
+    [
+        ("mesh_cp", True),
+        ("CP", True),
+        ("context_parallel", True),
+        ("ring", True),
+        ("mesh_ring", True),
+        ("ring_attention", True),
+        ("RingAttention", True),
+        ("training_pp", False),
+        ("sharing", False),
+        ("string", False),
+        ("tcp_store", False),
+        ("pp", False),
+    ],
+)
+def test_rings_are_told_from_pipelines_by_whole_words(label: str, *, is_ring: bool) -> None:
+    """The word may be a part of a label, and is none within another word."""
+    row = {GroupRows.is_pair: True, GroupRows.ranks: [4, 7], GroupRows.description: label, GroupRows.name: None}
+    groups = pl.DataFrame([row])
+    joined = {4: 4, 7: 4}
+    assert joined_by_pairs(groups, of_context=True) == (joined if is_ring else {})
+    assert joined_by_pairs(groups, of_context=False) == ({} if is_ring else joined)
