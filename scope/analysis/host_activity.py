@@ -1,6 +1,6 @@
 """What host threads were doing besides running operators: fetching data, waiting for the device, allocating.
 
-The spans here decide idle causes and host-bound time. Those of one thread may overlap.
+The spans here decide idle causes and host-bound time. Those of one thread and different activities may overlap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from scope.analysis.spans import Spans, in_order, union
+from scope.analysis.spans import SPAN_NS, Spans, in_order, union
 from scope.trace.columns import Column, Table
 from scope.trace.schema import Annotations, DeviceEvents, Launches, Ops
 
@@ -34,14 +34,16 @@ class Launched(Table):
 
 
 class HostSpans(Table):
-    """Stretches of a host thread that an activity filled; sorted by thread and start.
+    """Stretches of a host thread that an activity filled; sorted by thread, activity and start.
 
-    Those of one thread and activity are united, blocking calls apart, of which each keeps its own start.
+    Those of one thread and activity are disjoint: they are united, and of blocking calls that overlap, which stay
+    apart, the one that began first has what they share.
     """
 
-    thread = Column("thread", pl.Int64, "thread id")
+    thread = Column("thread", pl.Int64, "thread id; null for what holds up every thread", nullable=True)
     activity = Column("activity", pl.Enum(ACTIVITIES), "what it was doing")
     launch_id = Column("launch_id", pl.UInt32, "the call, for sync", nullable=True)
+    began_ns = Column("began_ns", pl.Int64, "start of the whole call, for sync, else of the span")
     start_ns = Column("start_ns", pl.Int64, "first nanosecond")
     end_ns = Column("end_ns", pl.Int64, "end, not part of it")
 
@@ -53,10 +55,6 @@ _OF_PROFILER: Final = r"(?i)buffer[ _](?:flush|request)|instrumentation|resource
 """What the profiler does for itself. A driver that loads modules, compiles, or waits for room among its commands stands
 beside that among the overheads, and does so without a profiler as well."""
 _LANE: Final = "lane_row"
-_FIRST: Final = "first_row"
-_LAST: Final = "last_row"
-_SPAN_START: Final = "span_start_ns"
-_SPAN_END: Final = "span_end_ns"
 
 
 class HostActivity:
@@ -149,13 +147,21 @@ def find_host_spans(trace: RankTrace, blocking: pl.DataFrame) -> pl.DataFrame:
     host = trace.annotations.filter(~pl.col(Annotations.on_device))
     found = [
         *(_named(frame, Ops.name, _INPUT, "input") for frame in (host, trace.ops)),
-        _spans(calls, "allocation"),
+        call_spans(calls, "allocation"),
         _overheads(host, threads),
         _named(host, Annotations.name, _GC, "gc"),
     ]
     seen = [spans for spans in found if not spans.is_empty()]
     merged = [_merge(pl.concat(seen))] if seen else []
-    return pl.concat([_spans(blocking, "sync"), *merged]).sort(HostSpans.thread, HostSpans.start_ns)
+    apart = _first_begun(call_spans(blocking, "sync"))
+    return pl.concat([apart, *merged]).sort(HostSpans.thread, HostSpans.activity, HostSpans.start_ns)
+
+
+def _first_begun(calls: pl.DataFrame) -> pl.DataFrame:
+    """Leave to each call what none of its thread that began before covers, nor an outer one that began with it."""
+    ordered = calls.sort(HostSpans.thread, HostSpans.start_ns, -pl.col(HostSpans.end_ns), HostSpans.launch_id)
+    reach = pl.col(HostSpans.end_ns).cum_max().shift(1).over(HostSpans.thread)
+    return ordered.with_columns(pl.max_horizontal(HostSpans.start_ns, reach)).filter(SPAN_NS > 0)
 
 
 def _merge(found: pl.DataFrame) -> pl.DataFrame:
@@ -165,62 +171,21 @@ def _merge(found: pl.DataFrame) -> pl.DataFrame:
     names = lanes.select(_LANE, *keys).unique(_LANE)
     merged = union(lanes, by=_LANE).join(names, on=_LANE)
     return merged.select(
-        *keys, pl.lit(None, dtype=HostSpans.launch_id.dtype).alias(HostSpans.launch_id), Spans.start_ns, Spans.end_ns
+        *keys,
+        pl.lit(None, dtype=HostSpans.launch_id.dtype).alias(HostSpans.launch_id),
+        pl.col(Spans.start_ns).alias(HostSpans.began_ns),
+        Spans.start_ns,
+        Spans.end_ns,
     )
 
 
-def overlap_with_host(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
-    """Return each pair of a stretch and a span of its own thread that overlap, with what they have in common.
-
-    Args:
-        stretches: Columns `device`, `thread`, `start_ns`, `end_ns`; the stretches of one device must be disjoint and
-            sorted by device and start.
-        host: The table `HostSpans`.
-
-    Returns:
-        The columns of `stretches`, `span_start_ns` and `span_end_ns` (the whole span), `activity` and `launch_id`, with
-        `start_ns` and `end_ns` cut to what stretch and span share. Costs the number of pairs, not its square.
-    """
-    keys = (DeviceEvents.device, HostSpans.thread)
-    lanes = [stretches] if stretches.is_empty() else stretches.partition_by(keys)
-    return pl.concat([_overlap_of_thread(lane, host) for lane in lanes])
-
-
-def _overlap_of_thread(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs of the stretches of one device and thread, as `overlap_with_host` does."""
-    thread = None if stretches.is_empty() else stretches[HostSpans.thread][0]
-    spans = host.filter(pl.col(HostSpans.thread) == pl.lit(thread, dtype=HostSpans.thread.dtype))
-    starts, ends = stretches[Spans.start_ns], stretches[Spans.end_ns]
-    # Both edges of disjoint stretches are sorted, so a span overlaps a run of them.
-    first = ends.search_sorted(spans[Spans.start_ns], side="right")
-    last = starts.search_sorted(spans[Spans.end_ns], side="left")
-    pairs = (
-        spans.select(
-            pl.col(Spans.start_ns).alias(_SPAN_START),
-            pl.col(Spans.end_ns).alias(_SPAN_END),
-            HostSpans.activity,
-            HostSpans.launch_id,
-            first.alias(_FIRST),
-            last.alias(_LAST),
-        )
-        .filter(pl.col(_FIRST) < pl.col(_LAST))
-        .with_columns(pl.int_ranges(_FIRST, _LAST).alias(_LANE))
-        .drop(_FIRST, _LAST)
-        .explode(_LANE)
-    )
-    both = stretches[pairs[_LANE].cast(pl.UInt32)].hstack(pairs.drop(_LANE))
-    return both.with_columns(
-        pl.max_horizontal(Spans.start_ns, _SPAN_START).alias(Spans.start_ns),
-        pl.min_horizontal(Spans.end_ns, _SPAN_END).alias(Spans.end_ns),
-    )
-
-
-def _spans(calls: pl.DataFrame, activity: str) -> pl.DataFrame:
-    """Return calls of the runtime as spans of an activity."""
+def call_spans(calls: pl.DataFrame, activity: str) -> pl.DataFrame:
+    """Return calls of the runtime, rows of `launches`, as spans of an activity with the columns of `HostSpans`."""
     return calls.select(
         pl.col(Launches.thread).alias(HostSpans.thread),
         pl.lit(activity, dtype=HostSpans.activity.dtype).alias(HostSpans.activity),
         pl.col(Launches.launch_id).alias(HostSpans.launch_id),
+        pl.col(Launches.start_ns).alias(HostSpans.began_ns),
         pl.col(Launches.start_ns).alias(HostSpans.start_ns),
         pl.col(Launches.end_ns).alias(HostSpans.end_ns),
     )
@@ -235,6 +200,7 @@ def _named(frame: pl.DataFrame, column: str, pattern: str, activity: str) -> pl.
         pl.col(Ops.thread).alias(HostSpans.thread),
         pl.lit(activity, dtype=HostSpans.activity.dtype).alias(HostSpans.activity),
         pl.lit(None, dtype=pl.UInt32).alias(HostSpans.launch_id),
+        pl.col(Spans.start_ns).alias(HostSpans.began_ns),
         pl.col(Spans.start_ns).alias(HostSpans.start_ns),
         pl.col(Spans.end_ns).alias(HostSpans.end_ns),
     )
@@ -254,6 +220,4 @@ def _overheads(host: pl.DataFrame, threads: pl.Series) -> pl.DataFrame:
     if spans.is_empty():
         return spans
     is_own = pl.col(HostSpans.thread).is_in(threads.implode())
-    shared = spans.filter(~is_own.fill_null(value=False)).drop(HostSpans.thread)
-    everywhere = shared.join(threads.alias(HostSpans.thread).to_frame(), how="cross").select(HostSpans.columns())
-    return pl.concat([spans.filter(is_own), everywhere])
+    return spans.with_columns(pl.when(is_own).then(HostSpans.thread).alias(HostSpans.thread))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
-from scope.analysis.host_activity import ACTIVITIES, HostSpans, overlap_with_host
+from scope.analysis.host_activity import ACTIVITIES, HostSpans
+from scope.analysis.host_overlap import overlap_with_host
 from scope.analysis.result import Result
 from scope.analysis.windows import Parts, find_parts
 from scope.trace.columns import Column, Table
@@ -24,7 +25,7 @@ BACK_TO_BACK_NS: Final = 10_000
 _CALL_NS: Final = "call_ns"
 _INSIDE: Final = "inside"
 _HOST_END: Final = "host_end_ns"
-_SPAN_START: Final = "span_start_ns"
+_GAP_START: Final = "gap_start_ns"
 _STRETCH: Final = (DeviceEvents.device, HostSpans.thread, DeviceEvents.start_ns, DeviceEvents.end_ns)
 
 IDLE_CAUSES: Final = (
@@ -176,8 +177,9 @@ def _find_gaps(timeline: Timeline) -> pl.DataFrame:
 
 def _split_host(late: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
     """Split the stretches before a late launch by what the launching thread was doing."""
-    shared = overlap_with_host(late.select(*_STRETCH), host)
-    began_before = pl.col(_SPAN_START) < pl.col(IdleSpans.start_ns)
+    stretches = late.select(*_STRETCH, pl.col(IdleSpans.start_ns).alias(_GAP_START))
+    shared = overlap_with_host(stretches, host)
+    began_before = pl.col(HostSpans.began_ns) < pl.col(_GAP_START)
     shared = shared.filter((pl.col(HostSpans.activity) != "sync") | began_before)
     both = pl.concat([late.with_columns(pl.lit(value=True).alias(_INSIDE)), shared], how="diagonal")
     layers = {activity: pl.col(HostSpans.activity) == activity for activity in ACTIVITIES}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
-from scope.analysis.host_activity import HostSpans, Launched, overlap_with_host
+from scope.analysis.host_activity import HostSpans, Launched
+from scope.analysis.host_overlap import overlap_with_host
 from scope.analysis.medians import lower_median_ns
 from scope.analysis.result import Distribution, Result, summarize_lengths
 from scope.analysis.windows import Parts, cut_at_parts

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
-from scope.analysis.host_activity import HostSpans, overlap_with_host
+from scope.analysis.host_activity import HostSpans
+from scope.analysis.host_overlap import overlap_with_host
 from scope.analysis.idle import IdleSpans
 from scope.analysis.lineage import find_roots
 from scope.analysis.step_time import compute_step_time, judged_steps, starts_within
@@ -92,8 +93,7 @@ def _idle_by_call(timeline: Timeline, idle: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time of cause `sync` that lies inside each blocking call; of nested calls the outer has it."""
     waited = idle.filter(pl.col(IdleSpans.cause) == "sync").select(_STRETCH)
     host = timeline.host_spans.filter(pl.col(HostSpans.activity) == "sync")
-    shared = overlap_with_host(waited, host).sort(IdleSpans.device, IdleSpans.start_ns, "span_start_ns")
-    owned = shared.unique([IdleSpans.device, IdleSpans.start_ns], keep="first", maintain_order=True)
+    owned = overlap_with_host(waited, host)
     within = starts_within(compute_step_time(timeline.devices))
     return owned.group_by(HostSpans.launch_id).agg(
         spans.SPAN_NS.sum().alias(SyncStats.idle_ns), spans.SPAN_NS.filter(within).sum().alias(SyncStats.step_idle_ns)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from scope.analysis import spans
-from scope.analysis.host_activity import HostSpans, overlap_with_host
+from scope.analysis.host_activity import HostSpans, call_spans
+from scope.analysis.host_overlap import begun_within
 from scope.analysis.idle import IdleSpans, find_idle_spans
 from scope.analysis.job import summed_ranks
 from scope.analysis.step_time import compute_step_time
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 AWAITED_SHARE: Final = 0.10
 """Share of step time that launched work waits for what the trace does not show, above which that is said."""
-_CALL_NS: Final = "call_ns"
 _STEP_TIME: Final = "step_time"
 _AWAITED: Final = "awaited"
 _LAYERS: Final = (_STEP_TIME, _AWAITED)
@@ -53,16 +53,9 @@ def find_awaited_launches(results: Results) -> Awaited:
             continue
         timeline = build_timeline(trace, options=results.analysis.options)
         latency = find_idle_spans(timeline).filter(pl.col(IdleSpans.cause) == "launch_latency")
-        stretches = latency.select(
-            IdleSpans.device,
-            IdleSpans.thread,
-            IdleSpans.start_ns,
-            IdleSpans.end_ns,
-            pl.col(IdleSpans.start_ns).alias(_CALL_NS),
-        )
-        blocking = timeline.host_spans.filter(pl.col(HostSpans.activity) == "sync")
+        stretches = latency.select(IdleSpans.device, IdleSpans.thread, IdleSpans.start_ns, IdleSpans.end_ns)
         # What begins with the stretch or before it is the launching call itself, or is around it.
-        later = overlap_with_host(stretches, blocking).filter(pl.col(IdleSpans.start_ns) > pl.col(_CALL_NS))
+        later = begun_within(stretches, call_spans(timeline.blocking, "sync"))
         step_time = compute_step_time(device.windows for device in rank.devices)
         time_ns = _shared_ns(step_time, later)
         if time_ns:
