@@ -10,6 +10,7 @@ runs at the start of every interpreter may print.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -80,26 +81,30 @@ class _Worker:
         self._num_read = 0
         # One thread each: the files already keep all cores busy.
         environment = {**os.environ, "POLARS_MAX_THREADS": "1"}
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as lent:
             self._places = [opened.enter_context(_shared_memory()) for _ in range(2)]
             self._words = opened.enter_context(_shared_memory())
+            its_end, our_end = os.pipe()
+            opened.callback(os.close, our_end)
+            lent.callback(os.close, its_end)
             here, there = os.pipe()
+            lent.callback(os.close, there)
             self._answers = opened.enter_context(os.fdopen(here, "rb"))
             descriptors = [place.fileno() for place in self._places]
             # Nothing is imported from the folder that the user stands in, which may hold anything; where this package
             # runs from a source tree, it is found there.
             program = (
                 f"import sys; sys.path.append({_ROOT!r}); from scope.trace.workers import serve; "
-                f"serve({descriptors}, answers={there})"
+                f"serve({descriptors}, answers={there}, parent={its_end})"
             )
-            with os.fdopen(there, "wb", buffering=0), _interrupts_held():
+            with _interrupts_held():
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", program],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=self._words,
                     env=environment,
-                    pass_fds=[*descriptors, there],
+                    pass_fds=[*descriptors, there, its_end],
                 )
             self._files = opened.pop_all()
 
@@ -304,13 +309,19 @@ def _task(path: Path, options: ReadOptions, limits: Limits) -> _Task:
     )
 
 
-def serve(places: Sequence[int], *, answers: int) -> None:
+def serve(places: Sequence[int], *, answers: int, parent: int) -> None:
     """Answer tasks on standard input until it ends, or until nobody is there to hear the answer.
 
     Args:
         places: Descriptors of the files that the tables are laid in, in turn.
         answers: Descriptor of the pipe that takes a line for each file.
+        parent: Descriptor of a pipe that nothing is written to: once its other end is closed, as the end of its parent
+            closes it, this process ends, in the middle of a file as well.
     """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(parent, fcntl.F_SETOWN, os.getpid())
+    # The kernel then ends this process by SIGIO; a thread would wait until what reads lets it run.
+    fcntl.fcntl(parent, fcntl.F_SETFL, os.O_ASYNC)
     decoder = msgspec.json.Decoder(_Task)
     files = [_opened(place) for place in places]
     # Not buffered: what a buffer still holds is written, and fails, once more when the interpreter ends.

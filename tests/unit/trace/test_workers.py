@@ -226,24 +226,40 @@ def test_where_no_process_can_begin_this_one_reads(tmp_path: Path, monkeypatch: 
     assert found == {path: (f"k{number}", 3) for number, path in enumerate(paths)}
 
 
-def _begin_server(words: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Begin a process that reads files, as one of several, with a place for one file, and answers on its output."""
-    place = workers._shared_memory()
-    with workers._interrupts_held(), place:
-        at = place.fileno()
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", f"import sys; sys.path.append({workers._ROOT!r})\n{_SERVE}[{at}], answers=1)"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, pass_fds=[at],
-        )  # fmt: skip
-
-
 _SERVE = "from scope.trace.workers import serve; serve("
+_STUCK = """
+from scope.trace import workers
+def hold_on(*_):
+    print("begun", flush=True)
+    sum(range(10**15))  # nothing else of the interpreter runs meanwhile
+workers._answer_to = hold_on
+workers.serve("""
+
+
+def _begin_server(words: IO[bytes], begin: str = _SERVE, *, parent: int) -> subprocess.Popen[bytes]:
+    """Begin a process that reads files, as one of several, with a place for one file, and answers on its output.
+
+    It is the child of whoever holds the other end of the pipe `parent`.
+    """
+    place = workers._shared_memory()
+    with workers._interrupts_held(), place, os.fdopen(parent, "rb"):
+        at = place.fileno()
+        program = f"import sys; sys.path.append({workers._ROOT!r})\n{begin}[{at}], answers=1, parent={parent})"
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", program],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, pass_fds=[at, parent],
+        )  # fmt: skip
 
 
 def test_an_interrupt_or_the_end_of_its_parent_leaves_a_reader_silent(tmp_path: Path) -> None:
     """Ctrl-C reaches all processes of a terminal, and a parent may be killed: neither is told as a traceback."""
     path = write(tmp_path, 0, 30)
-    with (tmp_path / "words").open("w+b") as words, _begin_server(words) as process:
+    its_end, our_end = os.pipe()
+    with (
+        (tmp_path / "words").open("w+b") as words,
+        _begin_server(words, parent=its_end) as process,
+        os.fdopen(our_end, "wb"),
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         process.send_signal(signal.SIGINT)
@@ -256,6 +272,24 @@ def test_an_interrupt_or_the_end_of_its_parent_leaves_a_reader_silent(tmp_path: 
         process.stdin.write(task)
         process.stdin.close()
         assert process.wait(60) == 0
+        words.seek(0)
+        assert words.read() == b""
+
+
+def test_a_reader_ends_with_its_parent_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    """A parent that a signal ended leaves no process behind that reads on for nobody; this one would for minutes."""
+    its_end, our_end = os.pipe()
+    with (tmp_path / "words").open("w+b") as words, _begin_server(words, _STUCK, parent=its_end) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(workers._task(tmp_path, OPTIONS, Limits())) + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"begun\n"
+            os.close(our_end)
+            assert process.wait(60) == -signal.SIGIO
+        finally:
+            process.kill()
         words.seek(0)
         assert words.read() == b""
 
