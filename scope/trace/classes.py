@@ -159,8 +159,10 @@ _GENERIC_KERNELS: Final = _rules(
     ("other", r"\bcheckForNaN\b", "checkfornan"),
 )
 
-_OPERATORS: Final = _rules(
+_COMMUNICATION_OPERATORS: Final = _rules(
     ("communication", r"^(?:record_param_comms$|_?c10d(?:_functional)?::|symm_mem::|_C_custom_ar::)"),
+)
+_OPERATORS: Final = _COMMUNICATION_OPERATORS + _rules(
     (
         "attention",
         r"(?i)scaled_dot_product|flash_?attn|flash_attention|efficient_attention|flex_attention|cudnn_attention|fmha"
@@ -387,6 +389,12 @@ def fixed_class(name: str, patterns: tuple[Pattern, ...] = (), *, is_collective:
 def operator_class(name: str) -> str | None:
     """Return the class of the kernels that an operator of this name launches, or None when it does not tell."""
     return _first(_OPERATORS, name)
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def is_communication_operator(name: str) -> bool:
+    """Say whether `operator_class` of a name is communication, without compiling the patterns of other classes."""
+    return _first(_COMMUNICATION_OPERATORS, name) is not None
 
 
 @lru_cache(maxsize=_MOST_NAMES)

@@ -26,6 +26,7 @@ from scope.trace.categories import (
     SYNC,
     kind_of,
 )
+from scope.trace.classes import is_communication_operator
 from scope.trace.collected import Collected
 from scope.trace.events import (
     ASYNCHRONOUS_PHASES,
@@ -274,7 +275,6 @@ class Collector:
                 self._one_kind(kind, category, chosen, spans.where(wanted))
 
     def _one_kind(self, kind: int, category: str, members: list[Any], spans: Instants) -> None:
-        names = self.collected.names
         table = _RAW_TABLES[kind]
         if kind in (OP, LAUNCH):
             self.collected.processes[kind].update(_distinct([event.pid for event in members]))
@@ -284,7 +284,7 @@ class Collector:
             return
         starts, durations = spans.columns()
         columns: dict[Column, Values] = {
-            RawSpans.name: [names[event.name] for event in members],
+            RawSpans.name: self._names(members, is_bare=table not in self._tables),
             RawSpans.start_ns: starts,
             RawSpans.duration_ns: durations,
             RawSpans.thread: [event.tid for event in members],
@@ -296,20 +296,36 @@ class Collector:
             columns |= self._columns(kind, category, members, args)
         self.collected.keep(table, len(members), columns)
 
+    def _names(self, members: list[Any], *, is_bare: bool) -> Values:
+        """Return codes of names; of a chunk of bare spans none where no name says what the spans are kept for."""
+        names = [event.name for event in members]
+        if is_bare and not any(map(is_communication_operator, set(names))):
+            return Repeated(0, len(names))
+        codes = self.collected.names
+        return [codes[name] for name in names]
+
     def _columns(self, kind: int, category: str, members: list[Any], args: list[Any]) -> Mapping[Column, Values]:
         names, texts = self.collected.names, self.collected.texts
         if kind <= MEMSET:
             columns = rows.device_columns(members, args, category, texts)
-            return {RawDevice.kind: Repeated(kind, len(args)), **columns}
+            return {
+                RawDevice.kind: Repeated(kind, len(args)),
+                **self._operator_ids(RawDevice.external_id, args),
+                **columns,
+            }
         if kind == OP:
             return rows.op_columns(args, texts)
         if kind == LAUNCH:
-            return rows.launch_columns(args)
+            return {**rows.launch_columns(args), **self._operator_ids(RawLaunches.external_id, args)}
         if kind == SYNC:
             return rows.sync_columns(members, args, names)
         if kind == PYTHON:
             return rows.python_columns(args)
         return rows.annotation_columns(args, category, names, texts)
+
+    def _operator_ids(self, column: Column, args: list[Any]) -> Mapping[Column, Values]:
+        """Return the External ids of device events or calls where the operators that they lead to are read."""
+        return {column: rows.external_ids(args)} if RawOps in self._tables else {}
 
     def _args(self, members: list[Any], kind: type[Any]) -> list[Any]:
         args, num_repaired = args_of(members, kind)

@@ -148,7 +148,7 @@ def _refuse_if_decided_by_operators(
     call lies in none, the event's External id may still name an operator, so this is not told without them.
     """
     spans = read.collected.frame(RawSpans, RawOps)
-    is_communication = texts.of_names(spans[RawSpans.name], _communicates, pl.Boolean)
+    is_communication = texts.of_names(spans[RawSpans.name], classes.is_communication_operator, pl.Boolean)
     if not len(launch_ids) or not is_communication.any():
         return
     bounds = pl.DataFrame(
@@ -164,10 +164,6 @@ def _refuse_if_decided_by_operators(
     is_sure = ~covered(points, bounds.filter(is_communication)) & covered(points, bounds)
     if launch_ids.null_count() or not is_sure.all():
         raise OperatorsNeededError
-
-
-def _communicates(operator: str) -> bool:
-    return classes.operator_class(operator) == "communication"
 
 
 def _copied_bytes(raw: pl.DataFrame, kinds: pl.Series) -> pl.Series:

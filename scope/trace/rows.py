@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from scope.trace.categories import COLLECTIVE_CATEGORY
+from scope.trace.eager import is_true
 from scope.trace.events import NO_TEXT
 from scope.trace.pending import Repeated, int_series
 from scope.trace.raw import RawAnnotations, RawDevice, RawLaunches, RawMemory, RawOps, RawPython, RawSyncs
@@ -35,7 +36,7 @@ _BETWEEN: Final = b"\0"
 
 
 def device_columns(members: list[Any], args: list[DeviceArgs], category: str, texts: Coder) -> dict[Column, Values]:
-    """Return the columns of kernels, copies and sets, their kind apart."""
+    """Return the columns of kernels, copies and sets, their kinds and External ids apart."""
     devices = [arg.device for arg in args]
     if _lacks_some(devices):
         devices = [event.pid if known is None else known for known, event in zip(devices, members, strict=True)]
@@ -46,7 +47,6 @@ def device_columns(members: list[Any], args: list[DeviceArgs], category: str, te
         RawDevice.device: devices,
         RawDevice.stream: streams,
         RawDevice.correlation: [arg.correlation for arg in args],
-        RawDevice.external_id: _external_ids(args),
         RawDevice.grid: _codes([arg.grid for arg in args], texts),
         RawDevice.block: _codes([arg.block for arg in args], texts),
         RawDevice.registers: _sparse([arg.registers for arg in args]),
@@ -71,7 +71,7 @@ def op_columns(args: list[OpArgs], texts: Coder) -> dict[Column, Values]:
     dims = [arg.old_input_dims if arg.input_dims is NO_TEXT else arg.input_dims for arg in args]
     files = [arg.kernel_file for arg in args]
     return {
-        RawOps.external_id: _external_ids(args),
+        RawOps.external_id: external_ids(args),
         RawOps.sequence_number: _sparse([arg.sequence_number for arg in args]),
         RawOps.forward_thread: _sparse([arg.forward_thread for arg in args]),
         RawOps.input_dims: _codes(dims, texts),
@@ -83,11 +83,8 @@ def op_columns(args: list[OpArgs], texts: Coder) -> dict[Column, Values]:
 
 
 def launch_columns(args: list[LaunchArgs]) -> dict[Column, Values]:
-    """Return the columns of calls of a runtime or driver."""
-    return {
-        RawLaunches.correlation: [arg.correlation for arg in args],
-        RawLaunches.external_id: _external_ids(args),
-    }
+    """Return the columns of calls of a runtime or driver, their External ids apart."""
+    return {RawLaunches.correlation: [arg.correlation for arg in args]}
 
 
 def annotation_columns(args: list[AnnotationArgs], category: str, names: Coder, texts: Coder) -> dict[Column, Values]:
@@ -96,7 +93,7 @@ def annotation_columns(args: list[AnnotationArgs], category: str, names: Coder, 
     code = names["gpu_user_annotation" if on_device else category]
     return {
         RawAnnotations.category: Repeated(code, len(args)),
-        RawAnnotations.external_id: _external_ids(args),
+        RawAnnotations.external_id: external_ids(args),
         RawAnnotations.input_dims: _codes([arg.input_dims for arg in args], texts),
         RawAnnotations.input_types: _codes([arg.input_types for arg in args], texts),
     }
@@ -131,7 +128,7 @@ def memory_columns(members: list[Any], args: list[MemoryArgs]) -> dict[Column, V
     allocated = int_series(RawMemory.allocated_bytes, [arg.total_allocated for arg in args])
     reserved = int_series(RawMemory.reserved_bytes, [arg.total_reserved for arg in args])
     sizes = int_series(RawMemory.size_bytes, [arg.size for arg in args])
-    is_nonsense = (allocated < 0).fill_null(value=False) | (reserved < 0).fill_null(value=False)
+    is_nonsense = is_true(allocated < 0) | is_true(reserved < 0)
     if is_nonsense.any():
         sizes = pl.select(pl.when(~is_nonsense).then(sizes)).to_series()
     return {
@@ -171,7 +168,8 @@ def _codes(raws: list[msgspec.Raw], texts: Coder) -> Values:
     return [texts[piece] for piece in pieces]
 
 
-def _external_ids(args: Sequence[Any]) -> list[int | None]:
+def external_ids(args: Sequence[Any]) -> list[int | None]:
+    """Return the External id of each record, which older profilers wrote in small letters."""
     ids = [arg.external_id for arg in args]
     if _lacks_some(ids):
         ids = [arg.old_external_id if known is None else known for known, arg in zip(ids, args, strict=True)]

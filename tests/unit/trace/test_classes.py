@@ -11,7 +11,14 @@ import pytest
 
 from scope.trace import load_rank
 from scope.trace.calls import element_bytes, int_list, operation, shape_elements
-from scope.trace.classes import communication_library, copy_kind, fixed_class, kernel_class, operator_class
+from scope.trace.classes import (
+    communication_library,
+    copy_kind,
+    fixed_class,
+    is_communication_operator,
+    kernel_class,
+    operator_class,
+)
 from scope.trace.launches import launch_kind
 from scope.trace.schema import CollectiveCalls, DeviceEvents
 
@@ -118,6 +125,7 @@ def test_class_by_name(name: str, expected: str) -> None:
 def test_class_by_operator(name: str, expected: str | None) -> None:
     """An operator gives the class of the kernels that it launches, or leaves it to their names."""
     assert operator_class(name) == expected
+    assert is_communication_operator(name) == (expected == "communication")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ def test_the_operator_decides_without_being_read(tmp_path: Path, records: tuple[
     assert "ops" in narrow.not_loaded
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_operators_of_communication_stand_anywhere(tmp_path: Path, is_last: bool) -> None:
+    """Of a file that is read in several pieces, one may hold the only operator that decides a category."""
+    filler = [span("cpu_op", f"operator {number % 7}", 1000 + number * 10, 5) for number in range(25_000)]
+    decisive = job("c10d::allreduce_")
+    path = write(tmp_path, *filler, *decisive) if is_last else write(tmp_path, *decisive, *filler)
+    assert category(load_rank(path, options=ON_DEVICE)) == "communication"
+
+
 def test_what_was_not_read_refuses(tmp_path: Path) -> None:
     """Any use of a table that was not asked for names it, and says how to get it."""
     trace = load_rank(write(tmp_path, *job("aten::add")), options=ON_DEVICE)
