@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import platformdirs
 import polars as pl
 from msgspec.structs import replace
 
@@ -49,6 +48,9 @@ def find_cache_folder() -> Path | None:
     named = os.environ.get(_FOLDER_VARIABLE)
     if named:
         return Path(named)
+    # Readings without the cache, those of every rank that another process reads among them, need no folder for it.
+    import platformdirs
+
     try:
         folder = Path(platformdirs.user_cache_dir("stepscope"))
     except RuntimeError:
