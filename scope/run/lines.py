@@ -20,9 +20,12 @@ MAX_LINE_BYTES: Final = 16 * 2**20
 _READ_BYTES: Final = 4 * 2**20
 _MAX_SKIPPED_BYTES: Final = 64 * 2**20
 """Of a line that is too long, at one reading of a caller who takes little at a time."""
+_MOST_SKIPPED_BYTES: Final = 256 * 2**20
+"""Of such a line at any other reading: a file with holes may be larger than anybody could read."""
 _REMEMBERED_BYTES: Final = 4096
 """Enough for a whole line as a rule, which has an instant of its own: ends alone may be alike from step to step."""
 _MAX_NAMED_PROBLEMS: Final = 5
+_READ: Final = "the other lines are read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,8 @@ class LineTail(Generic[_Record]):
     folded) or that shrank is read again from its start; `restarts` counts that, and the caller forgets what it had.
 
     A line that is no record, or is longer than 16 MiB, costs itself alone; `take_problems` names it, or
-    names others of the same piece, and `take_num_unnamed` counts it.
+    names others of the same piece, and `take_num_unnamed` counts it. Where such a line has no end within 256 MiB, the
+    next reading goes on from there.
 
     Attributes:
         path: The file.
@@ -75,6 +79,7 @@ class LineTail(Generic[_Record]):
         self._seen_last = b""
         # Bytes after the offset that are known to be of a line that is too long.
         self._overlong_bytes = 0
+        self._is_overlong_told = False
 
     def read(self, *, max_bytes: int | None = None) -> list[_Record]:
         """Return the records that are new; empty when the file does not exist.
@@ -136,9 +141,10 @@ class LineTail(Generic[_Record]):
         if self._inode >= 0 and (inode != self._inode or seen_last != self._seen_last):
             self.restarts += 1
             self._offset = self._line = self._overlong_bytes = 0
+            self._is_overlong_told = False
             self._seen_last = b""
         if status.st_size < self._offset + self._overlong_bytes:
-            self._overlong_bytes = 0
+            self._overlong_bytes, self._is_overlong_told = 0, False
         self._inode = inode
 
     def _read(self, descriptor: int, max_bytes: int | None) -> list[_Record]:
@@ -157,7 +163,6 @@ class LineTail(Generic[_Record]):
                 size += len(chunk)
                 if size > MAX_LINE_BYTES:
                     self._overlong_bytes, size, begun = size, 0, []
-                    self._note(f"line {self._line + 1}: is longer than {MAX_LINE_BYTES} bytes")
                 continue
             whole = b"".join((*begun, chunk[:end]))
             begun = [chunk[end + 1 :]]
@@ -169,19 +174,27 @@ class LineTail(Generic[_Record]):
 
     def _skip_overlong(self, descriptor: int, max_bytes: int | None) -> bool:
         """Pass over the line that is too long, none of which is kept; False while its end has not been reached."""
-        last = None if max_bytes is None else self._overlong_bytes + _MAX_SKIPPED_BYTES
-        while last is None or self._overlong_bytes < last:
+        last = self._overlong_bytes + (_MOST_SKIPPED_BYTES if max_bytes is None else _MAX_SKIPPED_BYTES)
+        while self._overlong_bytes < last:
             chunk = os.pread(descriptor, _READ_BYTES, self._offset + self._overlong_bytes)
             length = chunk.find(b"\n") + 1
             self._overlong_bytes += length or len(chunk)
             if length:
-                size, self._overlong_bytes = self._overlong_bytes, 0
+                self._tell_overlong(MAX_LINE_BYTES, _READ)
+                size, self._overlong_bytes, self._is_overlong_told = self._overlong_bytes, 0, False
                 self._line += 1
                 self._move_on(size, chunk[:length])
                 return True
             if not chunk:
-                break
+                self._tell_overlong(MAX_LINE_BYTES, _READ)
+                return False
+        self._tell_overlong(self._overlong_bytes, "the lines behind it are not read (yet)")
         return False
+
+    def _tell_overlong(self, num_bytes: int, of_others: str) -> None:
+        if not self._is_overlong_told:
+            self._is_overlong_told = True
+            self._note(f"line {self._line + 1}: is longer than {num_bytes} bytes", of_others=of_others)
 
     def _move_on(self, num_bytes: int, last: bytes) -> None:
         self._offset += num_bytes
@@ -220,9 +233,9 @@ class LineTail(Generic[_Record]):
         self._note(named, num_lines=len(problems))
         return records
 
-    def _note(self, named: str, *, num_lines: int = 1) -> None:
+    def _note(self, named: str, *, num_lines: int = 1, of_others: str = _READ) -> None:
         # Of a file that is not ours at all, the first words suffice.
         self._num_unnamed += num_lines
         if len(self._problems) < _MAX_NAMED_PROBLEMS:
             self._num_unnamed -= 1
-            self._problems.append(f"{self.path}: is torn or foreign: {named}; the other lines are read")
+            self._problems.append(f"{self.path}: is torn or foreign: {named}; {of_others}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -287,6 +288,35 @@ def test_a_line_beyond_reason_costs_itself_alone(tmp_path: Path, piece: int | No
     again = RankReader(rank)
     assert again.resume_steps(reader.steps_place)
     assert again.new_steps() == []
+
+
+def test_a_line_without_an_end_is_passed_over_in_bounded_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file with a hole of 600 MiB each look reads 300 MiB at most and says so once; what is behind comes later."""
+    rank = paths.rank_folder(make_run(tmp_path / "r"), 0, 0)
+    reader = RankReader(rank)
+    place = rank / paths.STEPS_FILE
+    os.truncate(place, place.stat().st_size + 600 * 2**20)
+    with place.open("ab") as stream:
+        stream.write(b"\n" + make_line(2).encode())
+    taken: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, offset: int) -> bytes:
+        content = pread(descriptor, size, offset)
+        taken.append(len(content))
+        return content
+
+    monkeypatch.setattr(os, "pread", counted)
+    looks: list[list[int]] = []
+    for _ in range(3):
+        taken.clear()
+        looks.append([line.step for line in reader.new_steps() if isinstance(line, StepRecord)])
+        assert sum(taken) < 300 * 2**20
+    assert looks == [[0, 1], [], [2]]
+    (problem,) = reader.take_problems()
+    assert re.search(r"line 3: is longer than \d+ bytes; the lines behind it are not read \(yet\)$", problem)
 
 
 def test_a_file_cut_within_a_line_beyond_reason_is_read_on(tmp_path: Path) -> None:
