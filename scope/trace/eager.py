@@ -6,9 +6,11 @@ a job may have a thousand small files. These stand for `gather`, `fill_null` and
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
+
+_FALSE: Final = pl.Series([False])
 
 
 def taken(values: pl.Series, rows: pl.Series) -> pl.Series:
@@ -17,8 +19,13 @@ def taken(values: pl.Series, rows: pl.Series) -> pl.Series:
 
 
 def is_true(mask: pl.Series) -> pl.Series:
-    """Return a mask in which null counts as false."""
-    return mask.fill_null(value=False) if mask.null_count() else mask
+    """Return a mask in which null counts as false.
+
+    Examples:
+        >>> is_true(pl.Series([True, None, False])).to_list()
+        [True, False, False]
+    """
+    return mask.zip_with(mask, _FALSE) if mask.null_count() else mask
 
 
 def not_negative(lengths: pl.Series) -> pl.Series:
