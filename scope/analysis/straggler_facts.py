@@ -107,8 +107,8 @@ class Told:
     """By rank whose repair was played, what changes with it."""
     is_untold: bool
     """No launches tell which compute some collectives waited for."""
-    is_saving_least: bool
-    """Ranks are missing, so that a saving is at least what is seen."""
+    has_missing_ranks: bool
+    """Ranks are missing, so that a saving is told as far as the others tell."""
 
 
 def describe_straggler(rank: int, told: Told) -> Straggler:
@@ -139,7 +139,7 @@ def describe_straggler(rank: int, told: Told) -> Straggler:
     shift = told.shifts.get(rank)
     if shift is None:
         absent["saving_ns"] = UNTOLD_WAITS if told.is_untold else _TOO_MANY
-    elif told.is_saving_least and shift.job_ns <= NOISE_FLOOR_NS:
+    elif told.has_missing_ranks and shift.job_ns <= NOISE_FLOOR_NS:
         shift, absent["saving_ns"] = None, _HIDDEN
     if told.is_untold:
         absent["excess"] = UNTOLD_WAITS

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from scope.trace.model import Job
 
 TELL_ROOT: Final = "record with record_shapes=True, which writes roots down"
+AS_SEEN: Final = ", as far as the ranks at hand tell"
+"""What stands behind a saving where ranks are missing."""
 _ALL_RANKS: Final = "give the traces of all ranks (scope run --capture-ranks all takes them)"
 
 
@@ -25,7 +27,7 @@ def straggler_verdict(
     job: Job,
     *,
     num_of_unknown_group: int,
-    is_saving_least: bool,
+    has_missing_ranks: bool,
 ) -> str:
     """Return the sentence.
 
@@ -35,14 +37,14 @@ def straggler_verdict(
         num_judged: Collectives in which a straggler could show.
         job: The ranks.
         num_of_unknown_group: Calls whose group the traces do not tell.
-        is_saving_least: Whether savings are at least, since ranks are missing.
+        has_missing_ranks: Whether ranks are missing.
     """
     if together is not None and not found:
         ranks = ", ".join(map(str, together.ranks))
-        saving = f"{'at least ' if is_saving_least else ''}{format_duration(together.saving_ns)}"
+        seen = AS_SEEN if has_missing_ranks else ""
         return (
             f"no rank stands out alone, but ranks {ranks} are late together: mending all of them would save "
-            f"{saving}, more than one of them alone"
+            f"{format_duration(together.saving_ns)}, more than one of them alone{seen}"
         )
     if found:
         worst = found[0]

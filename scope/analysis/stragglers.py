@@ -60,8 +60,9 @@ class Stragglers(Result, frozen=True, kw_only=True):
     """Ranks that are late at once, of which mending all saves more than mending any of them alone."""
     lazy: LazyReplay | None
     """The job, to play it again without something else; None where of no collective all ranks were seen."""
-    is_saving_least: bool
-    """Ranks are missing: what waits for those in its turn is not seen to be held up, so that savings are at least."""
+    has_missing_ranks: bool
+    """Ranks are missing, so that savings are told as far as the others tell: more is saved where others wait behind
+    those, and less where they are late themselves, or hand on what others are late by."""
     num_collectives_judged: int
     """Complete, uncut collectives among peers, in which a straggler could show."""
     num_collectives_skipped: int
@@ -105,7 +106,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         shifts, together = _mended(own, weighed, late_for, lazy)
     rootless = _num_of_unknown_root(collectives)
     absent = {} if lazy is not None else {"lazy": "no collective of which all ranks were seen"}
-    is_least = _has_missing(collectives)
+    has_missing = _has_missing(collectives)
     found: list[Straggler] = []
     if charges is not None:
         told = Told(
@@ -115,7 +116,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
             own=own,
             shifts=shifts,
             is_untold=is_untold,
-            is_saving_least=is_least,
+            has_missing_ranks=has_missing,
         )
         found = [describe_straggler(rank, told) for rank in ranked]
     said = straggler_verdict(
@@ -124,7 +125,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         num_judged,
         job,
         num_of_unknown_group=collectives.num_of_unknown_group,
-        is_saving_least=is_least,
+        has_missing_ranks=has_missing,
     )
     return Stragglers(
         stragglers=tuple(found),
@@ -132,7 +133,7 @@ def compute_stragglers(job: Job, collectives: Collectives) -> Stragglers:
         waits=StragglerWaits.empty() if charges is None else compute_straggler_waits(own, charges, activity),
         savings=savings_table(row for rank, each in shifts.items() for row in savings_rows(rank, each)),
         lazy=lazy,
-        is_saving_least=is_least,
+        has_missing_ranks=has_missing,
         num_collectives_judged=num_judged,
         num_collectives_skipped=skipped,
         num_of_unknown_root=rootless,

@@ -219,7 +219,7 @@ def _stragglers(results: Results) -> dict[str, Any] | None:
         "verdict": found.verdict,
         "num_collectives_judged": found.num_collectives_judged,
         "num_collectives_skipped": found.num_collectives_skipped,
-        "is_saving_least": found.is_saving_least,
+        "has_missing_ranks": found.has_missing_ranks,
         "ranks": to_records(stragglers.stragglers_table(found)),
         "together": stragglers.together_record(found),
     }
@@ -279,7 +279,7 @@ def _stragglers_schema() -> dict[str, Any]:
         "verdict": _typed("string", "One sentence, also when nobody is named."),
         "num_collectives_judged": _typed("integer", "Collectives in which a straggler could show."),
         "num_collectives_skipped": _typed("integer", "The rest."),
-        "is_saving_least": _typed("boolean", "Ranks are missing: savings of the others are at least what is said."),
+        "has_missing_ranks": _typed("boolean", "Ranks are missing: savings are told as far as the others tell."),
         "ranks": _table(stragglers.STRAGGLER_COLUMNS, "Ranks that make others wait, most imposed wait first."),
         "together": _or_null(
             _closed(

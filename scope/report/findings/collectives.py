@@ -8,6 +8,7 @@ import polars as pl
 
 from scope.analysis.collective_tables import CollectiveRows, MatchedCalls
 from scope.analysis.exposure import ExposedCollectives
+from scope.analysis.straggler_verdict import AS_SEEN
 from scope.report.findings.basis import beside_missing_ranks, judged_lengths, judged_numbers, left_out_ranks
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.quality import format_ranks
@@ -234,8 +235,8 @@ def _together_finding(together: LateTogether, named: set[int], results: Results,
         kind="straggler",
         title=(
             f"{late[0].upper()}{late[1:]}: mending all of them ends the recording "
-            f"{_least(results.stragglers)}{format_duration(together.saving_ns)} sooner and saves {basis.text(saved)}, "
-            f"{_summed_over(basis)}"
+            f"{format_duration(together.saving_ns)} sooner and saves {basis.text(saved)}, "
+            f"{_summed_over(basis)}{say_as_seen(results.stragglers)}"
         ),
         where=Where(ranks=together.ranks),
         evidence=(
@@ -257,8 +258,9 @@ def _named(ranks: tuple[int, ...]) -> str:
     return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {format_ranks(ranks)} are"
 
 
-def _least(found: Stragglers | None) -> str:
-    return "at least " if found is not None and found.is_saving_least else ""
+def say_as_seen(found: Stragglers | None) -> str:
+    """Return what to add to a saving: that ranks are missing, and it is what the others tell."""
+    return AS_SEEN if found is not None and found.has_missing_ranks else ""
 
 
 def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, found: Stragglers) -> Finding:
@@ -291,7 +293,7 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, found: Stragg
     wait = f"Rank {each.rank} makes its peers wait {most}{format_duration(each.imposed_wait_ns)}, by {reason}"
     return Finding(
         kind="straggler",
-        title=f"{wait}{_what_it_saves(each, cost, basis, _least(found))}",
+        title=f"{wait}{_what_it_saves(each, cost, basis, say_as_seen(found))}",
         where=Where(ranks=(each.rank,), steps=steps),
         evidence=tuple(evidence),
         cost_ns=cost.lost_ns,
@@ -300,16 +302,16 @@ def _straggler_finding(each: Straggler, cost: _Cost, basis: Basis, found: Stragg
     )
 
 
-def _what_it_saves(each: Straggler, cost: _Cost, basis: Basis, least: str) -> str:
+def _what_it_saves(each: Straggler, cost: _Cost, basis: Basis, seen: str) -> str:
     waiting = f"those who wait for it lose {basis.text(cost.lost_ns)}"
     if each.saving_ns is None:
         return f": {waiting}"
     # The end of the recording moves by what the slowest path gains; every device gains in each of its steps.
-    sooner = f"ends the recording {least}{format_duration(each.saving_ns)} sooner"
+    sooner = f"ends the recording {format_duration(each.saving_ns)} sooner"
     if cost.lost_ns == cost.saved_ns:
-        return f"; fixing it alone {sooner} and saves {basis.text(cost.lost_ns)}, {_summed_over(basis)}"
+        return f"; fixing it alone {sooner} and saves {basis.text(cost.lost_ns)}, {_summed_over(basis)}{seen}"
     saved = sooner if each.saving_ns > 0 else "saves nothing"
-    return f"; fixing it alone {saved}, since others are late too: {waiting}"
+    return f"; fixing it alone {saved}, since others are late too: {waiting}{seen}"
 
 
 def _summed_over(basis: Basis) -> str:

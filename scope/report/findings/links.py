@@ -9,7 +9,8 @@ import polars as pl
 from scope.analysis.collective_tables import ROOFLINE_KEYS, CollectiveRooflineRows, CollectiveRows, GroupRows
 from scope.analysis.group_names import name_group
 from scope.analysis.medians import median_rate
-from scope.report.findings.collectives import SMALL_BYTES, STEP_TRANSFER, in_step_time, judged_sums
+from scope.analysis.own_time_noise import NOISE_FLOOR_NS
+from scope.report.findings.collectives import SMALL_BYTES, STEP_TRANSFER, in_step_time, judged_sums, say_as_seen
 from scope.report.findings.model import Evidence, Finding, Where
 from scope.report.sections.collectives import group_names
 from scope.report.sections.quality import format_ranks
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scope.analysis.collective_roofline import CollectiveRoofline
     from scope.analysis.collectives import Collectives
     from scope.analysis.replay import Replay, Shifts
+    from scope.analysis.stragglers import Stragglers
     from scope.report.findings.basis import Basis
     from scope.report.results import Results
 
@@ -61,7 +63,7 @@ def slow_link(results: Results, basis: Basis) -> Iterator[Finding]:
     ranks stand still for, because others are as late, it is the latter.
     """
     for link, shifts, cost in _costly_links(results, basis):
-        yield _link_finding(link, shifts, cost, basis)
+        yield _link_finding(link, shifts, cost, basis, results.stragglers)
 
 
 def slow_link_costs(results: Results, basis: Basis) -> dict[str, int]:
@@ -179,7 +181,9 @@ def _measured(results: Results, collectives: Collectives) -> pl.DataFrame:
     return measured.join(shape, on=GroupRows.group_id, how="left")
 
 
-def _link_finding(link: _SlowLink, shifts: Shifts | None, cost_ns: int, basis: Basis) -> Finding:
+def _link_finding(
+    link: _SlowLink, shifts: Shifts | None, cost_ns: int, basis: Basis, stragglers: Stragglers | None
+) -> Finding:
     row = link.rows.row(0, named=True)
     busbw: float = row[CollectiveRooflineRows.median_busbw_bytes_per_s]
     sisters: float = row[CollectiveRooflineRows.sister_busbw_bytes_per_s]
@@ -195,11 +199,12 @@ def _link_finding(link: _SlowLink, shifts: Shifts | None, cost_ns: int, basis: B
     ceiling = row[CollectiveRooflineRows.ceiling_bytes_per_s]
     if ceiling is not None:
         evidence.append(Evidence.of("ceiling_bytes_per_s", "ceiling", ceiling))
-    saves = ""
-    if shifts is not None:
+    saves, seen = "", say_as_seen(stragglers)
+    # Where ranks are missing, others may wait for these behind one of those.
+    if shifts is not None and (shifts.job_ns > NOISE_FLOOR_NS or not seen):
         evidence.append(Evidence.of("saving_ns", "mending it alone saves", shifts.job_ns))
         saved = format_duration(shifts.job_ns) if shifts.job_ns > 0 else "nothing, since others are as late"
-        saves = f"; mending it alone saves {saved}"
+        saves = f"; mending it alone saves {saved}{seen}"
     return Finding(
         kind="slow_collective",
         title=(

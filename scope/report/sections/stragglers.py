@@ -55,10 +55,10 @@ def stragglers_table(stragglers: Stragglers) -> ReportTable:
     """Return the stragglers, most imposed wait first, with the verdict as a note."""
     rows = [_row(straggler) for straggler in stragglers.stragglers]
     notes = [stragglers.verdict, *_together_notes(stragglers)]
-    if stragglers.is_saving_least and stragglers.savings.height:
+    if stragglers.has_missing_ranks and stragglers.savings.height:
         notes.append(
-            "Ranks are missing: fixing saves at least what stands here, since what waits for those in its turn is not "
-            "seen to be held up."
+            "Ranks are missing: fixing saves what stands here as far as those at hand tell. More is saved where others "
+            "wait behind a missing one, less where that is late itself or hands on what others are late by."
         )
     if stragglers.num_collectives_skipped:
         total = stragglers.num_collectives_judged + stragglers.num_collectives_skipped
