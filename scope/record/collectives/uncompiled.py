@@ -18,7 +18,10 @@ _Function = TypeVar("_Function")
 
 
 def keep_uncompiled(function: _Function) -> _Function:
-    """Mark a function, and what it calls, to be run as it stands; a call of it costs nothing more.
+    """Mark a function to be run as it stands; a call of it costs nothing more.
+
+    So is what it calls, where torch can mark that too (`set_code_exec_strategy`); `skip_code` of torch 2.6 marks the
+    frames of this one function.
 
     The code is marked in the interpreter's hook itself: `torch.compiler.disable` would import the compiler and wrap the
     function.
