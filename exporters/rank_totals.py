@@ -17,6 +17,7 @@ _TOO_MANY_FLOP: Final = 1e30
 _MAX_COLLECTIVES: Final = 4_096
 MAX_OWN_PHASES: Final = 16
 OTHER_PHASE: Final = "own_other"
+OWN_PHASES: Final = "custom"
 OTHER_GROUP: Final = -1
 
 
@@ -48,6 +49,7 @@ class RankTotals:
         duration_ns: Their lengths added.
         phases: Exclusive host time by phase.
         wait_ns: Time blocked in communication; None while no step knew it.
+        phase_waits: The part of it that is known to lie in a phase, by phase; of summaries it is not known.
         gc_ns: Garbage collection.
         tokens: Tokens; None while no step knew them.
         model_flop: FLOPs; None while no step knew them.
@@ -74,6 +76,7 @@ class RankTotals:
         self.duration_ns = 0
         self.phases: dict[str, int] = {}
         self.wait_ns: int | None = None
+        self.phase_waits: dict[str, int] = {}
         self.gc_ns = 0
         self.tokens: int | None = None
         self.model_flop: float | None = None
@@ -151,6 +154,9 @@ class RankTotals:
         if step.disturbed is None:
             self.last_undisturbed = step
         self.recent_ns.append(step.end_ns - step.start_ns)
+        for name, waited_ns in (step.communication_wait_phases or {}).items():
+            phase = name if name in PHASES else OWN_PHASES
+            self.phase_waits[phase] = self.phase_waits.get(phase, 0) + waited_ns
         if step.memory is not None:
             self._add_peak(step.memory.peak)
 
@@ -214,4 +220,6 @@ def is_sound(line: StepLine) -> bool:
     numbers += [line.num_dropped, abs(line.recorder_ns)]
     if isinstance(line, StepSummary):
         numbers += [line.num_steps, line.duration_ns]
+    elif line.communication_wait_phases:
+        numbers += line.communication_wait_phases.values()
     return all(0 <= number < _TOO_LARGE for number in numbers) and 0 <= (line.model_flop or 0) < _TOO_MANY_FLOP

@@ -46,6 +46,11 @@ PHASE_SECONDS: Final = _counter("phase_seconds", "Host time by phase; the phases
 PHASE: Final = _gauge("current_phase", "1 for the phase that the rank is in now.", "phase")
 PHASE_AGE: Final = _gauge("current_phase_seconds", "How long the rank has been in its phase.")
 WAIT_SECONDS: Final = _counter("communication_wait_seconds", "Time blocked in communication, as far as it was seen.")
+PHASE_WAIT_SECONDS: Final = _counter(
+    "communication_wait_phase_seconds",
+    "Part of that wait by the phase that it lies in, as far as it is known; custom: one of the program's own.",
+    "phase",
+)
 WAIT_COVERAGE: Final = _gauge("communication_wait_coverage_ratio", "Calls whose wait was seen, last step.")
 GC_SECONDS: Final = _counter("gc_seconds", "Pauses of the garbage collector.")
 TOKENS: Final = _counter("tokens", "Tokens that this rank trained on.")
@@ -156,6 +161,8 @@ def _add_steps(series: SeriesSet, view: RankView) -> None:
     for phase, spent_ns in totals.phases.items():
         series.add(PHASE_SECONDS, (*labels, clip(phase)), spent_ns / NS_PER_S)
     series.add(WAIT_SECONDS, labels, None if totals.wait_ns is None else totals.wait_ns / NS_PER_S)
+    for phase, waited_ns in totals.phase_waits.items():
+        series.add(PHASE_WAIT_SECONDS, (*labels, phase), waited_ns / NS_PER_S)
     series.add(GC_SECONDS, labels, totals.gc_ns / NS_PER_S)
     series.add(TOKENS, labels, totals.tokens)
     series.add(FLOP, labels, totals.model_flop)

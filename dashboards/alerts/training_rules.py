@@ -219,9 +219,9 @@ TRAINING_ALERTS: Final = (
         "The figure is the one by which scope show, scope watch and the Overview call a run bound by its input: the "
         "longest work of the ranks that wait for each other (label peers; work is a step without its wait in "
         "communication), less their longest work without input. Input that a rank waits for while its peers work "
-        "longer costs nothing. Here it is worked out of the means of five minutes, which know the steps neither one by "
-        "one nor without those that a profiler window disturbed; where the wait of a rank is not wholly seen it is the "
-        "longest input of its peers, as there.",
+        "longer costs nothing, nor does what a loader waits in communication. Here it is worked out of the means of "
+        "five minutes, which know the steps neither one by one nor without those that a profiler window disturbed; "
+        "where the wait of a rank is not wholly seen it is the longest input of its peers, as there.",
         "scope show RUN names the ranks whose data is waited for. More loader workers, prefetching, or a faster mount "
         "(ScopeNfsQueue).",
     ),
@@ -281,11 +281,13 @@ RECORDINGS: Final = (
     Recording(
         "scope:train_input:ratio",
         # A rank that never waited has no such phase; it is a peer all the same.
-        '(rate(scope_train_phase_seconds_total{phase="input"}[5m]) '
+        '(clamp_min(rate(scope_train_phase_seconds_total{phase="input"}[5m]) '
+        '- (rate(scope_train_communication_wait_phase_seconds_total{phase="input"}[5m]) '
+        'or 0 * rate(scope_train_phase_seconds_total{phase="input"}[5m])), 0) '
         "/ ignoring (phase) (rate(scope_train_step_seconds_total[5m]) > 0) "
         "or 0 * (rate(scope_train_step_seconds_total[5m]) > 0)) "
         "* on (cluster, job, instance, run, rank) group_left (peers) scope_train_info",
-        "Share of a rank's step time that it waits for data.",
+        "Share of a rank's step time that it waits for data; what its loader waits in communication is no such time.",
     ),
     Recording(
         "scope:train_input_cost:ratio",

@@ -211,6 +211,8 @@ class Moving:
             self.rates[key(f"train_{name}", **own)] = rate
         self.rates[key("train_phase_seconds", **own, phase="input")] = 0.2
         self.rates[key("train_phase_seconds", **own, phase="forward")] = 0.8
+        self.rates[key("train_communication_wait_phase_seconds", **own, phase="input")] = 0.1
+        self.rates[key("train_communication_wait_phase_seconds", **own, phase="custom")] = 0.06
         labels = {**own, "operation": "all_reduce", "axis": "world"}
         for name, rate in (
             ("calls", 60), ("bytes", 10_000), ("received_bytes", 14_000), ("seconds", 0.5), ("blocked_seconds", 0.1)
@@ -241,6 +243,7 @@ def make_step(number: int, start: int, end: int) -> dict[str, object]:
     return {
         "kind": "step", "step": number, "start_ns": start, "end_ns": end,
         "phases": {"input": 10_000_000, "forward": end - start - 10_000_000}, "communication_wait_ns": 15_000_000,
+        "communication_wait_phases": {"input": 5_000_000, "custom": 3_000_000},
         "gc_ns": 1_000_000, "tokens": 1_000, "model_flop": 2e12, "input_bytes": 4_096, "num_dropped": 2,
         "recorder_ns": 50_000,
         "collectives": [
