@@ -28,22 +28,27 @@ def find_modules(trace: RankTrace, events: pl.DataFrame) -> pl.Series:
 
     An operator inside a node of the backward graph counts for the module of the node's forward operator. One that the
     node computes again, as under activation checkpointing, is of another module: of the one that was called inside the
-    node, where its thread's calls are in the trace. Null where no module is seen.
+    node, where its thread's calls are in the trace. Where they are and the node has none, it computes nothing again: it
+    builds the graph of a double backward. Null where no module is seen.
     """
     ops = trace.ops
     modules = trace.python_calls.filter(pl.col(PythonCalls.module_id).is_not_null(), spans.SPAN_NS > 0)
-    op_id, launch_id = events[DeviceEvents.op_id], events[DeviceEvents.launch_id]
-    by_op = innermost_calls(modules, _moments(ops, op_id))
-    own = by_op.zip_with(op_id.is_not_null(), innermost_calls(modules, _moments(trace.launches, launch_id)))
-    forward_op_id = ops[Ops.forward_op_id]
+    op_id, forward_op_id = events[DeviceEvents.op_id], ops[Ops.forward_op_id]
     is_node = pl.when(forward_op_id.is_not_null()).then(ops[Ops.op_id])
     node = inherit(pl.select(is_node).to_series(), ops[Ops.parent_id]).gather(op_id)
-    of_node = innermost_calls(modules, _moments(ops, forward_op_id.gather(node)))
+    by_op, by_launch = _moments(ops, op_id), _moments(trace.launches, events[DeviceEvents.launch_id])
+    moments = by_op.select(at.zip_with(op_id.is_not_null(), by_launch[at.name]) for at in by_op)
+    in_node = node.is_not_null().arg_true()
+    forwards = _moments(ops, forward_op_id.gather(node.gather(in_node)))
+    found = innermost_calls(modules, pl.concat([moments, forwards]))
+    own, of_node = found.head(events.height), _nulls(found, events.height).scatter(in_node, found.tail(len(in_node)))
     began_inside = modules[PythonCalls.start_ns].gather(own) >= ops[Ops.start_ns].gather(node)
     is_own = node.is_null() | began_inside.fill_null(value=False)
     is_again = find_recomputed(ops, find_nodes(ops)).gather(op_id).is_not_null()
+    has_calls = ops[Ops.thread].gather(op_id).is_in(modules[PythonCalls.thread].unique().implode())
+    is_unknown = is_again & (~has_calls | node.is_in(node.filter(is_own).unique().implode()))
     return modules[PythonCalls.name].gather(
-        pl.select(pl.when(is_own).then(own).when(~is_again).then(of_node)).to_series()
+        pl.select(pl.when(is_own).then(own).when(~is_unknown).then(of_node)).to_series()
     )
 
 
@@ -51,6 +56,10 @@ def _moments(calls: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """Return where and when some operators or launching calls began."""
     starts = calls.select(pl.col(Ops.thread).alias(_THREAD), pl.col(Ops.start_ns).alias(_TIME))
     return starts.select(pl.all().gather(rows))
+
+
+def _nulls(like: pl.Series, height: int) -> pl.Series:
+    return like.clear().extend_constant(None, height)
 
 
 def innermost_calls(calls: pl.DataFrame, moments: pl.DataFrame) -> pl.Series:

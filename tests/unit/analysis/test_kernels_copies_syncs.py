@@ -112,9 +112,13 @@ def test_backward_kernels_belong_to_the_forward_module(make_trace: MakeTrace) ->
     assert found == [linear, net, linear, None, linear, None]
 
 
-@pytest.mark.parametrize("has_frames", [True, False])
-def test_a_forward_computed_again_counts_for_its_own_module(make_trace: MakeTrace, *, has_frames: bool) -> None:
-    """Under checkpointing the node that asks first computes other modules again: theirs, or unknown, not the node's."""
+@pytest.mark.parametrize("frames", ["of all", "none inside the node", "none of its thread"])
+def test_operators_of_a_node_that_build_a_graph_count_for_a_module(make_trace: MakeTrace, frames: str) -> None:
+    """Under checkpointing the node that asks first computes other modules again: theirs, or unknown, not the node's.
+
+    Without a module inside, although the thread's are known, it is a double backward, all of it the node's.
+    """
+    around = [{"name": "nn.Module: Trainer_0", "module_id": 9, "thread": 2, "start_ns": 0, "end_ns": 900}]
     again = [
         {"name": "nn.Module: Block_0", "module_id": 0, "thread": 2, "start_ns": 210, "end_ns": 250},
         {"name": "nn.Module: Linear_0", "module_id": 1, "thread": 2, "start_ns": 215, "end_ns": 235},
@@ -122,9 +126,9 @@ def test_a_forward_computed_again_counts_for_its_own_module(make_trace: MakeTrac
     inner: dict[str, Any] = {"thread": 2, "parent_id": 2, "depth": 1}
     trace = make_trace(
         python_calls=[
-            {"name": "nn.Module: Trainer_0", "module_id": 9, "thread": 2, "start_ns": 0, "end_ns": 900},
+            *(around if frames != "none of its thread" else []),
             {"name": "nn.Module: Head_0", "module_id": 2, "start_ns": 10, "end_ns": 50},
-            *(again if has_frames else []),
+            *(again if frames == "of all" else []),
         ],
         ops=[
             {"name": "aten::linear", "start_ns": 20, "end_ns": 30, "sequence_number": 7},
@@ -144,9 +148,13 @@ def test_a_forward_computed_again_counts_for_its_own_module(make_trace: MakeTrac
         device_events=[{"start_ns": 500 + 10 * op, "end_ns": 510 + 10 * op, "op_id": op} for op in range(6)],
     )
     found = key_events(timeline_of(trace), by="module")["key"].cast(pl.String).to_list()
-    block = ["nn.Module: Linear_0", "nn.Module: Block_0"] if has_frames else [None, None]
     head, trainer = "nn.Module: Head_0", "nn.Module: Trainer_0"
-    assert found == [head, trainer, head, *block, head]
+    expected = {
+        "of all": [head, trainer, head, "nn.Module: Linear_0", "nn.Module: Block_0", head],
+        "none inside the node": [head, trainer, head, head, head, head],
+        "none of its thread": [head, None, head, None, None, head],
+    }
+    assert found == expected[frames]
 
 
 @st.composite
