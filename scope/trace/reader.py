@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from scope.trace.collected import Collected
 
 
-_CHUNK_BYTES: Final = 1 << 20
-"""Each chunk has fixed costs for every column. Of twice as many bytes the records leave a core's own cache, which gains
-nothing and takes memory."""
+_CHUNK_BYTES: Final = 512 << 10
+"""Records of a chunk and the chunk itself stay in a core's own cache; more would cost time and memory."""
 _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
 _MOST_UNTYPED: Final = 4
