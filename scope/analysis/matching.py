@@ -17,7 +17,9 @@ import polars as pl
 from scope.analysis.collective_tables import MATCH_STATES, GroupRows, MatchedCalls
 from scope.analysis.operations import IS_SYMMETRIC, PAIRS, SYMMETRIC
 from scope.analysis.ordinals import GROUP_KEY, OCCURRENCE, PLACE, with_ordinals
+from scope.analysis.rank_sets import NUMBER, RankSets
 from scope.structs import Record
+from scope.trace.eager import taken
 from scope.trace.schema import Annotations, CollectiveCalls, DeviceEvents, Launches, Ops, Steps
 
 if TYPE_CHECKING:
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 
 _WITHOUT_TAGS: Final = ("nccl", "rccl")
 _LISTS_OTHERS: Final = "lists_other_groups"
+_RANKS: Final = "ranks_number"
+_IS_OF_WORLD: Final = "is_of_world"
+_KNOWS_RANKS: Final = "knows_ranks"
+_ENDS: Final = "ends"
+_OF_GROUPS: Final = (GroupRows.num_ranks, GroupRows.is_assumed, GroupRows.is_inferred, GroupRows.is_pair)
 _IS_FOREIGN: Final = "is_of_foreign_group"
 _SENDER: Final = "sender_rank"
 _STATE: Final = pl.Enum(MATCH_STATES)
@@ -38,7 +45,8 @@ class Matched(Record, frozen=True, kw_only=True):
 
     calls: pl.DataFrame
     """The columns of `MatchedCalls` that need no clock (instants are the rank's own), those of `CollectiveCalls`, and
-    `PLACE`, `RESTS_ON_RECORDED_CLOCKS`, `IS_SYMMETRIC`, the rank's window, `group_id`."""
+    `PLACE`, `RESTS_ON_RECORDED_CLOCKS`, `IS_SYMMETRIC`, the rank's window, `group_id`. Of the ranks of groups, which
+    `groups` has, those of calls alone that say what goes to each."""
     groups: pl.DataFrame
     """The table `GroupRows` without tiers."""
 
@@ -54,43 +62,58 @@ def match_calls(job: Job) -> Matched:
         clocks, and is null for calls that are ambiguous or unmatchable.
     """
     known = [trace for trace in job.ranks if trace.rank is not None]
-    frames = [_calls_of(trace, job.world_size) for trace in known]
+    sets = RankSets()
+    frames = [_calls_of(trace, job.world_size, sets) for trace in known]
     calls = pl.concat(frames, how="vertical") if frames else _calls_schema().to_frame()
-    calls = _with_groups(calls, job.world_size)
+    calls = _with_groups(calls, job.world_size, sets)
     calls = _with_places(calls, {trace.rank: trace.host for trace in job.ranks if trace.rank is not None})
-    return _numbered(calls)
+    return _numbered(calls, sets)
 
 
 def _calls_schema() -> pl.Schema:
-    schema = pl.Schema(
+    own = pl.Schema(
         {
             **CollectiveCalls.schema(),
+            _RANKS: NUMBER,
             MatchedCalls.rank: MatchedCalls.rank.dtype,
             MatchedCalls.step_number: pl.Int64,
             MatchedCalls.window_start_ns: pl.Int64,
             _LISTS_OTHERS: pl.Boolean,
+            _IS_FOREIGN: pl.Boolean,
         }
     )
-    schema[CollectiveCalls.group_ranks] = CollectiveCalls.group_ranks.dtype
-    return schema
+    del own[str(CollectiveCalls.group_ranks)]
+    return own
 
 
-def _calls_of(trace: RankTrace, world_size: int | None) -> pl.DataFrame:
-    """Return one rank's calls with its rank, the number of the step, its window, and the ranks of elided groups."""
-    named = {group.name: list(group.ranks) for group in trace.process_groups if group.ranks}
+def _calls_of(trace: RankTrace, world_size: int | None, sets: RankSets) -> pl.DataFrame:
+    """Return one rank's calls with its rank, the number of the step, its window, and the ranks of elided groups.
+
+    A number stands for the ranks of a group: lists of them, one a call, would be far larger than all else.
+    """
+    named = {group.name: sets.number(group.ranks) for group in trace.process_groups if group.ranks}
     elided = (
         pl.col(CollectiveCalls.group_name)
         .cast(pl.String)
-        .replace_strict(list(named), list(named.values()), default=None, return_dtype=CollectiveCalls.group_ranks.dtype)
+        .replace_strict(list(named), list(named.values()), default=None, return_dtype=NUMBER)
     )
+    own = sets.numbers(trace.collective_calls[CollectiveCalls.group_ranks]).alias(_RANKS)
+    calls = trace.collective_calls.drop(CollectiveCalls.group_ranks).with_columns(
+        pl.coalesce(own, elided).alias(_RANKS) if named else own
+    )
+    # Nobody calls in a group of others.
+    foreign = [each for each in calls[_RANKS].unique().drop_nulls() if trace.rank not in sets.ranks(each)]
     steps = trace.steps.select(Steps.step_id, pl.col(Steps.number).alias(MatchedCalls.step_number))
-    return trace.collective_calls.join(
+    return calls.join(
         steps, left_on=CollectiveCalls.step_id, right_on=Steps.step_id, how="left", maintain_order="left"
-    ).with_columns(
-        pl.coalesce(CollectiveCalls.group_ranks, elided) if named else pl.col(CollectiveCalls.group_ranks),
+    ).select(
+        pl.exclude(MatchedCalls.step_number, _RANKS),
+        _RANKS,
         pl.lit(trace.rank, dtype=MatchedCalls.rank.dtype).alias(MatchedCalls.rank),
+        MatchedCalls.step_number,
         pl.lit(_window_start(trace), dtype=pl.Int64).alias(MatchedCalls.window_start_ns),
         pl.lit(_lists_others(trace, world_size)).alias(_LISTS_OTHERS),
+        pl.col(_RANKS).is_in(pl.Series(foreign, dtype=NUMBER).implode()).fill_null(value=False).alias(_IS_FOREIGN),
     )
 
 
@@ -120,49 +143,45 @@ def _window_start(trace: RankTrace) -> int | None:
     return min((start for start in starts if isinstance(start, int)), default=None)
 
 
-def _with_groups(calls: pl.DataFrame, world_size: int | None) -> pl.DataFrame:
+def _with_groups(calls: pl.DataFrame, world_size: int | None, sets: RankSets) -> pl.DataFrame:
     """Add the key of each call's group, its ranks and its root as global ranks, and whether the group is assumed."""
-    # Nobody calls in a group of others: of such a call neither the name nor the ranks are believed.
-    is_foreign = ~pl.col(CollectiveCalls.group_ranks).list.contains(pl.col(MatchedCalls.rank)).fill_null(value=True)
+    # Of a call in a group of others neither the name nor the ranks are believed.
     calls = calls.with_columns(
-        is_foreign.alias(_IS_FOREIGN),
-        *(
-            pl.when(~is_foreign).then(name).alias(name)
-            for name in (CollectiveCalls.group_name, CollectiveCalls.group_ranks, CollectiveCalls.group_size)
-        ),
+        pl.when(~pl.col(_IS_FOREIGN)).then(name).alias(name)
+        for name in (CollectiveCalls.group_name, _RANKS, CollectiveCalls.group_size)
     )
-    world = None if world_size is None else list(range(world_size))
-    everyone = pl.lit(world, dtype=CollectiveCalls.group_ranks.dtype)
     is_named = pl.col(CollectiveCalls.group_name).is_not_null()
     size = pl.col(CollectiveCalls.group_size)
     is_whole_world = pl.lit(value=False) if world_size is None else (size == world_size).fill_null(value=False)
     tells_other_size = pl.lit(value=False) if world_size is None else (size != world_size).fill_null(value=False)
-    is_unsaid = pl.col(CollectiveCalls.group_ranks).is_null() & ~is_named
+    is_unsaid = pl.col(_RANKS).is_null() & ~is_named
     is_elsewhere = pl.col(_IS_FOREIGN) | ((pl.col(_LISTS_OTHERS) | tells_other_size) & ~is_whole_world)
     is_assumed = is_unsaid & ~is_whole_world & ~is_elsewhere
     calls = calls.with_columns(
         is_assumed.alias(GroupRows.is_assumed),
         (is_unsaid & is_elsewhere).alias(MatchedCalls.is_of_unknown_group),
         (pl.col(CollectiveCalls.is_group_inferred) | (is_unsaid & is_whole_world)).alias(GroupRows.is_inferred),
-        pl.when(pl.col(CollectiveCalls.group_ranks).is_not_null())
-        .then(CollectiveCalls.group_ranks)
-        .when(is_assumed | is_whole_world)
-        .then(everyone)
-        .alias(CollectiveCalls.group_ranks),
+        (pl.col(_RANKS).is_null() & (is_assumed | is_whole_world)).alias(_IS_OF_WORLD),
     )
+    calls = _with_ranks(calls, world_size, sets)
     calls = calls.with_columns(
-        pl.coalesce(pl.col(CollectiveCalls.group_ranks).list.len().cast(pl.Int32), CollectiveCalls.group_size).alias(
-            CollectiveCalls.group_size
-        ),
-        _group_key().alias(GROUP_KEY),
+        _group_key(sets.keys(calls[_RANKS])).alias(GROUP_KEY),
         pl.col(CollectiveCalls.operation).is_in(SYMMETRIC).alias(IS_SYMMETRIC),
         pl.col(CollectiveCalls.operation).is_in(PAIRS).alias(GroupRows.is_pair),
     )
-    return _with_pairs(calls)
+    return _with_pairs(calls, sets)
 
 
-def _group_key() -> pl.Expr:
-    ranks = pl.col(CollectiveCalls.group_ranks).cast(pl.List(pl.String)).list.join(",").fill_null("?")
+def _with_ranks(calls: pl.DataFrame, world_size: int | None, sets: RankSets) -> pl.DataFrame:
+    """Give calls of the whole world its ranks, and every call of known ranks the size of its group."""
+    if world_size is not None and calls[_IS_OF_WORLD].any():
+        everyone = pl.lit(sets.number(range(world_size)), dtype=NUMBER)
+        calls = calls.with_columns(pl.when(_IS_OF_WORLD).then(everyone).otherwise(_RANKS).alias(_RANKS))
+    size = pl.coalesce(sets.sizes(calls[_RANKS]), CollectiveCalls.group_size)
+    return calls.with_columns(size.alias(CollectiveCalls.group_size)).drop(_IS_OF_WORLD)
+
+
+def _group_key(ranks: pl.Series) -> pl.Expr:
     name = pl.col(CollectiveCalls.group_name).cast(pl.String)
     library, operation = (
         pl.col(CollectiveCalls.library).cast(pl.String),
@@ -173,17 +192,16 @@ def _group_key() -> pl.Expr:
         .then(None)
         .when(GroupRows.is_assumed)
         .then(pl.concat_str(pl.lit("assumed"), library, operation, separator="|"))
-        .otherwise(pl.concat_str(name.fill_null("?"), ranks, separator="|"))
+        .otherwise(pl.concat_str(name.fill_null("?"), pl.lit(ranks).fill_null("?"), separator="|"))
     )
 
 
-def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
+def _with_pairs(calls: pl.DataFrame, sets: RankSets) -> pl.DataFrame:
     """Give point-to-point calls the pair as their group, and every rooted call the global rank of its root."""
-    ranks = pl.col(CollectiveCalls.group_ranks)
     # Where the ranks are elided, the numbering of the group is that of the world only in a group of the whole world,
     # whose ranks were filled in before; elsewhere the peer stays unknown.
-    source = ranks.list.get(pl.col(CollectiveCalls.source_rank), null_on_oob=True)
-    destination = ranks.list.get(pl.col(CollectiveCalls.destination_rank), null_on_oob=True)
+    source = pl.lit(sets.at(calls[_RANKS], calls[CollectiveCalls.source_rank]))
+    destination = pl.lit(sets.at(calls[_RANKS], calls[CollectiveCalls.destination_rank]))
     is_send, is_recv = (pl.col(CollectiveCalls.operation) == each for each in PAIRS)
     rank = pl.col(MatchedCalls.rank)
     sender = pl.when(is_send).then(rank).when(is_recv).then(source)
@@ -192,7 +210,6 @@ def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
         sender.alias(_SENDER), receiver.alias(CollectiveCalls.destination_rank), source.alias(_ROOT)
     )
     is_pair = pl.col(GroupRows.is_pair)
-    ends = pl.concat_list(_SENDER, CollectiveCalls.destination_rank)
     knows_pair = pl.col(_SENDER).is_not_null() & pl.col(CollectiveCalls.destination_rank).is_not_null()
     # NCCL and RCCL pay no heed to tags: their messages match in the order in which they are sent.
     in_order = pl.col(CollectiveCalls.library).cast(pl.String).is_in(_WITHOUT_TAGS)
@@ -202,11 +219,7 @@ def _with_pairs(calls: pl.DataFrame) -> pl.DataFrame:
     )
     return calls.with_columns(
         pl.when(is_pair).then(pair_key).otherwise(GROUP_KEY).alias(GROUP_KEY),
-        pl.when(is_pair & knows_pair)
-        .then(ends.list.sort())
-        .when(~is_pair)
-        .then(ranks)
-        .alias(CollectiveCalls.group_ranks),
+        pl.when(is_pair).then(knows_pair).otherwise(pl.col(_RANKS).is_not_null()).alias(_KNOWS_RANKS),
         pl.when(is_pair).then(2).otherwise(CollectiveCalls.group_size).cast(pl.Int32).alias(CollectiveCalls.group_size),
         pl.when(is_pair).then(rank == pl.col(_SENDER)).otherwise(rank == pl.col(_ROOT)).alias(MatchedCalls.is_root),
         pl.when(is_pair)
@@ -222,7 +235,7 @@ def _with_places(calls: pl.DataFrame, hosts: Mapping[int, str | None]) -> pl.Dat
     has_sequence = (pl.col(CollectiveCalls.sequence).is_not_null() & ~pl.col(GroupRows.is_pair)).all().over(GROUP_KEY)
     # A group whose ranks are elided is told by its name alone; more ranks than it has means several of one name.
     is_crowded = pl.col(MatchedCalls.rank).n_unique().over(GROUP_KEY) > pl.col(CollectiveCalls.group_size)
-    is_unknown = pl.col(GROUP_KEY).is_null() | (pl.col(CollectiveCalls.group_ranks).is_null() & is_crowded)
+    is_unknown = pl.col(GROUP_KEY).is_null() | (~pl.col(_KNOWS_RANKS) & is_crowded)
     state = (
         pl.when(MatchedCalls.is_of_unknown_group)
         .then(pl.lit("ambiguous"))
@@ -243,7 +256,7 @@ def _with_places(calls: pl.DataFrame, hosts: Mapping[int, str | None]) -> pl.Dat
     )
 
 
-def _numbered(calls: pl.DataFrame) -> Matched:
+def _numbered(calls: pl.DataFrame, sets: RankSets) -> Matched:
     """Number groups and collectives in the order of their first arrival, and mark calls that stand alone."""
     key = (GROUP_KEY, CollectiveCalls.operation, PLACE, OCCURRENCE)
     is_matched = pl.col(MatchedCalls.state) == "matched"
@@ -262,10 +275,19 @@ def _numbered(calls: pl.DataFrame) -> Matched:
         pl.when(is_alone).then(pl.lit("alone", dtype=_STATE)).otherwise(MatchedCalls.state).alias(MatchedCalls.state),
         pl.when(is_matched).then(MatchedCalls.collective_id).alias(MatchedCalls.collective_id),
     ).drop(GroupRows.num_ranks)
-    groups = _groups(calls)
+    groups = _groups(calls, sets)
     calls = calls.join(groups.select(GROUP_KEY, GroupRows.group_id), on=GROUP_KEY, how="left", nulls_equal=True)
     ordered = calls.sort(MatchedCalls.collective_id, MatchedCalls.rank, CollectiveCalls.call_id, nulls_last=True)
-    return Matched(calls=ordered.drop(GROUP_KEY, OCCURRENCE, _SENDER, _ROOT), groups=groups.drop(GROUP_KEY))
+    ordered = _with_ranks_of_splits(ordered, groups)
+    own = (GROUP_KEY, OCCURRENCE, _SENDER, _ROOT, _RANKS, _KNOWS_RANKS)
+    return Matched(calls=ordered.drop(own), groups=groups.drop(GROUP_KEY))
+
+
+def _with_ranks_of_splits(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    """Add the ranks of the groups of calls that say how much goes to or comes from each, null for others."""
+    is_split = pl.col(CollectiveCalls.in_split).is_not_null() | pl.col(CollectiveCalls.out_split).is_not_null()
+    group = calls.select(pl.when(is_split).then(GroupRows.group_id)).to_series()
+    return calls.with_columns(taken(groups[GroupRows.ranks], group).alias(CollectiveCalls.group_ranks))
 
 
 def _with_one_root(calls: pl.DataFrame) -> pl.DataFrame:
@@ -275,15 +297,17 @@ def _with_one_root(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.with_columns(pl.when(~is_told_apart).then(MatchedCalls.is_root).alias(MatchedCalls.is_root))
 
 
-def _groups(calls: pl.DataFrame) -> pl.DataFrame:
+def _groups(calls: pl.DataFrame, sets: RankSets) -> pl.DataFrame:
     first = pl.col(CollectiveCalls.start_ns).min()
-    return (
+    ends = pl.concat_list(_SENDER, CollectiveCalls.destination_rank).list.sort()
+    groups = (
         calls.group_by(GROUP_KEY)
         .agg(
             first,
             pl.col(CollectiveCalls.group_name).cast(pl.String).first().alias(GroupRows.name),
             pl.col(CollectiveCalls.group_description).cast(pl.String).first().alias(GroupRows.description),
-            pl.col(CollectiveCalls.group_ranks).first().alias(GroupRows.ranks),
+            pl.when(GroupRows.is_pair).then(None).otherwise(_RANKS).first().alias(_RANKS),
+            pl.when(pl.col(GroupRows.is_pair) & pl.col(_KNOWS_RANKS)).then(ends).first().alias(_ENDS),
             pl.col(CollectiveCalls.group_size).first().alias(GroupRows.num_ranks),
             pl.col(GroupRows.is_assumed).first(),
             pl.col(GroupRows.is_inferred).any(),
@@ -293,3 +317,6 @@ def _groups(calls: pl.DataFrame) -> pl.DataFrame:
         .with_row_index(GroupRows.group_id)
         .drop(CollectiveCalls.start_ns)
     )
+    listed = [None if number is None else list(sets.ranks(number)) for number in groups[_RANKS]]
+    ranks = pl.coalesce(pl.Series(listed, dtype=GroupRows.ranks.dtype), _ENDS).alias(GroupRows.ranks)
+    return groups.select(GROUP_KEY, GroupRows.group_id, GroupRows.name, GroupRows.description, ranks, *_OF_GROUPS)
