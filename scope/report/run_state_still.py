@@ -24,17 +24,17 @@ def still_line(state: Mapping[str, Any]) -> str | None:
     standing, since_ns = state["state"]["standing"], state["state"]["last_step_ns"]
     if standing not in ("running", "no step") or since_ns is None:
         return None
-    # What fell silent may go on unseen.
-    length_ns = state["state"]["last_sign_ns"] - since_ns
+    usual = state["summary"]["speed"]["step_time"]
     since = f"no step has ended since {clock(since_ns)}"
     doctor = f"scope doctor {state['path']}"
     if standing == "no step":
         return f"{since}: {doctor} says what to do about each rank"
-    usual = state["summary"]["speed"]["step_time"]
-    if usual is None or length_ns <= max(_PUBLISHED_NS, _MANY_STEPS * usual["median_ns"]):
+    # What fell silent may go on unseen.
+    seen_ns = state["state"]["last_sign_ns"] - since_ns
+    if usual is None or seen_ns <= max(_PUBLISHED_NS, _MANY_STEPS * usual["median_ns"]):
         return None
-    many = length_ns // usual["median_ns"]
+    length_ns = state["now_ns"] - since_ns
     return (
-        f"{since} ({age(length_ns)}, {many:,} usual steps): a checkpoint, an evaluation or a hang; if it lasts, "
-        f"{doctor} says who has not arrived where"
+        f"{since} ({age(length_ns)}, {length_ns // usual['median_ns']:,} usual steps): a checkpoint, an evaluation or a "
+        f"hang; if it lasts, {doctor} says who has not arrived where"
     )
