@@ -143,16 +143,17 @@ def test_operators_of_a_node_that_build_a_graph_count_for_a_module(make_trace: M
             },
             {"name": "aten::addmm", "start_ns": 220, "end_ns": 230, "sequence_number": 1, **inner},
             {"name": "aten::relu", "start_ns": 240, "end_ns": 245, "sequence_number": 2, **inner},
+            {"name": "aten::mul", "start_ns": 252, "end_ns": 255, "sequence_number": 3, **inner},
             {"name": "aten::mm", "start_ns": 260, "end_ns": 280, **inner},
         ],
-        device_events=[{"start_ns": 500 + 10 * op, "end_ns": 510 + 10 * op, "op_id": op} for op in range(6)],
+        device_events=[{"start_ns": 500 + 10 * op, "end_ns": 510 + 10 * op, "op_id": op} for op in range(7)],
     )
     found = key_events(timeline_of(trace), by="module")["key"].cast(pl.String).to_list()
     head, trainer = "nn.Module: Head_0", "nn.Module: Trainer_0"
     expected = {
-        "of all": [head, trainer, head, "nn.Module: Linear_0", "nn.Module: Block_0", head],
-        "none inside the node": [head, trainer, head, head, head, head],
-        "none of its thread": [head, None, head, None, None, head],
+        "of all": [head, trainer, head, "nn.Module: Linear_0", "nn.Module: Block_0", None, head],
+        "none inside the node": [head, trainer, head, head, head, head, head],
+        "none of its thread": [head, None, head, None, None, None, head],
     }
     assert found == expected[frames]
 
