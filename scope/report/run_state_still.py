@@ -24,17 +24,18 @@ def still_line(state: Mapping[str, Any]) -> str | None:
     standing, since_ns = state["state"]["standing"], state["state"]["last_step_ns"]
     if standing not in ("running", "no step") or since_ns is None:
         return None
-    usual = state["summary"]["speed"]["step_time"]
     since = f"no step has ended since {clock(since_ns)}"
     doctor = f"scope doctor {state['path']}"
     if standing == "no step":
         return f"{since}: {doctor} says what to do about each rank"
+    speed = state["summary"]["speed"]["step_time"]
+    usual_ns = 0 if speed is None else speed["median_ns"]
     # What fell silent may go on unseen.
     seen_ns = state["state"]["last_sign_ns"] - since_ns
-    if usual is None or seen_ns <= max(_PUBLISHED_NS, _MANY_STEPS * usual["median_ns"]):
+    if not usual_ns or seen_ns <= max(_PUBLISHED_NS, _MANY_STEPS * usual_ns):
         return None
     length_ns = state["now_ns"] - since_ns
+    many = f"{age(length_ns)}, {length_ns // usual_ns:,} usual steps"
     return (
-        f"{since} ({age(length_ns)}, {length_ns // usual['median_ns']:,} usual steps): a checkpoint, an evaluation or a "
-        f"hang; if it lasts, {doctor} says who has not arrived where"
+        f"{since} ({many}): a checkpoint, an evaluation or a hang; if it lasts, {doctor} says who has not arrived where"
     )

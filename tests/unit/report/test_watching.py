@@ -201,6 +201,15 @@ def test_who_is_slow_is_not_said_while_no_step_ends(world: World, second: int, s
     assert found == ([said.format(world.folder)] if said else [])
 
 
+def test_steps_without_length_tell_nothing_of_a_run_that_stands(world: World) -> None:
+    """A program has stopped its clock, so that most steps seem to take no time: nothing is counted in such steps."""
+    world.step_ns = 0
+    world.at(1, steps_until=60)
+    world.step_ns = S // 10
+    said = render_run(describe_run(open_run(world.folder), now_ns=world.at(15, steps_until=80)))
+    assert "no step has ended" not in said
+
+
 def test_a_rank_that_is_silent_before_its_first_step_is_told_everywhere(world: World) -> None:
     """Rank 1 beat last at second 2, rank 0 at 30: `scope show` says so, as do `scope doctor` and `scope watch`."""
     for box, second in zip(world.boxes, (30, 2), strict=True):
