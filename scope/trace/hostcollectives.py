@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Final
 
 import polars as pl
@@ -37,7 +38,7 @@ def host_calls(sources: CallSources) -> list[Fields]:
     """
     names = sources.host_ranges[Annotations.name].cast(pl.String)
     ranges = sources.host_ranges.filter(names.str.contains(r"^(?:gloo|mpi|ucc):\w+")).sort(Annotations.start_ns)
-    waiting = _outer_c10d(sources.ops)
+    waiting = _Waiting(_outer_c10d(sources.ops))
     rows: list[Fields] = []
     parted: tuple[Fields, Fields] | None = None
     for around in ranges.iter_rows(named=True):
@@ -45,10 +46,8 @@ def host_calls(sources: CallSources) -> list[Fields]:
         assert match is not None
         label = calls.operation(match[2])
         sizes = calls.shape_elements(around[Ops.input_dims])
-        op = next((op for op in waiting if _could_make(op, label, sizes, around[Annotations.start_ns])), None)
-        if op is not None:
-            waiting.remove(op)
-        elif parted is not None and _could_make(parted[0], label, sizes, around[Annotations.start_ns]):
+        op = waiting.take(label, sizes, around[Annotations.start_ns])
+        if op is None and parted is not None and _could_make(parted[0], label, sizes, around[Annotations.start_ns]):
             row = parted[1]
             row[CollectiveCalls.end_ns] = max(row[CollectiveCalls.end_ns], around[Annotations.end_ns])
             continue
@@ -84,11 +83,51 @@ def _outer_c10d(ops: pl.DataFrame) -> list[Fields]:
     return found
 
 
+class _Waiting:
+    """Operators that no range belongs to yet, by what a range of theirs would say."""
+
+    def __init__(self, ops: list[Fields]) -> None:
+        self._ops = ops
+        self._is_taken = [False] * len(ops)
+        self._by_said: dict[tuple[str, int | None], deque[int]] = {}
+        for place, op in enumerate(ops):
+            for size in (None, *(op["sizes"] - {None})):
+                self._by_said.setdefault((op["operation"], size), deque()).append(place)
+
+    def take(self, label: str, sizes: tuple[int, ...], start_ns: int) -> Fields | None:
+        """Return the earliest operator that could have made a range, once; None where there is none."""
+        heads = [
+            self._head((operation, size), start_ns) for operation in _operations(label) for size in _told(label, sizes)
+        ]
+        place = min((head for head in heads if head is not None), default=None)
+        if place is None:
+            return None
+        self._is_taken[place] = True
+        return self._ops[place]
+
+    def _head(self, said: tuple[str, int | None], start_ns: int) -> int | None:
+        places = self._by_said.get(said, deque())
+        while places and self._is_taken[places[0]]:
+            places.popleft()
+        return places[0] if places and self._ops[places[0]][Ops.start_ns] <= start_ns else None
+
+
 def _could_make(op: Fields, label: str, sizes: tuple[int, ...], start_ns: int) -> bool:
-    if op[Ops.start_ns] > start_ns or op["operation"] not in _GLOO_STANDS_FOR.get(label, {label}):
+    if op[Ops.start_ns] > start_ns or op["operation"] not in _operations(label):
         return False
+    return any(size is None or size in op["sizes"] for size in _told(label, sizes))
+
+
+def _operations(label: str) -> set[str]:
+    return _GLOO_STANDS_FOR.get(label, {label})
+
+
+def _told(label: str, sizes: tuple[int, ...]) -> tuple[int | None, ...]:
+    """Return which numbers of elements an operator may have whose range has these; None for any."""
+    if not sizes:
+        return (None,)
     # The range of the root of a scatter holds the parts of all ranks, its operator the root's own.
-    return not sizes or sum(sizes) in op["sizes"] or (label == "scatter" and sizes[0] in op["sizes"])
+    return (sum(sizes), sizes[0]) if label == "scatter" else (sum(sizes),)
 
 
 def _host_row(around: Fields, match: re.Match[str], op: Fields | None, sources: CallSources) -> Fields:
