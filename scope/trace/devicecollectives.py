@@ -65,8 +65,8 @@ class _Around(NamedTuple):
     """The innermost operator that torch recorded the call with, or that bears its metadata."""
     c10d: int | None
     """The innermost operator of c10d."""
-    labels: tuple[str, ...]
-    """Names of all operators of c10d, innermost first."""
+    names: int | None
+    """Number of the names of all operators of c10d, see `_Chains`; None where there is none."""
 
     @property
     def issuer(self) -> int | None:
@@ -74,7 +74,35 @@ class _Around(NamedTuple):
         return self.c10d if self.recorded is None else self.recorded
 
 
-_NOTHING_AROUND: Final = _Around(None, None, ())
+_NOTHING_AROUND: Final = _Around(None, None, None)
+
+
+class _Chains:
+    """Names of nested operators, innermost first: each is a number, and what is around it is told by another."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, int | None], int] = {}
+        self._links: list[tuple[str, int | None]] = []
+
+    def number(self, name: str, around: int | None) -> int:
+        """Return the number of a name inside others; the same names in the same order have the same."""
+        link = (name, around)
+        number = self._numbers.setdefault(link, len(self._links))
+        if number == len(self._links):
+            self._links.append(link)
+        return number
+
+    def innermost(self, number: int | None) -> str | None:
+        """Return the first of the names."""
+        return None if number is None else self._links[number][0]
+
+    def names(self, number: int | None) -> list[str]:
+        """Return the names, innermost first."""
+        found: list[str] = []
+        while number is not None:
+            name, number = self._links[number]
+            found.append(name)
+        return found
 
 
 def device_calls(sources: CallSources) -> DeviceCalls:
@@ -172,6 +200,7 @@ class _Context:
         self._c10d = {code: name for code, name in names.by_code.items() if name is not None and name.startswith(C10D)}
         self._parents: list[int | None] = sources.ops[Ops.parent_id].to_list()
         self._known_around: dict[int | None, _Around] = {None: _NOTHING_AROUND}
+        self._chains = _Chains()
         self._codes: dict[tuple[Any, ...], int] = {}
         self._described: dict[tuple[Any, ...], Fields] = {}
         self._texts: dict[str, _TextColumn | None] = {}
@@ -196,8 +225,8 @@ class _Context:
         recorded = op if name in self._records or op in self._by_op else around.recorded
         label = self._c10d.get(name)
         if label is not None:
-            return _Around(recorded, op, (label, *around.labels))
-        return around if recorded == around.recorded else _Around(recorded, around.c10d, around.labels)
+            return _Around(recorded, op, self._chains.number(label, around.names))
+        return around if recorded == around.recorded else around._replace(recorded=recorded)
 
     def metadata(self, file_row: int, issuer: int | None) -> tuple[int | None, int | None]:
         """Return the code of what an event and the operator that issued it say of their call, and the sequence."""
@@ -220,11 +249,11 @@ class _Context:
         """Return the number of the description of a call: calls of one place in the training loop share theirs."""
         name = name or ""
         label = None if sizes is None else sizes.label
-        key = (said, label, around.labels, name)
+        key = (said, label, around.names, name)
         row = self._described.get(key)
         if row is None:
             fields = None if said is None else self._coder.args(said)
-            labels = (None if fields is None else fields.collective, label, *around.labels, name)
+            labels = (None if fields is None else fields.collective, label, *self._chains.names(around.names), name)
             row = self._described[key] = described(fields, [each for each in labels if each], self._sources)
         has_role = row[CollectiveCalls.operation] in ROLE_PLACES
         # What metadata say of sizes is not asked for again.
@@ -237,10 +266,10 @@ class _Context:
         )
         code = self._codes.setdefault((key, asks), len(self.descriptions))
         if code == len(self.descriptions):
-            self.descriptions.append(self._completed(row, asks, around.labels, is_sized=is_sized, name=name))
+            self.descriptions.append(self._completed(row, asks, around, is_sized=is_sized, name=name))
         return code
 
-    def _completed(self, row: Fields, asked: _Asked, labels: tuple[str, ...], *, is_sized: bool, name: str) -> Fields:
+    def _completed(self, row: Fields, asked: _Asked, around: _Around, *, is_sized: bool, name: str) -> Fields:
         """Return a description with what ranges, arguments and the kernel's name add."""
         row = dict(row)
         operation, inputs = row[CollectiveCalls.operation], asked.inputs
@@ -248,8 +277,8 @@ class _Context:
             told = roles(operation, concrete_inputs(inputs))
             row.update({column: value for column, value in told.items() if row[column] is None})
         if not is_sized and operation not in _SIZELESS:
-            arguments = asked.arguments
-            own = NO_SIZES if arguments is None else sizes_of_operator(labels[0], *arguments)
+            arguments, operator = asked.arguments, self._chains.innermost(around.names)
+            own = NO_SIZES if arguments is None or operator is None else sizes_of_operator(operator, *arguments)
             fill_sizes(row, own, asked.dims, asked.types, sources=self._sources)
         library = communication_library(name) or "custom"
         row[CollectiveCalls.library] = "rccl" if library == "nccl" and self._is_hip else library
