@@ -10,6 +10,7 @@ checkpointing computes again, and what flash attention's backward computes again
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _CHECKPOINT: Final = checkpoint.__file__
-_OWN_CODE: Final = (__file__, str(Path(torch.__file__).parent))
+_OWN_CODE: Final = (__file__, f"{Path(torch.__file__).parent}{os.sep}")
 
 
 def can_count() -> bool:

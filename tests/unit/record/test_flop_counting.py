@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -143,6 +145,24 @@ class Squared(torch.autograd.Function):
         return grads[0] @ x.T + x.T @ grads[0]
 
 
+class RunsAgain(torch.autograd.Function):
+    """A product whose backward runs it again with gradients on and differentiates that, as libraries' checkpoints."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Multiply again, and differentiate."""
+        x, weight = (tensor.detach().requires_grad_() for tensor in ctx.saved_tensors)
+        with torch.enable_grad():
+            out = x @ weight
+        return torch.autograd.grad(out, (x, weight), grads)
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_recompute_of_functions_of_the_program(use_reentrant: bool) -> None:
     """A checkpointed 8 x 8 product forward, twice backward, and once again for the hardware."""
@@ -153,6 +173,18 @@ def test_recompute_of_functions_of_the_program(use_reentrant: bool) -> None:
         return cast("torch.Tensor", checkpoint(lambda x: Squared.apply(x).exp(), x, use_reentrant=use_reentrant)).sum()
 
     assert count(nn.Identity(), run) == (3 * 2 * 8**3, 4 * 2 * 8**3)
+
+
+@pytest.mark.parametrize("folder", ["library", "torchtune"])
+def test_a_library_may_be_named_like_torch(folder: str) -> None:
+    """Its backward runs its product again, which is 1 of 4, whatever its name begins with."""
+    code = inspect.getsource(RunsAgain)
+    path = Path(torch.__file__).parents[1] / folder / "again.py"
+    scope: dict[str, Any] = {**globals(), "__name__": "again"}
+    exec(compile(f"from __future__ import annotations\n{code}", str(path), "exec"), scope)
+    x, weight = (torch.ones(8, 8, requires_grad=True) for _ in range(2))
+    counted = count(nn.Identity(), lambda _: scope["RunsAgain"].apply(x, weight).sum())
+    assert counted == (3 * 2 * 8**3, 4 * 2 * 8**3)
 
 
 @pytest.mark.parametrize("recomputes", [False, True])
