@@ -59,7 +59,7 @@ class CaptureSettings:
 
 
 def read_capture(environment: Mapping[str, str]) -> CaptureSettings:
-    """Return the capture settings that `SCOPE_CAPTURE...` variables ask for.
+    """Return the capture settings that `SCOPE_CAPTURE...` variables ask for; an empty one is as if it were not set.
 
     Raises:
         UsageError: A variable makes no sense.
@@ -68,7 +68,7 @@ def read_capture(environment: Mapping[str, str]) -> CaptureSettings:
 
     def read(variable: str, parse: Callable[[str], _Value], default: _Value) -> _Value:
         text = environment.get(variable)
-        return default if text is None else parse_variable(variable, text, parse)
+        return parse_variable(variable, text, parse) if text else default
 
     def switch(variable: str, default: str) -> bool:
         return parse_variable(variable, environment.get(variable) or default, parse_switch)
@@ -98,7 +98,7 @@ def parse_reasons(text: str) -> frozenset[str]:
     """
     parts = frozenset(part.strip() for part in text.split(","))
     wanted = parts - {"", "off"}
-    # Nothing at all is most often a variable that is not set, and no wish for nothing.
+    # An option that names nothing is most often a shell's variable that is not set, and no wish for nothing.
     if not wanted <= set(CAPTURE_REASONS) or not parts - {""}:
         message = f"{text!r}: name one or more of {', '.join(CAPTURE_REASONS)} with commas between, or off"
         raise UsageError(message)
@@ -149,9 +149,7 @@ def _parse_budget(text: str) -> float:
     raise UsageError(message)
 
 
-def _parse_signal(text: str) -> int | None:
-    if not text:
-        return None
+def _parse_signal(text: str) -> int:
     if _is_number(text) and int(text) in signal.valid_signals():
         return int(text)
     message = f"{text!r}: must be the number of a signal, such as {int(signal.SIGUSR2)} for SIGUSR2"

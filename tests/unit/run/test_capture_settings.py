@@ -31,10 +31,8 @@ def test_all_holds_ranks_of_any_job() -> None:
         ("SCOPE_CAPTURE_RANKS", "7-0", "0-7,12, or all"),
         ("SCOPE_CAPTURE_RANKS", "-1", "0-7,12, or all"),
         ("SCOPE_CAPTURE_RANKS", "²", "0-7,12, or all"),
-        ("SCOPE_CAPTURE_RANKS", "", "0-7,12, or all"),
         ("SCOPE_CAPTURE_RANKS", " , ", "0-7,12, or all"),
         ("SCOPE_CAPTURE", "bogus", "schedule, file, anomaly, signal with commas between, or off"),
-        ("SCOPE_CAPTURE", "", "schedule, file, anomaly, signal with commas between, or off"),
         ("SCOPE_CAPTURE", ",", "schedule, file, anomaly, signal with commas between, or off"),
         ("SCOPE_CAPTURE_STEPS", "two", "a whole number of steps, from 1 on"),
         ("SCOPE_CAPTURE_STEPS", "0", "a whole number of steps, from 1 on"),
@@ -51,6 +49,12 @@ def test_a_mistake_names_its_variable_its_value_and_what_is_allowed(variable: st
     assert str(raised.value).startswith(f"{variable}={value!r}: ")
     assert allowed in str(raised.value)
     assert str(raised.value).count("SCOPE_") == 1
+
+
+@pytest.mark.parametrize("name", ["", "_RANKS", "_STEPS", "_BUDGET", "_STACK", "_SHAPES", "_SIGNAL"])
+def test_an_empty_variable_is_as_if_it_were_not_set(name: str) -> None:
+    """A job's script that passes on what nobody has set costs no recording."""
+    assert read_capture({f"SCOPE_CAPTURE{name}": ""}) == CaptureSettings()
 
 
 def test_variables_say_what_they_say() -> None:
