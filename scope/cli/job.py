@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from scope.cli.layout import Layout, check_layout, read_layout, regular_nodes
+from scope.cli.tables import say
 from scope.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None, *, window_
         options: What the user said.
         paths: Other paths than those of the options, for a second job.
         window_option: What the command calls the option of the window.
+
+    Returns:
+        The job. What says which windows of recorded runs were read stands on stderr; where the report is redacted,
+        among the warnings of the job: what is to be replaced in it is not known before the traces are read.
     """
     require("polars", extra="trace")
     from scope.trace import ReadOptions, load, read_patterns
@@ -53,7 +58,10 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None, *, window_
         patterns=() if options.classes is None else read_patterns(options.classes),
         use_cache=not options.no_cache,
     )
-    chosen, window = _choose_traces(paths or options.paths, options.window, option=window_option)
+    given = paths or options.paths
+    chosen, window, sentences = _choose_traces(given, options.window, option=window_option, whole=options.redact)
+    if not options.redact:
+        say(sentences)
     with _progress(chosen) as progress:
         job = load(
             chosen,
@@ -63,6 +71,8 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None, *, window_
             processes=options.processes or os.cpu_count() or 1,
             progress=progress,
         )
+    if options.redact:
+        job = msgspec.structs.replace(job, warnings=(*sentences, *job.warnings))
     if not any(Path(trace.path).parent.name == _TRACES_FOLDER for trace in job.ranks):
         return job
     from scope.report.recorded_groups import with_recorded_groups
@@ -70,20 +80,25 @@ def load_job(options: JobOptions, paths: Sequence[str] | None = None, *, window_
     return with_recorded_groups(job)
 
 
-def _choose_traces(paths: Sequence[str], step: int | None, *, option: str) -> tuple[Sequence[str], int | None]:
-    """Return the traces to read, and the window to look for among them.
+def _choose_traces(
+    paths: Sequence[str], step: int | None, *, option: str, whole: bool
+) -> tuple[Sequence[str], int | None, Sequence[str]]:
+    """Return the traces to read, the window to look for among them, and which windows of recorded runs these are.
 
-    Of recorded runs say on stderr which of their windows these are.
+    Args:
+        paths: What the user named.
+        step: The window that the user wants.
+        option: What the command calls the option of the window.
+        whole: Whether runs are called by their whole paths, which can be told from other words of a sentence.
     """
     if not any(Path(path).is_dir() for path in paths):
-        return paths, step
+        return paths, step, ()
     # A path that is no folder is no run, and what reads runs takes as long to import as a tenth of polars.
     from scope.report.windows import choose_traces
 
-    chosen, sentences = choose_traces(paths, step=step, option=option)
-    for sentence in sentences:
-        sys.stderr.write(f"scope: {sentence}\n")
-    return chosen, None if sentences else step
+    named = [str(Path(path).absolute()) for path in paths] if whole else paths
+    chosen, sentences = choose_traces(named, step=step, option=option)
+    return (chosen, None, sentences) if sentences else (paths, step, ())
 
 
 def load_results(
@@ -111,7 +126,7 @@ def load_results(
     if options.redact:
         from scope.report.redaction import make_redactor, redact
 
-        results = redact(results, make_redactor(job))
+        results = redact(results, make_redactor(job, folders=options.paths))
     return results
 
 

@@ -68,6 +68,16 @@ class OutputOptions:
 
 
 _POSITIVE: Final = click.IntRange(min=1)
+RANK: Final[Decorator] = click.option(
+    "--rank", multiple=True, metavar="FILE=N", help="The rank of a file that does not say it, or says it wrongly."
+)
+PROCESSES: Final[Decorator] = click.option(
+    "--processes", type=_POSITIVE, metavar="N", help="Files read at the same time; as many as processors."
+)
+NO_CACHE: Final[Decorator] = click.option("--no-cache", is_flag=True, help="Neither use nor keep parsed tables.")
+REDACT: Final[Decorator] = click.option(
+    "--redact", is_flag=True, help="Replace hosts, users, paths, addresses and ids, consistently."
+)
 _JOB: Final[tuple[Decorator, ...]] = (
     click.argument(
         "paths",
@@ -76,9 +86,7 @@ _JOB: Final[tuple[Decorator, ...]] = (
         metavar="PATH...",
         help="Traces (.json, .json.gz, .json.zst), folders of traces, globs, or run directories.",
     ),
-    click.option(
-        "--rank", multiple=True, metavar="FILE=N", help="The rank of a file that does not say it, or says it wrongly."
-    ),
+    RANK,
     click.option(
         "--window",
         type=click.IntRange(min=0),
@@ -103,11 +111,9 @@ _JOB: Final[tuple[Decorator, ...]] = (
     ),
     click.option("--topology", type=FILE, metavar="TOML", help="Which ranks share a node, and the rates of links."),
     click.option("--modules", is_flag=True, help="Read Python stacks too, for time by module; slower."),
-    click.option(
-        "--processes", type=_POSITIVE, metavar="N", help="Files read at the same time; as many as processors."
-    ),
-    click.option("--no-cache", is_flag=True, help="Neither use nor keep parsed tables."),
-    click.option("--redact", is_flag=True, help="Replace hosts, users, paths, addresses and ids, consistently."),
+    PROCESSES,
+    NO_CACHE,
+    REDACT,
 )
 _OUTPUT: Final[tuple[Decorator, ...]] = (
     click.option("--json", is_flag=True, help="Print JSON records."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from scope.errors import RunError
+from scope.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,9 +58,8 @@ def say_slowest(job: Job, stragglers: Stragglers | None) -> Iterator[str]:
     """
     if stragglers is not None and (stragglers.stragglers or stragglers.together is not None):
         return
-    places = {_place(Path(trace.path)) for trace in job.ranks}
-    place = places.pop()
-    if places or place is None:
+    place = _place_of(job)
+    if place is None:
         return
     recorded = read_slowest(*place)
     if recorded is None or recorded.slowest is None or recorded.num_ranks > len(job.ranks):
@@ -68,6 +68,50 @@ def say_slowest(job: Job, stragglers: Stragglers | None) -> Iterator[str]:
         f"this window names no straggler, but by the records of all steps {recorded.slowest}: look at that first "
         f"(scope show RUN); {WAITING_IS_NO_BUCKET}"
     )
+
+
+def compare_recorded(before: Job, after: Job) -> Iterator[str]:
+    """Yield what the records of all steps say where two windows of recorded runs are compared.
+
+    How long a step of each run usually takes, where both tell it, and which ranks work longer than their peers.
+    """
+    sides = {name: _place_of(job) for name, job in (("before", before), ("after", after))}
+    medians = [None if place is None else _median_step(*place) for place in sides.values()]
+    if None not in medians:
+        first, second = (format_duration(each) for each in medians if each is not None)
+        yield (
+            f"by the records of all steps, of which these windows are a few, the median step is {first} before and "
+            f"{second} after (scope show RUN says of which steps)"
+        )
+    for name, place in sides.items():
+        recorded = None if place is None else read_slowest(*place)
+        if recorded is not None and recorded.slowest is not None:
+            yield f"{name}: by the records of all steps {recorded.slowest} (scope show RUN)"
+
+
+def _median_step(run: Path, attempt: int) -> int | None:
+    """Return the median step of an attempt as `scope show` says it; None where no records tell."""
+    from scope.analysis.recorded.steps import summarize_steps
+    from scope.analysis.recorded.summary import compute_speed
+    from scope.frames import open_run
+    from scope.frames.schema import Ranks, RankSteps
+
+    try:
+        opened = open_run(run)
+    except RunError:
+        return None  # its traces can be read all the same
+    ranks = opened.ranks.filter(pl.col(Ranks.attempt) == attempt)
+    steps = opened.steps().lazy().filter(pl.col(RankSteps.attempt) == attempt)
+    if ranks.is_empty():
+        return None
+    speed = compute_speed(ranks, summarize_steps(steps), steps)
+    return None if speed.step_time is None else speed.step_time.median_ns
+
+
+def _place_of(job: Job) -> tuple[Path, int] | None:
+    """Return the run and the attempt that all traces of a job lie in; None where there is none or more than one."""
+    places = {_place(Path(trace.path)) for trace in job.ranks}
+    return places.pop() if len(places) == 1 else None
 
 
 def _place(trace: Path) -> tuple[Path, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
@@ -62,6 +62,7 @@ class Redactor:
         hosts: Names of hosts that are known.
         users: Names of users that are known.
         paths: Paths that are known; their file names stand for them as well.
+        folders: Further paths that are known, whose names do not: a folder may be called as anything is.
         ids: Further ids: of runs, jobs.
     """
 
@@ -71,6 +72,7 @@ class Redactor:
         hosts: Iterable[str] = (),
         users: Iterable[str] = (),
         paths: Iterable[str] = (),
+        folders: Iterable[str] = (),
         ids: Iterable[str] = (),
     ) -> None:
         self._numbers: dict[str, int] = {}
@@ -80,6 +82,8 @@ class Redactor:
             stand_in = self._stand_in("path", path)
             self._known[path] = stand_in
             self._known.setdefault(PurePath(path).name, stand_in)
+        for folder in folders:
+            self._known.setdefault(folder, self._stand_in("path", folder))
         for kind, names in (("host", hosts), ("user", users), ("id", ids)):
             for name in names:
                 if name:
@@ -112,15 +116,27 @@ class Redactor:
         return found
 
 
-def make_redactor(job: Job) -> Redactor:
-    """Return a redactor that knows the files, hosts and users that the traces of `job` name."""
-    paths = [rank.path for rank in job.ranks]
-    hosts = [rank.host for rank in job.ranks if rank.host]
+def make_redactor(*jobs: Job, folders: Iterable[str] = ()) -> Redactor:
+    """Return a redactor that knows the files, hosts and users that the traces of jobs name.
+
+    Args:
+        jobs: What was read.
+        folders: What the user named to have it read; it is known by its absolute path.
+    """
+    ranks = [rank for job in jobs for rank in job.ranks]
+    paths = [rank.path for rank in ranks]
+    hosts = [rank.host for rank in ranks if rank.host]
+    whole = [str(Path(folder).absolute()) for folder in folders]
     for path in paths:
         named = _TENSORBOARD_FILE.match(PurePath(path).name)
         if named:
             hosts.append(named["host"])
-    return Redactor(hosts=dict.fromkeys(hosts), users=dict.fromkeys(_users(paths)), paths=dict.fromkeys(paths))
+    return Redactor(
+        hosts=dict.fromkeys(hosts),
+        users=dict.fromkeys(_users([*paths, *whole])),
+        paths=dict.fromkeys(paths),
+        folders=dict.fromkeys(whole),
+    )
 
 
 def redact(value: _T, redactor: Redactor) -> _T:

@@ -89,7 +89,7 @@ def load(
         UsageError: `ranks` names a file that is not among the paths, or no trace begins at the step `window`.
         LimitError: A file unpacks to more than its cap.
     """
-    files, may_skip = _expand(paths)
+    files, may_skip = expand(paths)
     chosen = _chosen_ranks(files, ranks or {})
     options = options or ReadOptions()
     traces, warnings = _read_all(files, may_skip, options, _Crew(processes, progress))
@@ -183,7 +183,7 @@ def _without_collector() -> Generator[None]:
             gc.enable()
 
 
-def _expand(paths: Paths) -> tuple[list[Path], set[Path]]:
+def expand(paths: Paths) -> tuple[list[Path], set[Path]]:
     """Return the files, and those among them that may be skipped when they turn out to be no traces."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     files: dict[Path, None] = {}
