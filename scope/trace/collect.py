@@ -106,10 +106,6 @@ _TABLE_OF_RAW: Final[dict[type[Table], type[Table]]] = {
 _OLD_ANNOTATION: Final = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.\w+#|## ")
 
 
-class UntypedError(Exception):
-    """A chunk must be decoded by the records of `events`, which take all."""
-
-
 class Collector:
     """Takes the records of one file chunk by chunk.
 
@@ -127,7 +123,7 @@ class Collector:
         self._bare_ops = DeviceEvents in loaded and Ops not in loaded
         kinds = frozenset(kind for kind, raw in _RAW_TABLES.items() if raw in self._tables)
         self._kinds = kinds
-        self.typed: TypedRecords = typed_records(kinds, memory=RawMemory in self._tables, collectives=False)
+        self.typed: TypedRecords = self._typed(collectives=False, frames=False)
         """The records that `add_typed` takes."""
 
     def add_typed(self, events: Sequence[Any]) -> bool:
@@ -139,7 +135,6 @@ class Collector:
 
         Raises:
             InexactError: The chunk needs instants as texts; nothing of it was taken.
-            UntypedError: Some of the records are other than their category says; nothing of the chunk was taken.
         """
         typed = self.typed
         by_type: dict[type, list[Any]] = {kind: [] for kind in (typed.memory, *typed.spans, *typed.arrows)}
@@ -149,16 +144,30 @@ class Collector:
             append[type(event)](event)
         by_category = {category: by_type[kind] for kind, category in typed.spans.items() if by_type[kind]}
         if self._collectives and not typed.with_collectives and self._says_collective(by_category):
-            self.typed = typed_records(self._kinds, memory=RawMemory in self._tables, collectives=True)
+            self.typed = self._typed(collectives=True, frames=typed.with_frames)
             return False
-        if COLLECTION_NAME in [event.name for event in by_category.get(PYTHON_CATEGORY, ())]:
-            raise UntypedError
-        if not self._python_calls:
+        if not typed.with_frames:
             by_category.pop(PYTHON_CATEGORY, None)
+        elif PYTHON_CATEGORY in by_category:
+            frames = self._wanted_frames(by_category[PYTHON_CATEGORY])
+            by_category[PYTHON_CATEGORY] = [_as_span(each) if each.name == COLLECTION_NAME else each for each in frames]
         memory = by_type[typed.memory] if RawMemory in self._tables else []
         self._take(len(events), by_category, memory, exact=False)
         self.collected.arrow_categories.update([category for kind, category in typed.arrows.items() if by_type[kind]])
         return True
+
+    def expect_collections(self) -> None:
+        """Let `typed` decode runs of the garbage collector, which stand among Python frames."""
+        if not self.typed.with_frames:
+            self.typed = self._typed(collectives=self.typed.with_collectives, frames=True)
+
+    def _wanted_frames(self, frames: list[Any]) -> list[Any]:
+        """Return the Python frames that are kept: runs of the garbage collector always."""
+        return frames if self._python_calls else [event for event in frames if event.name == COLLECTION_NAME]
+
+    def _typed(self, *, collectives: bool, frames: bool) -> TypedRecords:
+        has_memory = RawMemory in self._tables
+        return typed_records(self._kinds, memory=has_memory, collectives=collectives, frames=frames)
 
     def _says_collective(self, by_category: dict[str, list[Any]]) -> bool:
         """Say whether any of these records, which `typed` decoded, is part of a collective."""
@@ -194,9 +203,8 @@ class Collector:
             joined, num_lost = self._halves.join(halves)
             for event in joined:
                 by_category[event.cat].append(event)
-        if not self._python_calls and PYTHON_CATEGORY in by_category:
-            frames = by_category[PYTHON_CATEGORY]
-            by_category[PYTHON_CATEGORY] = [event for event in frames if event.name == COLLECTION_NAME]
+        if PYTHON_CATEGORY in by_category:
+            by_category[PYTHON_CATEGORY] = self._wanted_frames(by_category[PYTHON_CATEGORY])
         memory = by_type[ExactInstant if exact else Instant] if RawMemory in self._tables else []
         self._take(len(events), by_category, memory, exact=exact)
         self._lose(num_lost)
@@ -386,6 +394,11 @@ class Collector:
         for event, args in zip(chosen, self._args(chosen, MetadataArgs), strict=True):
             if args.label is not None:
                 self.collected.threads.setdefault(thread_number(event.tid), str(args.label).strip())
+
+
+def _as_span(event: Any) -> Span:
+    """Return a record of `typed` as one of `events`, without arguments."""
+    return Span(name=event.name, pid=event.pid, tid=event.tid, ts=event.ts, dur=event.dur)
 
 
 def _ran_on_device(args: AnnotationArgs) -> bool:

@@ -52,6 +52,7 @@ class TypedRecords(Record, frozen=True):
         arrows: Category of each type of arrow.
         memory: The type of allocations, and of other instants of their category.
         with_collectives: Whether arguments hold all that is said of a collective, not only its name.
+        with_frames: Whether Python frames hold more than that they are some.
     """
 
     decoder: msgspec.json.Decoder[list[Any]]
@@ -59,22 +60,25 @@ class TypedRecords(Record, frozen=True):
     arrows: dict[type[Any], str]
     memory: type[Any]
     with_collectives: bool
+    with_frames: bool
 
 
 @lru_cache(maxsize=8)
-def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool) -> TypedRecords:
+def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool, frames: bool) -> TypedRecords:
     """Return how to decode chunks of which only some kinds of records, and perhaps allocations, are wanted.
 
-    Records of other kinds are decoded as far as they count: not their arguments, of Python frames but the name.
-    With `collectives`, arguments hold all that is said of a collective, which makes them more than twice as large.
+    Records of other kinds are decoded as far as they count: not their arguments, of Python frames nothing at all unless
+    `frames` asks for their names and times. With `collectives`, arguments hold all that is said of a collective, which
+    makes them more than twice as large.
     """
+    with_frames = frames or PYTHON in kinds
     spans: dict[type[Any], str] = {}
     for category, kind in _SPAN_KINDS.items():
         args = None
         if kind in kinds:
             args = ARGS_OF_KIND[kind]
             args = _WITH_COLLECTIVES.get(args, args) if collectives else args
-        spans[_record(category, _fields(kind, args))] = category
+        spans[_record(category, _fields(args, is_bare=kind == PYTHON and not with_frames))] = category
     arrows = {_record(category, [("ph", Literal["s", "f"])]): category for category in sorted(_ARROWS)}
     fields: list[_Field] = [("ph", Literal["i"])]
     if memory:
@@ -83,16 +87,17 @@ def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool) -> 
     union: Any = instant
     for member in (*spans, *arrows):
         union = union | member
-    return TypedRecords(msgspec.json.Decoder(type=list_of(union)), spans, arrows, instant, collectives)
+    return TypedRecords(msgspec.json.Decoder(type=list_of(union)), spans, arrows, instant, collectives, with_frames)
 
 
-def _fields(kind: int, args: type[Any] | None) -> list[_Field]:
+def _fields(args: type[Any] | None, *, is_bare: bool) -> list[_Field]:
     """Return the fields of a kind of records, of which only those that are wanted have arguments."""
-    fields: list[_Field] = [("ph", Literal["X"]), ("name", str, "")]
-    if kind == PYTHON and args is None:
-        return fields
+    phase: _Field = ("ph", Literal["X"])
+    if is_bare:
+        return [phase]
     number = int | float | None
-    fields += [("pid", Text, 0), ("tid", Text, 0), ("ts", number, None), ("dur", number, None)]
+    fields: list[_Field] = [phase, ("name", str, ""), ("pid", Text, 0), ("tid", Text, 0), ("ts", number, None)]
+    fields.append(("dur", number, None))
     if args is not None:
         fields.append(_args(args))
     return fields

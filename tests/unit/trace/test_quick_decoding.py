@@ -92,9 +92,12 @@ def test_the_usual_records_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(reader.Collector, way, noted)
     monkeypatch.setattr("scope.trace.sources.BLOCK_BYTES", 10_000)
     path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": [*USUAL * 500, ODD["unknown category"], *USUAL * 500]}))
+    frames = [ODD["a run of the garbage collector"], SPAN | {"cat": "python_function", "name": "a.py(1): f", "ts": 30}]
+    events = [*USUAL * 500, ODD["unknown category"], *USUAL * 500, *frames * 5, *USUAL * 500]
+    path.write_text(json.dumps({"traceEvents": events}))
     trace = load_rank(path)
-    assert trace.quality.events_read == 4001
+    assert trace.quality.events_read == 6011
+    assert trace.annotations["name"].to_list().count("Python GC") == 5
     assert chunks.count("add") == 1
     assert chunks.count("add_typed") > 10
 
