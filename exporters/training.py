@@ -200,6 +200,11 @@ class _Run:
         for rank in self.ranks.values():
             rank.read(report)
 
+    def ended_ns(self, now_ns: int) -> int:
+        """Return when the last of its ranks ended; now where one is not known to have."""
+        ends = [rank.ended_ns(now_ns) for rank in self.ranks.values()]
+        return max((now_ns if end is None else end for end in ends), default=0)
+
     def find_told(self, now_ns: int) -> list[Verdict]:
         """Return the findings that hold now, as far as this node can tell."""
         ranks = [rank for rank in self.ranks.values() if rank.info is not None]
@@ -403,6 +408,19 @@ class TrainingCollector:
                 self._over.pop(folder, None)
                 self._follow_home(folder, self._runs.pop(folder))
         self._targets |= {Path(entry.spool): Path(entry.run_dir) for entry in entries if entry.run_dir is not None}
+        self._leave_oldest()
+
+    def _leave_oldest(self) -> None:
+        """Keep the published runs within their cap; those that ended last are kept."""
+        num_left = len(self._over) - MAX_RUNS
+        if num_left <= 0:
+            return
+        now_ns = self._now_ns()
+        oldest = sorted(self._over, key=lambda folder: self._runs[folder].ended_ns(now_ns))[:num_left]
+        for folder in oldest:
+            del self._over[folder], self._runs[folder]
+        names = ", ".join(str(folder) for folder in oldest)
+        self._note("too_many_ended_runs", f"{names}: no longer shown; of ended runs the {MAX_RUNS} newest are")
 
     def _follow_home(self, spool: Path, run: _Run) -> None:
         """Show a run whose spool was published and emptied from its run directory, until its ranks leave.
@@ -410,7 +428,7 @@ class TrainingCollector:
         A run directory on a network file system is never asked: it might hang.
         """
         target = self._targets.pop(spool, None)
-        if os.path.isdir(spool) or target is None or target in self._runs or len(self._over) >= MAX_RUNS:  # noqa: PTH112
+        if os.path.isdir(spool) or target is None or target in self._runs:  # noqa: PTH112
             return
         if paths.is_network_path(target) or not self._is_run(str(target)):
             return

@@ -118,6 +118,33 @@ def test_a_run_whose_spool_was_published_is_shown_from_its_run_directory(
     assert node.collector.find_ranks() == []
 
 
+def test_of_many_ended_runs_the_newest_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of which two fit are published one after the other: the last two are shown, and who left is counted."""
+    monkeypatch.setattr("exporters.training.MAX_RUNS", 2)
+    monkeypatch.setenv("SCOPE_REGISTRY", str(tmp_path / "0" / "registry"))
+    first, *others = (Node(tmp_path / str(number)) for number in range(4))
+    for number, node in enumerate((first, *others)):
+        node.now_ns = first.now_ns
+        info = RunInfo(schema=SCHEMA_VERSION, run_id="job", started_ns=BEGAN, world_size=1, run_dir=f"/data/{number}")
+        (node.spool / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
+        entry = paths.Registration(run_id="job", spool=str(node.spool), run_dir=str(node.run))
+        paths.unregister_spool(node.spool, folder=node.registry)
+        paths.register_spool(entry, folder=first.registry)
+        node.write_rank()
+        node.step(0)
+        first.show(t.STEPS)
+        node.write_rank(ended_ns=first.now_ns)
+        publisher = Publisher(node.spool, node.run)
+        assert publisher.publish()
+        publisher.remove_spool()
+        first.show(t.STEPS)
+    series = first.collector.series()
+    shown = [series.get(t.ACTIVE, (short_hash(f"job\0/data/{number}"), "0")) for number in range(4)]
+    assert shown == [None, None, 0, 0]
+    told = [where for error, where in first.problems if error == "too_many_ended_runs"]
+    assert [where.partition(":")[0] for where in told] == [str(tmp_path / "0" / "run"), str(tmp_path / "1" / "run")]
+
+
 def test_a_spool_that_was_deleted_with_nothing_published_is_forgotten(node: Node) -> None:
     """Without a run directory there is nothing to show, and no error either."""
     node.write_rank()
