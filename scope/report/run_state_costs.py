@@ -62,7 +62,8 @@ def find_costs(watched: Watched) -> list[dict[str, Any]]:
     if cost is not None and cost.num_steps >= MIN_COST_STEPS and cost.share_ratio >= INPUT_SHARE:
         found.append({"cost": "input", **asdict(cost), **of_all})
     if waited >= EXPOSED_SHARE * total:
-        share = {"share_ratio": waited / total, "mean_ns": waited // row["num_rows"], "num_steps": row["num_steps"]}
+        of_a_step = {"mean_ns": waited // row["num_rows"], "mean_step_ns": total // row["num_rows"]}
+        share = {"share_ratio": waited / total, **of_a_step, "num_steps": row["num_steps"]}
         found.append({"cost": "communication_wait", **share, "ranks": None, **of_all})
     return sorted(found, key=lambda each: -each["share_ratio"])
 
@@ -75,4 +76,6 @@ def cost_lines(costs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         whose = " and rank" if each["ranks"] is None else f" on {describe_ranks(list(each['ranks']))}"
         # A device may have work queued while its host fetches the next batch.
         device = "; a profiler window tells whether devices wait meanwhile" if each["has_devices"] else ""
-        yield f"{title} {share}, {format_duration(each['mean_ns'])} a step{whose}{device}: {action}"
+        # The median step, said elsewhere, is another base: a few long steps lift the mean alone.
+        mean = f"on average {format_duration(each['mean_ns'])} of {format_duration(each['mean_step_ns'])} a step"
+        yield f"{title} {share}, {mean}{whose}{device}: {action}"

@@ -30,12 +30,14 @@ class InputCost:
     Attributes:
         num_steps: The steps.
         mean_ns: What a step would be shorter by if no rank waited for data, on average.
-        share_ratio: That over the length of the steps.
+        mean_step_ns: How long a step of its longest rank is, on average.
+        share_ratio: The first of these two over the second.
         ranks: Whose data is waited for, sorted: those that cost at least half of what the worst one does.
     """
 
     num_steps: int
     mean_ns: int
+    mean_step_ns: int
     share_ratio: float
     ranks: tuple[int, ...]
 
@@ -82,6 +84,7 @@ def compute_input_cost(steps: pl.LazyFrame, *, peers: Mapping[int, int] | None =
     return InputCost(
         num_steps=by_step.height,
         mean_ns=over_ns // by_step.height,
+        mean_step_ns=duration_ns // by_step.height,
         share_ratio=over_ns / duration_ns,
         ranks=tuple(sorted(worst[RankSteps.rank])),
     )

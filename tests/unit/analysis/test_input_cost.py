@@ -57,13 +57,13 @@ def test_a_loader_that_is_slow_on_one_rank_costs_what_mending_it_gains(seed: int
 def test_data_that_nobody_waits_for_costs_nothing() -> None:
     """Rank 0 computes for 200 ms whatever rank 1 fetches meanwhile."""
     cost = compute_input_cost(table(steps_of({0: (0, 200), 1: (100, 50)})))
-    assert cost == InputCost(num_steps=19, mean_ns=0, share_ratio=0.0, ranks=())
+    assert cost == InputCost(num_steps=19, mean_ns=0, mean_step_ns=200 * MS, share_ratio=0.0, ranks=())
 
 
 def test_equal_loaders_are_all_named() -> None:
     """Four ranks fetch for 25 of 100 ms each: mending one alone gains nothing, mending all 25 ms."""
     cost = compute_input_cost(table(steps_of(dict.fromkeys(range(4), (25, 75)))))
-    assert cost == InputCost(num_steps=19, mean_ns=25 * MS, share_ratio=0.25, ranks=(0, 1, 2, 3))
+    assert cost == InputCost(num_steps=19, mean_ns=25 * MS, mean_step_ns=100 * MS, share_ratio=0.25, ranks=(0, 1, 2, 3))
 
 
 def test_stages_of_a_pipeline_are_not_compared() -> None:
@@ -89,7 +89,7 @@ def test_where_the_wait_is_not_known_input_counts_whole(unknown: dict[str, Any])
     """Rank 1 fetches for 100 ms of 200; who of the two works longest nobody knows, so that is gained at most."""
     rows = [each | (unknown if each["rank"] == 0 else {}) for each in steps_of({0: (3, 100), 1: (100, 100)})]
     cost = compute_input_cost(table(rows))
-    assert cost == InputCost(num_steps=19, mean_ns=100 * MS, share_ratio=0.5, ranks=(1,))
+    assert cost == InputCost(num_steps=19, mean_ns=100 * MS, mean_step_ns=200 * MS, share_ratio=0.5, ranks=(1,))
 
 
 @pytest.mark.parametrize("seed", range(10))

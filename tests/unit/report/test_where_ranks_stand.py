@@ -145,11 +145,27 @@ def test_what_costs_at_least_as_much_as_a_finding_is_told(
     assert all(each["num_steps"] == 19 for each in found)
 
 
+def test_the_two_lengths_of_a_cost_make_its_share() -> None:
+    """Nine of nineteen steps are three times as long: the mean, 195 ms, is the base, and no median of 100 ms."""
+    run = steps_of(input_ms=10, wait_ms=20)
+    longer = pl.when((pl.col("step") > 0) & (pl.col("step") < 10)).then(200 * MS).otherwise(0)
+    steps = run.steps.with_columns(pl.col("duration_ns", "end_ns", "forward_ns") + longer)
+    found = find_costs(replace(run, steps=steps))
+    by_hand = (9 * 300 * MS + 10 * 100 * MS) // 19
+    assert {each["cost"]: (each["mean_ns"], each["mean_step_ns"]) for each in found} == {
+        "communication_wait": (20 * MS, by_hand),
+        "input": (10 * MS, by_hand),
+    }
+    assert all(each["share_ratio"] == pytest.approx(each["mean_ns"] / by_hand) for each in found)
+    lines = list(cost_lines(found))
+    assert "on average 20 ms of 194.7 ms a step and rank" in lines[0]
+
+
 def test_a_cost_is_a_sentence_with_what_to_do() -> None:
     """By hand: 58 ms of 100 ms; few steps say nothing."""
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None)))
-    start = "input takes 58.0 % of the newest 19 undisturbed steps, 58 ms a step on ranks 0-1: more DataLoader workers"
+    start = "input takes 58.0 % of the newest 19 undisturbed steps, on average 58 ms of 100 ms a step on ranks 0-1"
     assert words.startswith(start)
     assert find_costs(steps_of(input_ms=58, wait_ms=None, num_steps=10)) == []
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None, device=True)))
-    assert "58 ms a step on ranks 0-1; a profiler window tells whether devices wait meanwhile: more" in words
+    assert "of 100 ms a step on ranks 0-1; a profiler window tells whether devices wait meanwhile: more" in words
