@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from scope.analysis import replay_building
+from scope.analysis.collectives import compute_collectives
+from scope.analysis.rank_activity import build_activity
+from scope.analysis.readiness import compute_ready
 from scope.analysis.replay_awaited import Stay, find_unawaited
+from scope.testing import scenarios
+from scope.testing.program import Exchange
+from scope.trace import ReadOptions, load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 SEND: Final = 1
 RECEIVE: Final = 2
@@ -64,3 +75,24 @@ def test_what_is_sent_holds_a_rank_that_stands_still_until_its_end(later_ns: int
     mine = [_stay(0, SEND, (0, 100_000), run), _stay(0, RECEIVE, (0, 100_000 - later_ns), run)]
     peer = [_stay(1, SEND, (0, 50_000), COMPUTES), _stay(1, RECEIVE, (0, 30_000), (20_000, 30_000))]
     assert SEND not in {[*mine, *peer][number].turn for number in find_unawaited([*mine, *peer])}
+
+
+def test_what_a_rank_sends_is_told_from_what_it_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the calls that a replay asks about those are sends that the program of each rank says, in its order."""
+    scenario = scenarios.send_and_receive()
+    scenario.write(tmp_path)
+    told: dict[int, list[bool]] = {}
+
+    def noted(stays: Sequence[Stay]) -> set[int]:
+        for stay in stays:
+            told.setdefault(stay.rank, []).append(stay.is_send)
+        return find_unawaited(stays)
+
+    monkeypatch.setattr(replay_building, "find_unawaited", noted)
+    job = load([str(tmp_path)], options=ReadOptions(use_cache=False), processes=1)
+    found = compute_collectives(job)
+    replay_building.build_replay(found, build_activity(job, found), compute_ready(job, found))
+    said = [(rank, each.instruction) for rank, issued in scenario.simulation.issued.items() for each in issued]
+    assert told == {
+        of: [each.is_send for rank, each in said if rank == of and isinstance(each, Exchange)] for of in (0, 1)
+    }
