@@ -31,7 +31,7 @@ from scope.report.figures import parts_by_time, rank_breakdown
 from scope.report.page_figures import rank_bars
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.sections.breakdown import breakdown_table
-from scope.report.standing import missed_words
+from scope.report.standing import held_up_words
 from scope.units import format_duration, format_ratio
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def draw_blame(run: LiveRun) -> None:
     stands_still = run.state().standing == "no step"
     if stands_still:
         # The red sentence stands on top of the page.
-        say.markdown(say.words(":material/person_off: {}; see Post-mortem.", missed_words(run.state().missed)))
+        say.markdown(say.words(":material/person_off: {}; see Post-mortem.", held_up_words(run.state())))
     has_missed = draw_missed_at_end(run)
     draw_input(run)
     draw_slow_ranks(run, stands_still=stands_still or has_missed)

@@ -144,7 +144,7 @@ def _check_facts(folder: Path) -> tuple[list[Diagnosis], str]:
 
 def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     from scope.analysis.doctor.compare import compare_clocks, compare_ranks
-    from scope.analysis.doctor.diagnosis import Diagnosis, sort_diagnoses
+    from scope.analysis.doctor.diagnosis import SEVERITIES, Diagnosis, sort_diagnoses
     from scope.report.standing import count
     from scope.run.losses import find_losses
     from scope.run.reader import RunReader
@@ -181,10 +181,11 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
         *compare_ranks(infos, world_size=info.world_size),
         *compare_clocks(steps, hosts),
         *unreadable,
-        *_judge(run),
     ]
+    # What ended or holds up the run comes before what differs, its cause first.
+    found = sorted([*_judge(run), *sort_diagnoses(found)], key=lambda one: SEVERITIES.index(one.severity))
     where = f"{count(len(infos), 'rank')} on {count(len(set(hosts.values())), 'host')}"
-    return sort_diagnoses(found), f"run {info.run_id}: {where}"
+    return found, f"run {info.run_id}: {where}"
 
 
 def _check_losses(rank: RankReader, lines: Sequence[StepLine]) -> list[Diagnosis]:

@@ -13,6 +13,7 @@ from scope.analysis.doctor.diagnosis import describe_ranks
 from scope.analysis.group_names import name_group
 from scope.analysis.recorded import (
     describe_ends,
+    describe_mismatch,
     describe_stepless,
     find_unwritten_reason,
     is_count_of_lost_at_least,
@@ -91,6 +92,7 @@ def describe_run(run: Run, *, now_ns: int | None = None) -> dict[str, Any]:
         "tags": info.tags,
         "state": asdict(state),
         "state_in_words": standing_words(state, now_ns=now),
+        "mismatches_in_words": [describe_mismatch(each) for each in state.mismatches],
         "crash_in_words": ends.crash,
         "failure_in_words": ends.failure,
         "summary": msgspec.to_builtins(summary),
@@ -177,7 +179,9 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     synthetic = " (synthetic)" if state["synthetic"] else ""
     yield f"run {state['run_id']}{synthetic}: {state['state_in_words']}"
     ends = [words for words in (state["crash_in_words"], state["failure_in_words"]) if words]
-    yield from (f"  {words}" for words in ends)
+    # The cause first, where the head does not tell it.
+    causes = [words for words in state["mismatches_in_words"] if readable(words) not in state["state_in_words"]]
+    yield from (f"  {words}" for words in (*causes, *ends))
     yield f"  {_progress(summary, is_at_least=state['goodput_at_least_reason'] is not None)}"
     unwritten = unwritten_words(
         summary["num_unwritten_steps"],
@@ -218,7 +222,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     if state["state"]["standing"] == "running" and not state["stopped_ranks"]:
         yield from _now(state["ranks"])
     for verdict in state["verdicts"]:
-        if verdict not in ends:
+        if verdict not in (*state["mismatches_in_words"], *ends):
             yield f"verdict: {verdict}"
     yield from switched_off_lines(state["switched_off"])
     if summary["num_dropped"]:

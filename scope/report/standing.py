@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from scope.analysis.recorded import SILENCE_CAUSES, describe_command_end
+from scope.analysis.recorded import SILENCE_CAUSES, describe_command_end, describe_mismatch
 from scope.report.inert import readable
 from scope.units import NS_PER_S
 
@@ -27,7 +27,7 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     last = _last_step_words(state, now_ns=now_ns)
     if state.standing == "not begun":
         return "no rank has begun to record yet"
-    if state.standing == "finished":
+    if state.standing == "finished" or (not state.is_live and state.outcome in ("killed", "interrupted")):
         reasons = [reason for reason in state.exit_reasons[:_SHOWN_RANKS] if reason != state.outcome]
         # Ranks tell more than the exit code of their launcher, but not what ended it.
         codes = [code for code in state.command_returncodes if code < 0 or not state.exit_reasons]
@@ -43,16 +43,15 @@ def standing_words(state: RunState, *, now_ns: int) -> str:
     silent = _silent_words(state)
     if state.standing == "running" or state.last_step_ns is None:
         return f"{silent}{gone}; {last}, as far as is known" if silent else f"running{gone}; {last}"
-    silent = f"; since then {silent}" if silent else ""
-    return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {missed_words(state.missed)}{silent}"
+    silent = f"; {silent}" if silent else ""
+    return f"NO STEP for {age(now_ns - state.last_step_ns)}{gone}: {held_up_words(state)}{silent}"
 
 
 def _stood_words(state: RunState) -> str:
     """Return that a run which has ended hung by then, and who had not arrived, to stand behind its end."""
     if state.still_ns is None:
         return ""
-    missed = missed_words(state.missed, ended=True) if state.missed else "its black boxes show none that was behind"
-    return f", when no step had ended for {age(state.still_ns)}: {missed}"
+    return f", when no step had ended for {age(state.still_ns)}: {held_up_words(state, ended=True)}"
 
 
 def _silent_words(state: RunState) -> str:
@@ -85,10 +84,22 @@ def _last_step_words(state: RunState, *, now_ns: int) -> str:
     return f"no step of attempt {state.attempt} has ended yet{before}"
 
 
+def held_up_words(state: RunState, *, ended: bool = False) -> str:
+    """Return what holds a run up, or did by its end: who called what others did not, who has not arrived at a call.
+
+    Args:
+        state: How the run stands.
+        ended: It has ended.
+    """
+    words = [readable(describe_mismatch(mismatch)) for mismatch in state.mismatches]
+    words += [missed_words(state.missed, ended=ended)] if state.missed or not words else []
+    return "; ".join(words)
+
+
 def missed_words(missed: Sequence[MissedCall], *, ended: bool = False) -> str:
     """Return who has not arrived at which call, or had not by the end, or that the black boxes do not tell."""
     if not missed:
-        return "its ranks live, and the black boxes show none that has not arrived"
+        return f"by the black boxes no rank {'was' if ended else 'is'} behind its peers in any collective"
     calls: dict[tuple[str, int, str, str], list[int]] = {}
     for each in missed:
         calls.setdefault((each.operation, each.number, each.group, each.group_title), []).append(each.rank)

@@ -21,14 +21,8 @@ from scope.analysis.recorded.input_cost import (
     compute_input_cost,
     keep_usual_steps,
 )
-from scope.analysis.recorded.progress import (
-    GroupProgress,
-    MissedCall,
-    compute_group_progress,
-    find_missed_calls,
-    title_of,
-    title_with_ranks,
-)
+from scope.analysis.recorded.mismatches import IssuedCall, Mismatch, describe_mismatch, find_mismatches
+from scope.analysis.recorded.progress import GroupProgress, MissedCall, compute_group_progress, find_missed_calls
 from scope.analysis.recorded.ranks import (
     RankExcess,
     bin_rank_steps,
@@ -53,6 +47,7 @@ from scope.analysis.recorded.summary import (
     summarize_run,
     with_goodput,
 )
+from scope.analysis.recorded.titles import title_of, title_with_ranks
 from scope.analysis.recorded.traffic import AxisTraffic, summarize_traffic
 from scope.analysis.recorded.verdicts import find_verdicts, is_refuted
 from scope.analysis.recorded.watched import Watched
@@ -69,7 +64,9 @@ __all__ = [
     "GroupProgress",
     "ImposedWait",
     "InputCost",
+    "IssuedCall",
     "MeshRanks",
+    "Mismatch",
     "MissedCall",
     "PhaseChanges",
     "ProcessTable",
@@ -93,9 +90,11 @@ __all__ = [
     "describe_command_end",
     "describe_ends",
     "describe_failures",
+    "describe_mismatch",
     "describe_slowest",
     "describe_stepless",
     "find_failures",
+    "find_mismatches",
     "find_missed_calls",
     "find_unwritten_reason",
     "find_verdicts",

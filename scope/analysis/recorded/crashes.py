@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scope.analysis.doctor.diagnosis import describe_ranks
@@ -12,7 +13,8 @@ from scope.analysis.recorded.standing import describe_command_end
 from scope.analysis.recorded.watched import describe_places, judge
 from scope.run.alive import find_fate, find_signs, has_ended
 from scope.run.goodbyes import EXIT_CODE, EXITED
-from scope.units import NS_PER_S
+from scope.run.paths import EVENTS_FILE, rank_folder
+from scope.units import NS_PER_S, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,6 +128,8 @@ def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
     """Return that ranks ended without a goodbye, and which may have died first: it is to blame, others are victims."""
     ranks = watched.state.open_ranks
     infos = [info for info in watched.infos if info.rank in ranks]
+    if watched.state.ended_by_signal is not None:
+        return _judge_end_from_outside(watched)
     first = find_first_end(infos, watched.boxes)
     # A node that is lost leaves no end of its command: then others were ended because of it.
     are_known = all(info.command_returncode is not None for info in watched.infos)
@@ -147,9 +151,12 @@ def _judge_ends_without_goodbye(watched: Watched) -> Verdict:
 def _judge_end_from_outside(watched: Watched) -> Verdict:
     """Return that all ranks ended as their command was asked to: no rank died that brought the others down."""
     ranks = watched.state.open_ranks
+    number = watched.state.ended_by_signal
     how = " and ".join(map(describe_command_end, watched.state.command_returncodes))
+    if number is not None:
+        how = f"the job was asked to end by signal {number} ({signal_name(number) or 'unknown'})"
     summary = f"{describe_ranks(list(ranks))} {'was' if len(ranks) == 1 else 'were'} ended from outside: {how}"
-    action = "Look who ended it: a time limit (timeout, the scheduler), the end of a shell, or a person."
+    action = "Look who ended it: Ctrl-C, a time limit (timeout, the scheduler), the end of a shell, or a person."
     return judge(watched, "crash", summary, severity="warning", action=action)
 
 
@@ -176,8 +183,8 @@ def _find_silent_before_failures(watched: Watched) -> list[Verdict]:
             silent.append(info.rank)
     found: list[Verdict] = []
     for ranks, when in (
-        (silent, "before others raised"),
-        (unknown, f"before or after others raised ({_NO_COMMON_CLOCK})"),
+        (silent, "before others raised an exception"),
+        (unknown, f"before or after others raised an exception ({_NO_COMMON_CLOCK})"),
     ):
         if ranks:
             found.append(_judge_silent(watched, ranks, when))
@@ -193,15 +200,20 @@ def _judge_silent(watched: Watched, ranks: list[int], when: str) -> Verdict:
     infos = [info for info in watched.infos if info.rank in ranks]
     first = find_first_end(infos, watched.boxes)
     if first is None:
-        summary, to_blame = f"{describe_ranks(ranks)} ended without a goodbye {when}", tuple(ranks)
+        summary, to_blame = f"{_say_cut_off(ranks)} {when}", tuple(ranks)
     else:
         to_blame = first.ranks
         others = describe_ranks(sorted(set(ranks).difference(to_blame)))
         summary = (
-            f"{describe_ranks(list(to_blame))} ended without a goodbye {when}, {others} too or later; "
+            f"{_say_cut_off(to_blame)} {when}, {others} too or later; "
             f"{describe_ranks(list(to_blame))} may have died first: {first.evidence}"
         )
     return judge(watched, "crash", summary, ranks=to_blame, action=_look_for_end(watched, to_blame))
+
+
+def _say_cut_off(ranks: Sequence[int]) -> str:
+    was = "was" if len(ranks) == 1 else "were"
+    return f"{describe_ranks(list(ranks))} {was} killed or aborted"
 
 
 def _describe_failures(watched: Watched) -> str | None:
@@ -214,7 +226,9 @@ def _judge_exception(watched: Watched, raised: tuple[int, ...]) -> Verdict:
     ranks = raised if summary is None else (watched.failures[0].rank,)
     summary = summary or f"{describe_ranks(list(raised))} ended by an exception while others of the run live"
     kind = "crash" if watched.failures and watched.failures[0].is_exit else "exception"
-    return judge(watched, kind, summary, ranks=ranks, action="Read its last output and events.jsonl.")
+    events = rank_folder(Path(), watched.infos[0].attempt, ranks[0]) / EVENTS_FILE
+    action = f"Read its last output, and {events} in the run directory."
+    return judge(watched, kind, summary, ranks=ranks, action=action)
 
 
 def _is_gone(watched: Watched, info: RankInfo, fate: Callable[[RankInfo], bool | None]) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
-
 from scope.analysis.doctor.diagnosis import describe_ranks
-from scope.analysis.recorded.progress import GroupProgress, compute_group_progress
+from scope.analysis.recorded.mismatches import describe_mismatch
 from scope.analysis.recorded.standing import SILENCE_CAUSES
 from scope.analysis.recorded.watched import describe_places, find_last_step, judge
 from scope.run.alive import find_signs
@@ -16,6 +14,7 @@ from scope.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from scope.analysis.recorded.mismatches import Mismatch
     from scope.analysis.recorded.watched import Watched
     from scope.run.schema import Verdict
 
@@ -23,12 +22,12 @@ _SILENT_NS: Final = 10 * NS_PER_S
 
 
 def find_hangs(watched: Watched) -> list[Verdict]:
-    """Return which ranks the others wait for while no step ends, and which issued other collectives than they."""
+    """Return which ranks the others wait for while no step ends, or why there are none."""
     state = watched.state
     if state.standing != "no step":
         return []
     step = _find_step(watched)
-    found = _find_mismatches(watched, step=step)
+    found: list[Verdict] = []
     calls: dict[tuple[str, str, str, int], list[int]] = {}
     for missed in state.missed:
         calls.setdefault((missed.group, missed.group_title, missed.operation, missed.number), []).append(missed.rank)
@@ -46,11 +45,32 @@ def find_hangs(watched: Watched) -> list[Verdict]:
                 evidence={"operation": operation, "call": number},
             )
         )
-    if not found:
+    if not found and not state.mismatches:
         summary = "no step ends, and no rank is behind in any group"
         action = "A long checkpoint or evaluation, or a collective that all have begun: look at links and devices."
         found.append(judge(watched, "stall", summary, severity="warning", step=step, action=action))
     return found
+
+
+def find_mismatched(watched: Watched) -> list[Verdict]:
+    """Return which ranks issued other collectives than their peers, of a run that stands still or ended out of order.
+
+    That is the cause: a rank that waits in another call than its peers seems late to them, and where the library takes
+    note of it, it ends the rank.
+    """
+    return [
+        judge(
+            watched,
+            "mismatch",
+            describe_mismatch(mismatch),
+            ranks=mismatch.odd_ranks,
+            group=mismatch.group,
+            step=_find_step(watched),
+            action=_find_branch(watched, mismatch),
+            evidence={"call": mismatch.number},
+        )
+        for mismatch in watched.state.mismatches
+    ]
 
 
 def find_silence(watched: Watched, *, dead: Collection[int] = ()) -> list[Verdict]:
@@ -85,25 +105,13 @@ def _find_step(watched: Watched) -> int | None:
     return max([*steps, *([] if last is None else [last + 1])], default=None)
 
 
-def _find_mismatches(watched: Watched, *, step: int | None) -> list[Verdict]:
-    progress = compute_group_progress(watched.infos, watched.boxes)
-    odd = progress.filter(pl.col(GroupProgress.is_mismatched))
-    groups: dict[tuple[str, str], list[int]] = {}
-    for row in odd.iter_rows(named=True):
-        names = row[GroupProgress.group], row[GroupProgress.group_title]
-        groups.setdefault(names, []).append(row[GroupProgress.rank])
-    return [
-        judge(
-            watched,
-            "mismatch",
-            f"{describe_ranks(ranks)} issued different collectives in group {title}",
-            ranks=tuple(sorted(ranks)),
-            group=group,
-            step=step,
-            action="Compare their last calls on the Post-mortem page: a branch that only some ranks took.",
-        )
-        for (group, title), ranks in groups.items()
-    ]
+def _find_branch(watched: Watched, mismatch: Mismatch) -> str:
+    action = "Find the branch that only some ranks took before that call"
+    if not watched.state.is_live:
+        return f"{action}."
+    one_of_each = [call.ranks[0] for call in mismatch.calls]
+    where = describe_places(watched, one_of_each)
+    return f"{action}: py-spy dump --pid PID on the host of one rank of each kind tells where it waits ({where})."
 
 
 def _look_for_stop(watched: Watched, ranks: Sequence[int]) -> str:

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from scope.analysis.doctor.diagnosis import describe_ranks
-from scope.analysis.group_names import name_group
+from scope.analysis.recorded.mismatches import find_mismatches
+from scope.analysis.recorded.titles import title_of
 from scope.trace.columns import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from scope.run.blackbox import BlackBoxState, GroupState
     from scope.run.schema import GroupInfo, RankInfo
 
-_HASH: Final = "hash_low"
 _NUMBER: Final = "number_on_rank"
-_HELPERS: Final = (_HASH, _NUMBER)
 _SOME_CALL: Final = "call"
 
 
@@ -43,7 +41,10 @@ class GroupProgress(Table):
         nullable=True,
     )
     is_mismatched = Column(
-        "is_mismatched", pl.Boolean, "issued as many calls as another rank of the group, but not the same ones"
+        "is_mismatched",
+        pl.Boolean,
+        "has come to a call under whose number ranks of the group issued different ones: from there on its numbers do "
+        "not compare with theirs",
     )
 
 
@@ -51,14 +52,17 @@ def compute_group_progress(infos: Iterable[RankInfo], states: Mapping[int, Black
     """Return how far each rank got in each of its process groups (table `GroupProgress`).
 
     In a hang the rank that is behind did not arrive: its stack says why. When none is behind and the last calls are not
-    complete, the network or a device is stuck. Ranks that issued different calls are a mismatch of the program.
+    complete, the network or a device is stuck. Ranks that issued different calls are a mismatch of the program, of
+    which `find_mismatches` tells more.
 
     Args:
         infos: `rank.json` of one attempt; they tell which numbers of different ranks mean the same group.
         states: Black box of each rank, by rank; a rank without one has no row.
     """
+    infos = tuple(infos)
+    mismatches = {(each.group, each.group_ranks): each.number for each in find_mismatches(infos, states)}
     rows = [
-        _row(info.rank, group, known.get(group.group))
+        _row(info.rank, group, known.get(group.group), mismatches)
         for info in infos
         if info.rank in states
         for known in [{each.group: each for each in info.groups}]
@@ -66,14 +70,12 @@ def compute_group_progress(infos: Iterable[RankInfo], states: Mapping[int, Black
     ]
     _add_missed_operations(rows, states)
     same_group = (GroupProgress.group, pl.col(GroupProgress.group_ranks))
-    hashes = pl.col(_HASH)
     table = (
-        pl.DataFrame(rows, schema={**GroupProgress.schema(), **dict.fromkeys(_HELPERS, pl.Int64)}, orient="row")
+        pl.DataFrame(rows, schema={**GroupProgress.schema(), _NUMBER: pl.Int64}, orient="row")
         .with_columns(
             (pl.col(GroupProgress.enqueued).max().over(*same_group) - pl.col(GroupProgress.enqueued)).alias(
                 GroupProgress.behind
             ),
-            (hashes.n_unique().over(*same_group, GroupProgress.enqueued) > 1).alias(GroupProgress.is_mismatched),
         )
         .sort(
             pl.col(GroupProgress.behind).max().over(*same_group),
@@ -109,8 +111,9 @@ def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
     """Return the ranks that did not arrive, each with the first call that it missed, sorted by rank.
 
     A rank that is behind because it waits itself, in a call that another rank has not issued, is left out; when all
-    that are behind wait for each other, all are named. Of a run that makes steps this says nothing: its ranks are
-    never looked at in the same instant.
+    that are behind wait for each other, all are named. So is a rank that has come to a call at which its group differs:
+    it stands there, and is not late for what others issued since. Of a run that makes steps this says nothing: its
+    ranks are never looked at in the same instant.
 
     Args:
         progress: Table `GroupProgress`.
@@ -121,9 +124,10 @@ def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
         fewest = min(row[GroupProgress.enqueued] for row in rows)
         for row in rows:
             rank, issued = row[GroupProgress.rank], row[GroupProgress.enqueued]
-            if issued > fewest and row[GroupProgress.completed] < issued:
+            is_mismatched = row[GroupProgress.is_mismatched]
+            if (issued > fewest or is_mismatched) and row[GroupProgress.completed] < issued:
                 waiting.add(rank)
-            if row[GroupProgress.behind]:
+            if row[GroupProgress.behind] and not is_mismatched:
                 call = MissedCall(
                     rank=rank,
                     operation=row[GroupProgress.missed_operation] or _SOME_CALL,
@@ -132,24 +136,10 @@ def find_missed_calls(progress: pl.DataFrame) -> list[MissedCall]:
                     group_title=row[GroupProgress.group_title],
                 )
                 missed.setdefault(rank, call)
-    absent = missed.keys() - waiting or missed.keys()
+    # Where a mismatch holds ranks up, those that merely wait for them are not to blame.
+    may_be_circle = not progress[GroupProgress.is_mismatched].any()
+    absent = missed.keys() - waiting or (missed.keys() if may_be_circle else set[int]())
     return [missed[rank] for rank in sorted(absent)]
-
-
-def title_of(group: GroupInfo) -> str:
-    """Return what people call a group of `rank.json`; its ranks beside a title that is a number, which says nothing."""
-    title = name_group(group.name, description=group.description, mesh_axis=group.mesh_axis)
-    return title_with_ranks(title, group.ranks)
-
-
-def title_with_ranks(title: str, ranks: Sequence[int] | None) -> str:
-    """Return the title of a group, its ranks beside one that is no more than a number.
-
-    Examples:
-        >>> title_with_ranks("5", [0, 1, 4]), title_with_ranks("tp", [0, 1]), title_with_ranks("5", None)
-        ('5 (ranks 0-1, 4)', 'tp', '5')
-    """
-    return f"{title} ({describe_ranks(list(ranks))})" if ranks and title.isdecimal() else title
 
 
 def _add_missed_operations(rows: Iterable[dict[str, Any]], states: Mapping[int, BlackBoxState]) -> None:
@@ -177,19 +167,26 @@ def _by_group(rows: Iterable[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
     return groups.values()
 
 
-def _row(rank: int, state: GroupState, info: GroupInfo | None) -> dict[str, Any]:
+def _row(
+    rank: int,
+    state: GroupState,
+    info: GroupInfo | None,
+    mismatches: Mapping[tuple[str, tuple[int, ...] | None], int],
+) -> dict[str, Any]:
+    group = info.name if info else f"#{state.group}"
+    ranks = tuple(sorted(info.ranks)) if info else None
+    mismatch = mismatches.get((group, ranks))
     return {
-        "group": info.name if info else f"#{state.group}",
+        "group": group,
         "group_title": title_of(info) if info else f"#{state.group}",
-        "group_ranks": sorted(info.ranks) if info else None,
+        "group_ranks": ranks,
         "mesh_axis": info.mesh_axis if info else None,
         "rank": rank,
         "enqueued": state.enqueued,
         "completed": state.completed,
         "operation": state.operation,
         "missed_operation": None,
-        _HASH: state.hash_low,
         _NUMBER: state.group,
-        "is_mismatched": False,
+        "is_mismatched": mismatch is not None and state.enqueued >= mismatch,
         "behind": 0,
     }

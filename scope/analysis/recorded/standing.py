@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from scope.analysis.recorded.mismatches import find_mismatches
 from scope.analysis.recorded.progress import compute_group_progress, find_missed_calls
 from scope.run.alive import find_fate, find_signs, has_ended, is_gone, left_an_end
 from scope.run.goodbyes import EXITED, FINISHED
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from scope.analysis.recorded.mismatches import Mismatch
     from scope.analysis.recorded.progress import MissedCall
     from scope.run.blackbox import BlackBoxState
     from scope.run.schema import RankInfo
@@ -35,7 +37,7 @@ _TIMED_OUT: Final = 124
 """Exit code of `timeout` (GNU coreutils) where its limit was reached."""
 _SHELL_SIGNAL: Final = 128
 """What shells add to the number of the signal that ended a command, for an exit code."""
-_BY_SIGNAL: Final = "terminated"
+_BY_SIGNAL: Final = "terminated by signal "
 """How `RankInfo.exit_reason` begins where a signal ended the job."""
 
 
@@ -71,6 +73,8 @@ class RunState:
         last_sign_ns: Last sign of life of the ranks that have not ended, of all when all have.
         missed: Ranks that the others wait for while no step ends, or waited for when the run ended; empty when the
             black boxes show none.
+        mismatches: Groups whose ranks issued different calls, of a run in which no step ends; of one that ended out of
+            order those whose call was pending then.
         open_ranks: Ranks of the last attempt without an end on record.
         exit_reasons: Why ranks ended before they had finished, each once.
         attempt: The last attempt, which all of this is about.
@@ -82,12 +86,15 @@ class RunState:
             code, or below 0 the signal that ended one. Empty of a run that goes on.
         silent_ns: Of a run that goes on as far as is known, how long no rank has given a sign of life, where that is
             more than 10 s: what is known of it is as old. None where signs come, or no rank has a heart to give them.
+        ended_by_signal: The signal that the job was asked to end with, by what ranks say that it ended, where the
+            others gave signs of life until then; None where none says so, or one had died before.
     """
 
     standing: RunStanding
     last_step_ns: int | None
     last_sign_ns: int | None
     missed: tuple[MissedCall, ...] = ()
+    mismatches: tuple[Mismatch, ...] = ()
     open_ranks: tuple[int, ...] = ()
     exit_reasons: tuple[str, ...] = ()
     attempt: int = 0
@@ -96,13 +103,15 @@ class RunState:
     still_ns: int | None = None
     command_returncodes: tuple[int, ...] = ()
     silent_ns: int | None = None
+    ended_by_signal: int | None = None
 
     @property
     def outcome(self) -> RunOutcome:
         """How it stands, and of a run that has ended also how, in a word.
 
         `crashed`: an exception ended a rank, whatever became of the others. `failed`: so did a rank, or the command
-        under `scope run`, with another exit code than 0. `killed`: a signal to the job, or to that command, ended it.
+        under `scope run`, with another exit code than 0. `killed`: a signal to the job, or to that command, ended it;
+        `interrupted`: that of Ctrl-C did.
         `no sign of life`: it made steps when something of it was last seen, `silent_ns` ago.
         """
         if self.standing == "running" and self.silent_ns is not None:
@@ -113,10 +122,10 @@ class RunState:
             return "crashed"
         if any(reason.startswith(EXITED) for reason in self.exit_reasons):
             return "failed"
+        if self.ended_by_signal is not None:
+            return "interrupted" if self.ended_by_signal == signal.SIGINT else "killed"
         if self.standing == "ended without a goodbye":
             return self.standing
-        if any(reason.startswith(_BY_SIGNAL) for reason in self.exit_reasons):
-            return "killed"
         if "interrupted" in self.exit_reasons:
             return "interrupted"
         if not self.command_returncodes:
@@ -192,10 +201,12 @@ def assess_run(
             last_step_ns=last_step_ns,
             last_sign_ns=last_sign_ns,
             missed=() if still_ns is None else _find_missed(infos, states),
+            mismatches=_find_pending_mismatches(infos, states) if reasons or returncodes else (),
             exit_reasons=tuple(sorted(reasons)),
             attempt=attempt,
             still_ns=still_ns,
             command_returncodes=returncodes,
+            ended_by_signal=_find_ending_signal(infos, states),
         )
     standing: RunStanding = "running"
     with_heart = [rank for rank in ranks if rank in states]
@@ -208,12 +219,18 @@ def assess_run(
     elif last_step_ns is not None and (last_sign_ns if with_heart else now_ns) - last_step_ns > max(_STILL_NS, usual):
         standing = "no step"
     is_silence_told = bool(with_heart) and standing != "ended without a goodbye"
+    mismatches: tuple[Mismatch, ...] = ()
+    if standing == "no step":
+        mismatches = find_mismatches(infos, states)
+    elif standing == "ended without a goodbye":
+        mismatches = _find_pending_mismatches(infos, states)
     has_ended_still = standing == "ended without a goodbye" and still_ns is not None
     return RunState(
         standing=standing,
         last_step_ns=last_step_ns,
         last_sign_ns=last_sign_ns,
         missed=_find_missed(infos, states) if standing == "no step" or has_ended_still else (),
+        mismatches=mismatches,
         open_ranks=ranks,
         exit_reasons=tuple(sorted(reasons)) if standing == "ended without a goodbye" else (),
         attempt=attempt,
@@ -221,6 +238,7 @@ def assess_run(
         still_ns=still_ns if has_ended_still else None,
         command_returncodes=returncodes if standing == "ended without a goodbye" else (),
         silent_ns=silent_ns if is_silence_told and silent_ns > _STILL_NS else None,
+        ended_by_signal=_find_ending_signal(infos, states) if standing == "ended without a goodbye" else None,
     )
 
 
@@ -273,6 +291,25 @@ def _explain_code(returncode: int) -> str:
 
 def _find_missed(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState]) -> tuple[MissedCall, ...]:
     return tuple(find_missed_calls(compute_group_progress(infos, states)))
+
+
+def _find_ending_signal(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState]) -> int | None:
+    """Return the signal that ended the job by what ranks say; None where one without an end died before they did."""
+    told = {
+        info.ended_ns: int(info.exit_reason.removeprefix(_BY_SIGNAL))
+        for info in infos
+        if info.ended_ns is not None and info.exit_reason is not None
+        if info.exit_reason.startswith(_BY_SIGNAL) and info.exit_reason.removeprefix(_BY_SIGNAL).isdecimal()
+    }
+    still_open = [info for info in infos if not has_ended(info, states.get(info.rank))]
+    signs = (max(find_signs(info, states.get(info.rank))) for info in still_open)
+    if not told or min(signs, default=min(told)) < min(told) - _GONE_NS:
+        return None
+    return told[min(told)]
+
+
+def _find_pending_mismatches(infos: Sequence[RankInfo], states: Mapping[int, BlackBoxState]) -> tuple[Mismatch, ...]:
+    return tuple(each for each in find_mismatches(infos, states) if each.is_pending)
 
 
 def _exit_reason(info: RankInfo, state: BlackBoxState | None) -> str:

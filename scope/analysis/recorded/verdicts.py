@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scope.analysis.recorded.crashes import find_crashes, is_explained
-from scope.analysis.recorded.hangs import find_hangs, find_silence
+from scope.analysis.recorded.hangs import find_hangs, find_mismatched, find_silence
 from scope.analysis.recorded.stragglers import find_stragglers, is_mended
 from scope.analysis.recorded.watched import find_last_step
 from scope.run.alive import find_fate
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] = find_fate) -> list[Verdict]:
-    """Return what holds now: crashes, hangs, mismatches of collectives and stragglers, the worst first.
+    """Return what holds now: mismatches of collectives, crashes, hangs and stragglers, causes first.
 
     Args:
         watched: What is seen of the run.
@@ -29,7 +29,7 @@ def find_verdicts(watched: Watched, *, fate: Callable[[RankInfo], bool | None] =
         return []
     crashes = find_crashes(watched, fate)
     dead = {rank for verdict in crashes for rank in verdict.ranks}
-    found = [*crashes, *find_hangs(watched), *find_silence(watched, dead=dead)]
+    found = [*find_mismatched(watched), *crashes, *find_hangs(watched), *find_silence(watched, dead=dead)]
     return found or find_stragglers(watched)
 
 

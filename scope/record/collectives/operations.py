@@ -199,15 +199,14 @@ def _reduce_scatter_lists(args: Sequence[Any], rank: int) -> Measured:
 def _all_to_all_lists(args: Sequence[Any], rank: int) -> Measured:
     outputs, inputs = args[0], args[1]
     uneven = _sizes_differ(inputs) or _sizes_differ(outputs)
-    elements = 0 if uneven else _numel(inputs)
-    return Measured(size_bytes(inputs), size_bytes(outputs), common_dtype(inputs), outputs, elements, uneven=uneven)
+    # No number of elements: a rank whose parts happen to be even may have peers whose parts are not.
+    return Measured(size_bytes(inputs), size_bytes(outputs), common_dtype(inputs), outputs, uneven=uneven)
 
 
 def _all_to_all_single(args: Sequence[Any], rank: int) -> Measured:
     output, source = args[0], args[1]
     uneven = len(set(args[3])) > 1 or len(set(args[4])) > 1 or output.numel() != source.numel()
-    elements = 0 if uneven else source.numel()
-    return Measured(source.nbytes, output.nbytes, source.dtype, (output,), elements, uneven=uneven)
+    return Measured(source.nbytes, output.nbytes, source.dtype, (output,), uneven=uneven)
 
 
 def _gather(args: Sequence[Any], rank: int) -> Measured:

@@ -162,11 +162,11 @@ def test_of_ranks_that_fell_silent_before_others_raised_the_one_behind_is_named(
     found, exception = judge_all(boxes, failures=(raised,))
     assert (found.ranks, exception.kind) == ((0,), "exception")
     assert found.summary == (
-        "rank 0 ended without a goodbye before others raised, rank 1 too or later; rank 0 may have died first: it was "
-        "in step 15 (the others in step 16) and had not issued call 37 of group default_pg, as others had"
+        "rank 0 was killed or aborted before others raised an exception, rank 1 too or later; rank 0 may have died "
+        "first: it was in step 15 (the others in step 16) and had not issued call 37 of group default_pg, as others had"
     )
     alike, _ = judge_all([box(0), *boxes[1:]], failures=(raised,))
-    assert alike.summary == "ranks 0-1 ended without a goodbye before others raised"
+    assert alike.summary == "ranks 0-1 were killed or aborted before others raised an exception"
 
 
 class Place(NamedTuple):

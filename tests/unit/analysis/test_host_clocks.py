@@ -146,9 +146,11 @@ def test_nobody_is_named_where_nothing_relates_the_hosts(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("completed", "summary"),
     [
-        pytest.param(36, "rank 2 ended without a goodbye before others raised", id="related"),
+        pytest.param(36, "rank 2 was killed or aborted before others raised an exception", id="related"),
         pytest.param(
-            None, f"rank 2 ended without a goodbye before or after others raised ({NO_CLOCK})", id="unrelated"
+            None,
+            f"rank 2 was killed or aborted before or after others raised an exception ({NO_CLOCK})",
+            id="unrelated",
         ),
     ],
 )

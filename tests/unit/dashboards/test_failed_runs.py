@@ -59,7 +59,7 @@ def test_a_rank_that_was_killed_leads_and_its_victims_follow(
         (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(known))
     event = EventRecord(time_ns=BEGAN + 14 * S, kind="exception", message="RuntimeError: reset by peer")
     (paths.rank_folder(tmp_path, 0, 0) / paths.EVENTS_FILE).write_bytes(msgspec.json.encode(event) + b"\n")
-    first = "rank 1 ended without a goodbye before others raised"
+    first = "rank 1 was killed or aborted before others raised an exception"
     verdict = Verdict(time_ns=BEGAN + 20 * S, attempt=0, kind="crash", severity="critical", summary=first, ranks=(1,))
     (tmp_path / paths.VERDICTS_FILE).write_bytes(msgspec.json.encode(verdict) + b"\n")
     app = open_app(page, tmp_path)

@@ -81,7 +81,7 @@ def test_a_rank_that_was_killed_leads_and_not_its_victims(tmp_path: Path) -> Non
     (paths.rank_folder(folder, 0, 1) / paths.RANK_FILE).write_bytes(msgspec.json.encode(killed))
     lines = CliRunner().invoke(show, [str(folder)]).output.splitlines()
     assert lines[1:3] == [
-        "  rank 1 ended without a goodbye before others raised",
+        "  rank 1 was killed or aborted before others raised an exception",
         "  rank 0 raised RuntimeError: Connection reset by peer in step 9",
     ]
 
