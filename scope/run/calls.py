@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -45,6 +45,7 @@ _TIMED_EVERY: Final = 256
 _NUM_TIMED: Final = 15
 _NUM_LEAVING: Final = 64
 """The oldest records of the ring, whose places new calls take next: each is written again by itself and at once."""
+_APART: Final = layout.FLAG_APART
 _COMPLETED: Final = layout.FLAG_COMPLETED
 _WAITED: Final = layout.FLAG_COMPLETED | layout.FLAG_WAIT_SEEN
 _NOT_COUNTED: Final = 255
@@ -55,8 +56,6 @@ _pack_call_in_parts = layout.CALL_IN_PARTS.pack
 _MARK_BITS: Final = layout.MARK_BITS
 _pwrite = os.pwrite
 _UNKNOWN_PHASE: Final = -1
-_APART: Final = -2
-"""In the place of a phase: the wait of a thread that does not train, which is in none."""
 
 
 _Key: TypeAlias = tuple[int, int, int, int]
@@ -121,9 +120,10 @@ class Call(msgspec.Struct, gc=False):
         rolling_hash: Hash of the group after it.
         arrived_ns: When the device reached it (an event on the caller's stream); on CPUs it is `issued_ns`.
         completed_ns: When it completed.
-        blocked_ns: Host time blocked in it or waiting for it; -1 while no wait site was seen.
+        blocked_ns: Host time that training was blocked in it or waiting for it, of a call apart (`FLAG_APART`)
+            that other threads were; -1 while no such wait site was seen.
         wait_phase: Phase in which the host was blocked, place in `PHASES`; -1 where that is not known, as of waits of a
-            device's stream; -2 of a thread that does not train.
+            device's stream.
     """
 
     shape: CallShape
@@ -186,6 +186,36 @@ class _Total:
             self.blocked_ns += call.blocked_ns
 
 
+@dataclass(slots=True)
+class _Sums:
+    """What calls of one step add up to.
+
+    Attributes:
+        totals: By group, operation, variant and whether it is control traffic.
+        phases: Time blocked by the phase it was in, as far as that is known, without calls apart.
+        apart: Calls apart, which are in the totals too.
+    """
+
+    totals: dict[_Key, _Total] = field(default_factory=dict["_Key", _Total])
+    phases: dict[int, int] = field(default_factory=dict[int, int])
+    apart: _Total = field(default_factory=_Total)
+
+    def add(self, calls: list[Call]) -> None:
+        """Add calls as far as they are known now."""
+        totals, phases = self.totals, self.phases
+        for call in calls:
+            shape = call.shape
+            key = (shape.group, shape.operation, shape.variant, call.flags & layout.FLAG_CONTROL)
+            total = totals.get(key)
+            if total is None:
+                total = totals[key] = _Total()
+            total.add(call)
+            if call.flags & _APART:
+                self.apart.add(call)
+            elif call.blocked_ns > 0 and call.wait_phase != _UNKNOWN_PHASE:
+                phases[call.wait_phase] = phases.get(call.wait_phase, 0) + call.blocked_ns
+
+
 class GroupCounter:
     """Where the rank stands in one group. Send and recv are counted apart: they rightly differ between ranks."""
 
@@ -204,8 +234,8 @@ class StepOutcome(NamedTuple):
     Attributes:
         collectives: Totals by group, operation, variant and whether it is control traffic.
         wait_ns: Time that the training thread was blocked at wait sites that were seen; absent where none was, 0
-            without calls.
-        wait_coverage_ratio: Share of the calls that it stands for, absent without calls.
+            without calls that are not apart.
+        wait_coverage_ratio: Share of these calls that it stands for, absent without any.
         wait_phases: It by the phase it was in, as far as that is known; `custom` for the user's own.
     """
 
@@ -230,8 +260,7 @@ class StepCalls(msgspec.Struct, eq=False):
     keep: bool = True
     seen: list[Call] = []
     num_left_out: int = 0
-    _early: dict[_Key, _Total] | None = None
-    _early_phases: dict[int, int] = {}
+    _early: _Sums | None = None
 
     @property
     def calls(self) -> list[Call]:
@@ -247,8 +276,8 @@ class StepCalls(msgspec.Struct, eq=False):
         early = list(itertools.takewhile(lambda call: call.issued_ns < before_ns, seen))
         del seen[: len(early)]
         if self._early is None:
-            self._early = {}
-        _add_up(early, self._early, self._early_phases)
+            self._early = _Sums()
+        self._early.add(early)
         return early
 
     def num_outstanding(self) -> int:
@@ -257,20 +286,18 @@ class StepCalls(msgspec.Struct, eq=False):
 
     def conclude(self) -> StepOutcome:
         """Return what all calls come to, as far as they are known now."""
-        totals = {key: copy.copy(total) for key, total in self._early.items()} if self._early else {}
-        phases = dict(self._early_phases)
-        _add_up(self.seen, totals, phases)
-        num_calls = num_known = wait_ns = 0
-        for total in totals.values():
-            num_calls += total.calls
-            num_known += total.known
-            wait_ns += total.blocked_ns
-        wait_ns -= phases.pop(_APART, 0)
+        sums = copy.deepcopy(self._early) or _Sums()
+        sums.add(self.seen)
+        totals, apart = sums.totals.values(), sums.apart
+        num_calls = sum(total.calls for total in totals) - apart.calls
+        num_known = sum(total.known for total in totals) - apart.known
+        wait_ns = sum(total.blocked_ns for total in totals) - apart.blocked_ns
+        phases = sums.phases.items()
         return StepOutcome(
-            collectives=tuple(_make_total(key, total) for key, total in totals.items()),
+            collectives=tuple(_make_total(key, total) for key, total in sums.totals.items()),
             wait_ns=wait_ns if num_known or not num_calls else None,
             wait_coverage_ratio=num_known / num_calls if num_calls else None,
-            wait_phases={PHASES[code] if code < len(PHASES) else "custom": length for code, length in phases.items()},
+            wait_phases={PHASES[code] if code < len(PHASES) else "custom": length for code, length in phases},
         )
 
 
@@ -291,19 +318,6 @@ def _make_total(key: _Key, total: _Total) -> CollectiveTotal:
     )
 
 
-def _add_up(calls: list[Call], totals: dict[_Key, _Total], phases: dict[int, int]) -> None:
-    """Add calls to the totals, and the time blocked in them to that of its phase."""
-    for call in calls:
-        shape = call.shape
-        key = (shape.group, shape.operation, shape.variant, call.flags & layout.FLAG_CONTROL)
-        total = totals.get(key)
-        if total is None:
-            total = totals[key] = _Total()
-        total.add(call)
-        if call.blocked_ns > 0 and call.wait_phase != _UNKNOWN_PHASE:
-            phases[call.wait_phase] = phases.get(call.wait_phase, 0) + call.blocked_ns
-
-
 class CallLog:
     """Numbers, hashes and notes every call; used from several threads.
 
@@ -314,8 +328,10 @@ class CallLog:
         keep_calls: Whether calls of the step in progress go into a segment; read when the step ends.
         hashing: Whether the rolling hash is kept (dropped under a tight budget, before any call is).
         phase: Code of the phase in progress, set by whoever tracks phases.
+        training_thread: Identity of the thread that trains: the one that made the log, then the one that ended the
+            last step.
         threads_apart: Identities of threads that do not train, kept by whoever sees the calls: steps do not count as
-            theirs what these wait.
+            theirs what these call and wait for.
         cost_factor: What seeing and recording a call costs in all, in terms of what `issue` takes; set by whoever sees
             them.
     """
@@ -324,6 +340,7 @@ class CallLog:
         self.keep_calls = True
         self.hashing = True
         self.phase = layout.OWN_PHASE
+        self.training_thread = threading.get_ident()
         self.threads_apart: set[int] = set()
         self.cost_factor = 1.0
         self._costs: deque[int] = deque(maxlen=_NUM_TIMED)
@@ -348,6 +365,8 @@ class CallLog:
             issued_ns: When the call was made.
         """
         # Written out where elsewhere there would be functions: each call of one is a tenth of what a record may cost.
+        if self.threads_apart and self.is_apart():
+            flags |= _APART
         group = shape.group
         word = shape.word
         try:
@@ -428,14 +447,14 @@ class CallLog:
     def end_wait(self, call: Call, start_ns: int, end_ns: int) -> None:
         """Note that the caller was blocked in `[start_ns, end_ns)`, at the end of which the call had completed."""
         # `add_wait` and `complete` in one: every blocking call ends here.
-        spent = end_ns - start_ns
-        if call.blocked_ns < 0:
-            call.blocked_ns = spent
-            call.wait_phase = self._waiter_phase() if self.threads_apart else self.phase
-        else:
-            call.blocked_ns += spent
         flags = call.flags
-        call.flags = flags | _WAITED
+        if self.threads_apart or call.blocked_ns >= 0:
+            self.add_wait(call, end_ns - start_ns)
+            call.flags |= _COMPLETED
+        else:
+            call.blocked_ns = end_ns - start_ns
+            call.wait_phase = self.phase
+            call.flags = flags | _WAITED
         if flags & _COMPLETED:
             return
         call.completed_ns = end_ns
@@ -444,18 +463,35 @@ class CallLog:
             counter.completed = call.sequence
             counter.completed_ns = end_ns
 
-    def add_wait(self, call: Call, blocked_ns: int) -> None:
-        """Note host time that the caller was blocked in the call, or waiting for it; several waits add up."""
+    def add_wait(self, call: Call, blocked_ns: int, *, apart: bool | None = None) -> None:
+        """Note host time that a thread was blocked in the call, or waiting for it; several waits add up.
+
+        Args:
+            call: The call.
+            blocked_ns: How long.
+            apart: Whether that thread does not train; it is the caller where absent.
+        """
+        if apart is None:
+            apart = self.is_apart() if self.threads_apart else False
+        if apart != bool(call.flags & _APART):
+            if apart and (call.flags & layout.FLAG_ASYNCHRONOUS or call.blocked_ns >= 0):
+                # What others wait for a call of training tells nothing of how long training is blocked.
+                return
+            # A call apart that training waits for is one of training's from here on. In a blocking call its own thread
+            # waits; where that is its first, nothing was known of the thread before.
+            call.flags ^= _APART
+            call.blocked_ns = -1
         if call.blocked_ns < 0:
             call.blocked_ns = blocked_ns
             # What a device's stream waited is told later, in whatever phase the host is then.
-            call.wait_phase = _UNKNOWN_PHASE if call.flags & layout.FLAG_DEVICE_TIMED else self._waiter_phase()
+            call.wait_phase = _UNKNOWN_PHASE if call.flags & layout.FLAG_DEVICE_TIMED else self.phase
         else:
             call.blocked_ns += blocked_ns
         call.flags |= layout.FLAG_WAIT_SEEN
 
-    def _waiter_phase(self) -> int:
-        return _APART if threading.get_ident() in self.threads_apart else self.phase
+    def is_apart(self) -> bool:
+        """Return whether the calling thread does not train."""
+        return threading.get_ident() in self.threads_apart
 
     def refresh_ring(self) -> None:
         """Write again the ring records of calls that have completed since the last time; about once a second."""
@@ -514,7 +550,9 @@ class CallLog:
         self._black_box = None
 
     def next_step(self, step: int) -> StepCalls:
-        """Begin a step and return the calls of the one before."""
+        """Begin a step, in the thread that trains, and return the calls of the one before."""
+        self.training_thread = threading.get_ident()
+        self.threads_apart.discard(self.training_thread)
         done, self._current = self._current, StepCalls(step)
         done.keep = self.keep_calls
         return done

@@ -125,6 +125,8 @@ FLAG_DEVICE_TIMED: Final = 16
 """Its times are from events on the device, not from the host."""
 FLAG_COMPILED: Final = 32
 """Issued by a compiled graph."""
+FLAG_APART: Final = 64
+"""Issued by a thread that does not train, and not waited for by the one that does."""
 
 OWN_PHASE: Final = 255
 

@@ -498,7 +498,8 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         end_ns: First instant after it.
         phases: Exclusive host time by phase (innermost wins). They sum to `end_ns - start_ns` exactly.
         communication_wait_ns: Overlay: host time that the training thread was blocked at wait sites that were seen.
-        communication_wait_coverage_ratio: Calls whose wait site was seen / calls; below 1 the wait is "at least".
+        communication_wait_coverage_ratio: Calls whose wait site was seen / calls; below 1 the wait is "at least". Calls
+            that only threads beside training have made and wait for are left out.
         communication_wait_phases: That wait by the phase it was in, as far as that is known, `custom` for the user's
             own; absent where there is none. Waits of a device's stream are in no phase of the host.
         gc_ns: Overlay: garbage collection pauses.

@@ -126,7 +126,7 @@ class DeviceTimes:
         self._sink = sink
         self._capturing = capturing or torch.cuda.is_current_stream_capturing
         self._pool = EventPool(make_event)
-        self._pending: list[tuple[Call, Any, Any]] = []
+        self._pending: list[tuple[Call, Any, Any, bool]] = []
 
     def mark(self) -> Any:
         """Record an event on the current stream and return it; None while a graph is captured or the pool is empty."""
@@ -150,7 +150,7 @@ class DeviceTimes:
         """Take a call just before it is handed to the backend."""
         event = self.mark()
         if event is not None:
-            self._pending.append((call, None, event))
+            self._pending.append((call, None, event, False))
 
     def waited(self, call: Call, before: Any) -> None:
         """Take a wait site whose wait has just been queued.
@@ -161,7 +161,7 @@ class DeviceTimes:
         """
         after = self.mark() if before is not None else None
         if after is not None:
-            self._pending.append((call, before, after))
+            self._pending.append((call, before, after, self._sink.is_apart()))
         elif before is not None:
             self._pool.give(before)
 
@@ -170,17 +170,17 @@ class DeviceTimes:
         if not self._pending or self._capturing():
             return
         self.clock.renew()
-        left: list[tuple[Call, Any, Any]] = []
+        left: list[tuple[Call, Any, Any, bool]] = []
         for at, entry in enumerate(self._pending):
             if len(left) >= _MAX_ASKED:
                 left += self._pending[at:]
                 break
-            call, before, after = entry
+            call, before, after, apart = entry
             if not after.query():
                 left.append(entry)
                 continue
             try:
-                self._resolve(call, before, after)
+                self._resolve(call, before, after, apart=apart)
             except RuntimeError:
                 # Events of two devices, or of one that has failed.
                 self.num_dropped += 1
@@ -189,11 +189,11 @@ class DeviceTimes:
                 self._pool.give(before)
         self._pending = left
 
-    def _resolve(self, call: Call, before: Any, after: Any) -> None:
+    def _resolve(self, call: Call, before: Any, after: Any, *, apart: bool) -> None:
         if before is None:
             call.arrived_ns = self.clock.instant_ns(after) or 0
             return
         blocked_ns = max(round(before.elapsed_time(after) * 1e6), 0)
-        self._sink.add_wait(call, blocked_ns)
+        self._sink.add_wait(call, blocked_ns, apart=apart)
         instant = self.clock.instant_ns(after) if blocked_ns >= BLOCKED_NS else None
         self._sink.complete(call, instant or 0)

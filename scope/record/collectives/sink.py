@@ -14,10 +14,16 @@ class CallSink(Protocol):
     Instants are nanoseconds of the monotonic clock.
 
     Attributes:
-        threads_apart: Identities of the threads that do not train; the tracker keeps them.
+        training_thread: Identity of the thread that trains.
+        threads_apart: Identities of threads that do not; the tracker adds them.
     """
 
+    training_thread: int
     threads_apart: set[int]
+
+    def is_apart(self) -> bool:
+        """Return whether the calling thread does not train."""
+        ...
 
     def issue(self, shape: CallShape, flags: int, issued_ns: int) -> Call:
         """Take a call just before it is handed to torch.
@@ -40,6 +46,12 @@ class CallSink(Protocol):
         """Take that a thread was blocked in `[start_ns, end_ns)`, at the end of which the call had completed."""
         ...
 
-    def add_wait(self, call: Call, blocked_ns: int) -> None:
-        """Take host time that a thread was blocked until the call had completed; several add up."""
+    def add_wait(self, call: Call, blocked_ns: int, *, apart: bool | None = None) -> None:
+        """Take host time that a thread was blocked until the call had completed; several add up.
+
+        Args:
+            call: The call.
+            blocked_ns: How long.
+            apart: Whether that thread does not train; it is the caller where absent.
+        """
         ...

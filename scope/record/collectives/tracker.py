@@ -62,19 +62,18 @@ class ThreadState(threading.local):
         backward: Calls that came out of the autograd engine in the backward in progress.
     """
 
-    def __init__(self, training_thread: int, threads_apart: set[int]) -> None:
-        """Start with nothing open; each thread comes through here once, before its first call.
+    def __init__(self, sink: CallSink) -> None:
+        """Start with nothing open; each thread comes through here once, before its first call or wait.
 
         Args:
-            training_thread: Identity of the thread that trains.
-            threads_apart: Gets the identity of this one if it does not, or a backward pass of the one that does.
+            sink: Told whether this thread, or a backward pass of the one that trains, trains.
         """
         identity = threading.get_ident()
-        if identity == training_thread or _in_backward() != _NO_BACKWARD:
+        if identity == sink.training_thread or _in_backward() != _NO_BACKWARD:
             # The identity may be that of an earlier thread that is gone.
-            threads_apart.discard(identity)
+            sink.threads_apart.discard(identity)
         else:
-            threads_apart.add(identity)
+            sink.threads_apart.add(identity)
         self.blocking: Call | None = None
         self.last_work: Any = None
         self.backward: list[Call] | None = None
@@ -97,7 +96,7 @@ class CallTracker:
     def __init__(
         self, sink: CallSink, groups: GroupTable, guard: HookGuard, *, device: DeviceTimes | None = None
     ) -> None:
-        """Start with nothing open, in the thread that trains.
+        """Start with nothing open.
 
         Args:
             sink: Takes the calls.
@@ -108,7 +107,7 @@ class CallTracker:
         self.active = True
         self.sink = sink
         self.works: dict[int, tuple[weakref.ref[Any], Call]] = {}
-        self.thread = ThreadState(threading.get_ident(), sink.threads_apart)
+        self.thread = ThreadState(sink)
         self.device = device or DeviceTimes(sink)
         self.groups = groups
         self.callers = callers.CallerTable()
@@ -224,7 +223,9 @@ class CallTracker:
 
     def claim(self, work: Any) -> Call | None:
         """Return the call of a Work and forget it; None if the Work is not known."""
-        reference, call = self.works.pop(id(work), (None, None))
+        # Training may still wait for what another thread waits for.
+        find = self.works.get if self.sink.threads_apart and self.sink.is_apart() else self.works.pop
+        reference, call = find(id(work), (None, None))
         if reference is None or reference() is not work:
             return None
         if self.thread.last_work is work:
@@ -242,6 +243,7 @@ class CallTracker:
         call = self._storages.pop(address, None)
         if call is None:
             return None
+        _ = self.thread.blocking  # a thread that waits before it calls anything is known from here on
         shape = call.shape
         if shape.variant == operations.PLAIN:
             # The C++ backward of a functional collective looks like DDP's reducer until somebody waits for its tensor.

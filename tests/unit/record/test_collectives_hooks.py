@@ -27,7 +27,9 @@ from scope.run.calls import CallLog  # noqa: E402
 from scope.run.layout import FLAG_ASYNCHRONOUS, FLAG_COMPLETED, FLAG_WAIT_SEEN  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from scope.run.calls import StepCalls
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,13 @@ def recorder(log: CallLog) -> Iterator[CollectiveRecorder]:
     recorder.attach()
     yield recorder
     recorder.close()
+
+
+def in_thread(act: Callable[[], object]) -> None:
+    """Do something in another thread."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
 
 
 def test_attach_and_close_may_be_repeated(log: CallLog, recorder: CollectiveRecorder) -> None:
@@ -119,9 +128,7 @@ def test_waits_of_a_thread_beside_training_are_not_the_steps(
             funcol.wait_tensor(result)
 
     dist.all_reduce(torch.ones(2))
-    thread = threading.Thread(target=save)
-    thread.start()
-    thread.join()
+    in_thread(save)
     dist.all_reduce(torch.ones(2))
     step = log.next_step(0)
     own, other, last = step.seen
@@ -132,16 +139,63 @@ def test_waits_of_a_thread_beside_training_are_not_the_steps(
     assert sum(total.blocked_ns or 0 for total in outcome.collectives) == trained_ns + other.blocked_ns
 
 
-def test_threads_of_a_backward_belong_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_whoever_ends_steps_trains(log: CallLog, recorder: CollectiveRecorder, is_first: bool) -> None:
+    """A loop in another thread than the recorder's waits in its own calls, whether it first calls or ends a step."""
+
+    def loop() -> None:
+        if is_first:
+            dist.all_reduce(torch.ones(2))
+        log.next_step(0)
+        dist.all_reduce(torch.ones(2))
+        steps.append(log.next_step(1))
+
+    steps: list[StepCalls] = []
+    in_thread(loop)
+    (call,) = steps[0].seen
+    assert call.blocked_ns > 0
+    assert steps[0].conclude()[1:3] == (call.blocked_ns, 1.0)
+
+
+@pytest.mark.parametrize("is_functional", [True, False])
+def test_how_long_training_waits_a_helper_does_not_tell(
+    log: CallLog, recorder: CollectiveRecorder, is_functional: bool
+) -> None:
+    """A thread waits for a call of training: the wait of the step is not known, and the call is over."""
+    if is_functional:
+        result = funcol.all_reduce(torch.ones(64), "sum", dist.group.WORLD)  # pyright: ignore[reportArgumentType]
+        in_thread(lambda: funcol.wait_tensor(result))
+    else:
+        work = dist.all_reduce(torch.ones(64), async_op=True)
+        assert work is not None
+        in_thread(work.wait)
+    step = log.next_step(0)
+    assert step.conclude()[1:3] == (None, 0.0)
+    assert step.num_outstanding() == 0
+
+
+def test_training_may_wait_for_what_a_helper_has_waited_for(log: CallLog, recorder: CollectiveRecorder) -> None:
+    """Both wait for one Work, the helper first: the wait is that of training."""
+    work = dist.all_reduce(torch.ones(64), async_op=True)
+    assert work is not None
+    in_thread(work.wait)
+    work.wait()
+    step = log.next_step(0)
+    (call,) = step.seen
+    assert call.blocked_ns > 0
+    assert step.conclude()[1:3] == (call.blocked_ns, 1.0)
+
+
+def test_threads_of_a_backward_belong_to_training(log: CallLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a thread of the autograd engine waits, training waits, even where a thread that is gone had its identity."""
-    apart: set[int] = set()
-    tracker.ThreadState(threading.get_ident(), apart)
-    assert apart == set()
-    tracker.ThreadState(training_thread := threading.get_ident() + 1, apart)
-    assert apart == {threading.get_ident()}
+    tracker.ThreadState(log)
+    assert log.threads_apart == set()
+    log.training_thread += 1
+    tracker.ThreadState(log)
+    assert log.threads_apart == {threading.get_ident()}
     monkeypatch.setattr(tracker, "_in_backward", lambda: 3)
-    tracker.ThreadState(training_thread, apart)
-    assert apart == set()
+    tracker.ThreadState(log)
+    assert log.threads_apart == set()
 
 
 def test_wait_is_known_by_its_work(log: CallLog, recorder: CollectiveRecorder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,22 @@ def test_a_blocked_stream_tells_all_times(log: CallLog, recorder: CollectiveReco
     assert call.arrived_ns == HOST_NS + 10 * MS
     assert call.completed_ns == HOST_NS + 13.5 * MS
     assert call.blocked_ns == 3 * MS
+
+
+def test_a_stream_of_another_thread_tells_that_a_call_is_over_and_not_what_training_waits(
+    log: CallLog, recorder: CollectiveRecorder, device: FakeDevice
+) -> None:
+    """A thread's stream is blocked from 10.5 to 13.5 ms by a call of training, from which training's may be as well."""
+    device.script_ms = [10, 10.5, 13.5]
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    assert work is not None
+    thread = threading.Thread(target=work.wait)
+    thread.start()
+    thread.join()
+    recorder.tracker.release()
+    step = log.next_step(0)
+    assert step.conclude()[1:3] == (None, 0.0)
+    assert step.seen[0].completed_ns == HOST_NS + 13.5 * MS
 
 
 def test_an_overlapped_call_is_over_at_an_unknown_instant(

@@ -7,6 +7,7 @@ import random
 import struct
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
@@ -16,6 +17,11 @@ from scope.run import layout
 from scope.run.blackbox import BlackBox, BlackBoxIdentity, read_black_box
 from scope.run.calls import CallLog, CallShape, pack_segment_header, read_segment
 from scope.run.schema import OPERATIONS, PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scope.run.calls import Call, StepCalls
 
 SAMPLE_RANK = Path(__file__).parents[3] / "sample_traces/gloo-4-ranks-straggler/attempt-000/ranks/00000"
 WHO = BlackBoxIdentity(rank=3, attempt=1, world_size=8, pid=77, process_start_ticks=1234, wall_offset_ns=1_000_000)
@@ -162,29 +168,89 @@ def test_a_wait_is_in_the_phase_that_the_host_was_in(tmp_path: Path) -> None:
     assert step.conclude().wait_phases == {"other": 5, "custom": 3}
 
 
-def test_a_wait_of_another_thread_is_the_calls_own_and_not_the_steps() -> None:
-    """Of waits of 5, 70 and 200 ns the last two are of a thread that does not train: the step waited 5 ns."""
+def in_thread_apart(log: CallLog, act: Callable[[], object]) -> None:
+    """Do something in a thread that does not train."""
+
+    def run() -> None:
+        log.threads_apart.add(threading.get_ident())
+        act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("training_is_first", [True, False])
+def test_a_step_waits_for_what_its_own_thread_waits_for(training_is_first: bool) -> None:
+    """Training waits 5 ns for a call, 3 and 2 ns for calls that another thread waits for too, and not for a fourth.
+
+    The other thread has made that of 2 ns, and one of 70 ns that is its own affair.
+    """
     log = CallLog(None)
     log.next_step(0)
     log.phase = PHASES.index("backward")
     shape = CallShape(0, ALL_REDUCE, 0, 1, 8, 8, word=1)
     log.end_wait(log.issue(shape, 0, 10), 10, 15)
-    others = [log.issue(shape, 0, 20), log.issue(shape, layout.FLAG_ASYNCHRONOUS, 30)]
+    both, others = (log.issue(shape, layout.FLAG_ASYNCHRONOUS, instant) for instant in (20, 30))
+    made: list[Call] = []
+
+    def issue() -> None:
+        made.extend((log.issue(shape, layout.FLAG_ASYNCHRONOUS, 40), log.issue(shape, 0, 50)))
 
     def wait() -> None:
-        log.threads_apart.add(threading.get_ident())
-        log.end_wait(others[0], 20, 90)
-        log.add_wait(others[1], 200)
+        log.end_wait(both, 60, 260)
+        log.add_wait(others, 100)
+        log.add_wait(made[0], 300)
+        log.end_wait(made[1], 50, 120)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    thread.join()
+    def train() -> None:
+        log.end_wait(both, 60, 63)
+        log.add_wait(made[0], 2)
+
+    in_thread_apart(log, issue)
+    if training_is_first:
+        train()
+    in_thread_apart(log, wait)
+    if not training_is_first:
+        train()
     step = log.next_step(1)
+    assert [call.blocked_ns for call in step.seen] == [5, 3, -1, 2, 70]
     for _ in range(2):
         outcome = step.conclude()
-        assert [total.blocked_ns for total in outcome.collectives] == [275]
-        assert outcome[1:] == (5, 1.0, {"backward": 5})
-        step.take_early(25)
+        assert [(total.num_calls, total.num_blocked_known, total.blocked_ns) for total in outcome.collectives] == [
+            (5, 4, 80)
+        ]
+        assert outcome[1:] == (10, 3 / 4, {"backward": 10})
+        step.take_early(45)
+
+
+def test_a_step_without_a_wait_of_its_own_has_none() -> None:
+    """What another thread waits in a blocking call, be it the first that is known of it, is no wait of training's."""
+    log = CallLog(None)
+    log.next_step(0)
+    shape = CallShape(0, ALL_REDUCE, 0, 1, 8, 8, word=1)
+    call = log.issue(shape, 0, 20)
+    in_thread_apart(log, lambda: log.end_wait(call, 20, 90))
+    assert log.next_step(1).conclude()[1:3] == (0, None)
+    log.issue(shape, layout.FLAG_ASYNCHRONOUS, 100)
+    call = log.issue(shape, 0, 110)
+    in_thread_apart(log, lambda: log.end_wait(call, 110, 180))
+    assert log.next_step(2).conclude()[1:3] == (None, 0.0)
+
+
+def test_whoever_ends_steps_trains() -> None:
+    """Calls of a thread that was taken for another than training count from when it ends a step."""
+    log = CallLog(None)
+    shape = CallShape(0, ALL_REDUCE, 0, 1, 8, 8, word=1)
+    steps: list[StepCalls] = []
+
+    def loop() -> None:
+        for step in range(3):
+            log.end_wait(log.issue(shape, 0, 10), 10, 15)
+            steps.append(log.next_step(step))
+
+    in_thread_apart(log, loop)
+    assert [step.conclude()[1:3] for step in steps] == [(0, None), (5, 1.0), (5, 1.0)]
 
 
 @pytest.mark.parametrize("whole", [1, 4, 20, 60, 63])
