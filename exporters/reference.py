@@ -14,6 +14,14 @@ Every metric of `scope exporter`, made from its tables by `python -m exporters.r
 does not have is absent, never 0. Units are base units: seconds, bytes, joules, celsius, watts, hertz, ratios of 0 to 1.
 """
 
+_TRAINING: Final = """`run` is a label of eight characters, made of the run's id and directory: the same on
+all nodes and in all attempts. `scope runs list FOLDER` shows it beside the directory of each run; `scope_train_info`
+has the `run_id`.
+
+Series of a run leave 15 minutes after its end. Of ended runs the 64 that ended last are shown, as of the others the 64
+newest: what is left out is counted in `scope_exporter_sample_errors_total{collector="training"}`.
+"""
+
 _OPEN_QUESTIONS: Final = """## What no GPU has confirmed yet
 
 The figures of GPUs are tested against a library that speaks NVML's interface and answers from scripts, by NVIDIA's
@@ -45,7 +53,13 @@ def render_reference() -> str:
     """Return the reference as Markdown."""
     lines = [_INTRODUCTION]
     for title, module in (("Node", metrics), ("Training", training_series)):
-        lines += [f"## {title}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"## {title}",
+            "",
+            *([_TRAINING] if module is training_series else []),
+            "| metric | kind | labels | meaning |",
+            "|---|---|---|---|",
+        ]
         for metric in find_metrics(vars(module)):
             labels = ", ".join(f"`{label}`" for label in metric.labels)
             lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")

@@ -420,7 +420,8 @@ class TrainingCollector:
         for folder in oldest:
             del self._over[folder], self._runs[folder]
         names = ", ".join(str(folder) for folder in oldest)
-        self._note("too_many_ended_runs", f"{names}: no longer shown; of ended runs the {MAX_RUNS} newest are")
+        log.warning("no longer shown, since of ended runs the %d newest are: %s", MAX_RUNS, names)
+        self._note("too_many_ended_runs", f"{names}: newer runs have ended")
 
     def _follow_home(self, spool: Path, run: _Run) -> None:
         """Show a run whose spool was published and emptied from its run directory, until its ranks leave.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scope.run.schema import RankInfo
 
 
-_HEADING: Final = ("run", "started", "ranks", "last step", "state", "size", "folder", "tags")
+_HEADING: Final = ("run", "label", "started", "ranks", "last step", "state", "size", "folder", "tags")
 
 
 @click.group()
@@ -36,17 +36,21 @@ def runs() -> None:
 def list_(folder: Path, *, json: bool) -> None:
     """List the runs in a folder, the latest last.
 
+    The label is what alerts, metrics and Grafana call a run by.
+
     Example: scope runs list runs --json
     """
     from scope.report.encoding import encode_json
     from scope.report.inert import readable_problem
     from scope.run.listing import list_runs
+    from scope.run.naming import label_run
 
     entries, problems = list_runs(folder)
     if json:
         records = [
             {
                 "run_id": entry.info.run_id,
+                "label": label_run(entry.info),
                 "path": str(entry.path),
                 "started_ns": entry.info.started_ns,
                 "attempts": entry.attempts,
@@ -107,6 +111,7 @@ def delete(run: Path, *, force: bool) -> None:
 def _cells(entry: RunEntry) -> tuple[str, ...]:
     """Return what is told of a run, by column; why there are no ranks stands last, where nothing was recorded."""
     from scope.report.inert import readable, readable_problem
+    from scope.run.naming import label_run
     from scope.units import format_bytes
 
     started = datetime.datetime.fromtimestamp(entry.info.started_ns // 10**9, tz=datetime.UTC)
@@ -120,7 +125,7 @@ def _cells(entry: RunEntry) -> tuple[str, ...]:
         notes.append(f"nothing recorded: {entry.unrecorded}")
     size, folder = format_bytes(entry.num_bytes), readable_problem(str(entry.path))
     told = (f"{started:%Y-%m-%d %H:%M}Z", ranks, step, _standing(entry), size, folder)
-    return (readable(entry.info.run_id), *told, readable(" ".join(notes)))
+    return (readable(entry.info.run_id), label_run(entry.info), *told, readable(" ".join(notes)))
 
 
 def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -77,6 +78,21 @@ def test_show_says_steps_and_phases(tmp_path: Path, scope: Callable[..., Done]) 
     assert state["summary"]["phases_ns"]["forward"] == 18_000_000
     assert sum(state["summary"]["phases_ns"].values()) == 30_000_000
     assert state["checkpoints"] == state["verdicts"] == []
+
+
+@pytest.mark.parametrize("run_dir", [None, "/data/job"])
+def test_a_run_is_listed_with_the_label_that_alerts_call_it_by(
+    tmp_path: Path, scope: Callable[..., Done], run_dir: str | None
+) -> None:
+    """The first eight digits of the SHA-256 of its id, and of the directory where it tells one."""
+    document: dict[str, object] = {"schema": SCHEMA_VERSION, "run_id": "job", "started_ns": 1}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / paths.RUN_FILE).write_text(json.dumps(document | ({"run_dir": run_dir} if run_dir else {})))
+    label = hashlib.sha256(b"job\0/data/job" if run_dir else b"job").hexdigest()[:8]
+    (record,) = json.loads(scope("runs", "list", tmp_path, "--json").out)
+    assert record["label"] == label
+    heading, row = scope("runs", "list", tmp_path).out.splitlines()
+    assert row[heading.index("label") :].startswith(f"{label} ")
 
 
 @pytest.mark.parametrize("command", [("show",), ("runs", "tag"), ("runs", "delete")])
