@@ -14,6 +14,7 @@ from scope.analysis.recorded import (
     RankExcess,
     compute_group_progress,
     describe_ends,
+    describe_mismatch,
     find_missed_calls,
     is_nobody_compared,
     say_where,
@@ -70,7 +71,9 @@ def draw_verdicts(verdicts: Sequence[Verdict], *, said: Sequence[str] = ()) -> N
 
 
 def draw_ends(run: LiveRun) -> list[str]:
-    """Say which ranks ended without a goodbye, then which raised first and what, in the order of `scope show`.
+    """Say which ranks issued different collectives, ended without a goodbye, and raised first and what.
+
+    The order is that of `scope show`: a cause stands before what it led to.
 
     A run that fell silent as a whole, and of which no rank raised, is told calmly, at the head of the page.
 
@@ -80,7 +83,9 @@ def draw_ends(run: LiveRun) -> list[str]:
     watched = run.watched()
     ends = describe_ends(watched)
     fell_silent = not watched.state.is_live and len(watched.state.open_ranks) == len(watched.infos)
-    said = [words for words in ends if words is not None and not (fell_silent and ends.failure is None)]
+    # Of a run that lives the head of the page tells what holds it up.
+    said = [] if watched.state.is_live else [describe_mismatch(each) for each in watched.state.mismatches]
+    said += [words for words in ends if words is not None and not (fell_silent and ends.failure is None)]
     for words in said:
         say.error(f"{words}.", icon=":material/error:")
     return said

@@ -16,21 +16,26 @@ from scope.analysis.recorded import GroupProgress, compute_group_progress, find_
 from scope.frames.schema import Events
 from scope.report.standing import missed_words
 from scope.report.table import Absent, ReportColumn, ReportTable
+from scope.run.alive import find_signs
+from scope.run.goodbyes import FINISHED
 from scope.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.sources.runs import LiveRun
+    from scope.analysis.recorded import RunState, Watched
     from scope.run.blackbox import BlackBoxState, RingCall
+    from scope.run.schema import RankInfo
 
 SHOWN_CALLS = 64
 GroupTitles: TypeAlias = "Mapping[int, Mapping[int, str]]"
 """What people call each group, by rank and the group's number within it."""
 
 
-def last_states(boxes: dict[int, BlackBoxState], titles: GroupTitles) -> pl.DataFrame:
-    """Return what each rank did last, the rank that fell silent first on top."""
+def last_states(watched: Watched, boxes: Mapping[int, BlackBoxState], titles: GroupTitles) -> pl.DataFrame:
+    """Return what each rank did last, the rank whose program did nothing new for longest on top."""
+    infos = {info.rank: info for info in watched.infos}
     groups = {call.group for box in boxes.values() for call in box.calls}
     rows = [
         {
@@ -40,13 +45,31 @@ def last_states(boxes: dict[int, BlackBoxState], titles: GroupTitles) -> pl.Data
             # Among the first: a phone shows no more than four columns.
             "last collective": _last_call(box, titles.get(rank, {}) if len(groups) > 1 else None),
             "not seen to end": sum(not _was_seen_to_end(call, box) for call in box.calls),
-            "ended": "exception" if box.exception else "in order" if box.closed else "no",
-            "last sign of life": _clock(box.beat_ns),
+            "ended": _end(watched.state, infos.get(rank), box),
+            "last call or phase": _clock(box.beat_ns),
+            "last sign of life": _clock(max(_signs(infos.get(rank), box), default=None)),
             "beat_ns": box.beat_ns,
         }
         for rank, box in sorted(boxes.items())
     ]
     return pl.DataFrame(rows, infer_schema_length=None).sort("beat_ns", nulls_last=True).drop("beat_ns")
+
+
+def _end(state: RunState, info: RankInfo | None, box: BlackBoxState) -> str:
+    reason = None if info is None else info.exit_reason
+    if reason not in (None, FINISHED):
+        return reason
+    if box.exception:
+        return "exception"
+    if reason == FINISHED or box.closed:
+        return "in order"
+    return "no" if state.is_live and box.identity.rank not in state.gone_ranks else "without a goodbye"
+
+
+def _signs(info: RankInfo | None, box: BlackBoxState) -> list[int]:
+    if info is not None:
+        return find_signs(info, box)
+    return [sign for sign in (box.beat_ns, box.pulse_ns) if sign is not None]
 
 
 PROGRESS_COLUMNS = (
@@ -63,7 +86,10 @@ PROGRESS_COLUMNS = (
     ),
     ReportColumn(key="operation", heading="last operation", unit="text", meaning="Operation of its last call."),
     ReportColumn(
-        key="differs", heading="differs", unit="flag", meaning="Issued as many calls as another rank, but other ones."
+        key="differs",
+        heading="issued other calls than its peers",
+        unit="flag",
+        meaning="Has come to a call under whose number ranks of the group issued different ones.",
     ),
 )
 
@@ -111,8 +137,6 @@ def draw_progress(run: LiveRun, boxes: dict[int, BlackBoxState]) -> None:
         say.caption(f"The run {makes}: ranks that are behind here were merely looked at a moment earlier.")
     elif was_cut_off and (missed := find_missed_calls(progress)):
         say.info(f"At its end: {missed_words(missed)}.", icon=":material/person_off:")
-    if standing != "running" and progress[GroupProgress.is_mismatched].any():
-        say.error("Ranks of a group have issued different collectives: see 'differs'.", icon=":material/call_split:")
     show_report_table(progress_table(progress), key="progress by group")
 
 
@@ -133,7 +157,7 @@ def draw(run: LiveRun) -> None:
         for info in run.run.rank_infos
         if info.attempt == run.attempt
     }
-    show_table(last_states(boxes, titles), key="last states")
+    show_table(last_states(run.watched(), boxes, titles), key="last states")
     say.caption(
         "A black box learns that a collective has ended with the next call of its group, or within a second: "
         "one that was not seen to end may have ended in the rank's last second."

@@ -73,21 +73,24 @@ def watch(run: Path, *, every_s: float, once: bool, json: bool) -> None:
         watcher.close()
     if once:
         if not json:
-            _print_state(change)
+            _print_state(change, has_window=not opened.traces().is_empty())
         if any(verdict.severity == "critical" for verdict in holding):
             raise click.exceptions.Exit(1)
 
 
-def _print_state(change: Change) -> None:
+def _print_state(change: Change, *, has_window: bool) -> None:
     """Print what `scope show` tells of costs, slow ranks and state."""
     from scope.report.run_state_costs import cost_lines, find_costs
-    from scope.report.run_state_slowest import find_slowest, slowest_lines
+    from scope.report.run_state_slowest import find_notable, find_slowest, slowest_lines
     from scope.report.standing import standing_words
 
     watched = change.watched
-    lines = [*cost_lines(find_costs(watched))]
-    if watched.state.standing not in ("not begun", "no step"):
-        lines += slowest_lines(*find_slowest(watched))
+    makes_steps = watched.state.standing not in ("not begun", "no step")
+    slowest, peers = find_slowest(watched) if makes_steps else ([], {})
+    slow_ranks = find_notable(slowest, peers)
+    lines = [*cost_lines(find_costs(watched), slow_ranks=slow_ranks, has_window=has_window)]
+    if makes_steps:
+        lines += slowest_lines(slowest, peers)
     for words in (*lines, standing_words(watched.state, now_ns=watched.now_ns)):
         click.echo(words)
 

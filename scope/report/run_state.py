@@ -33,7 +33,7 @@ from scope.report.run_state_costs import cost_lines, find_costs
 from scope.report.run_state_outside import find_outside, outside_lines
 from scope.report.run_state_peaks import describe_mfu, find_peaks
 from scope.report.run_state_ranks import describe_stops, stop_lines
-from scope.report.run_state_slowest import find_slowest, slowest_lines
+from scope.report.run_state_slowest import find_notable, find_slowest, slowest_lines
 from scope.report.run_state_still import still_line
 from scope.report.run_state_windows import window_lines
 from scope.report.sections.quality import format_ranks
@@ -207,10 +207,11 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"  ranks that have recorded nothing: {format_ranks(shown)}{rest}"
     yield from stop_lines(state["stopped_ranks"], now_ns=state["now_ns"])
     yield from _phases(summary, state["custom_phases_ns"])
-    yield from cost_lines(state["costs"])
+    still = still_line(state)
+    slow_ranks = [] if still is not None else find_notable(state["slowest_ranks"], state["peers"])
+    yield from cost_lines(state["costs"], slow_ranks=slow_ranks, has_window=bool(state["windows"]))
     yield from _collectives(state["collectives"], state["collectives_outside_steps"])
     yield from _memory_lines(state["memory"])
-    still = still_line(state)
     if still is not None:
         # Who works longest in steps that end is not what holds this one up.
         yield still

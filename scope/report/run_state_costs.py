@@ -18,16 +18,9 @@ if TYPE_CHECKING:
 
     from scope.analysis.recorded import Watched
 
-_WORDS: Final = {
-    "input": (
-        "input takes",
-        "more DataLoader workers (num_workers), prefetch_factor above 2, or faster storage",
-    ),
-    "communication_wait": (
-        "waiting for communication takes",
-        "scope stragglers on a profiler window tells late ranks from slow links",
-    ),
-}
+_TITLES: Final = {"input": "input takes", "communication_wait": "waiting for communication takes"}
+_FASTER_INPUT: Final = "more DataLoader workers (num_workers), prefetch_factor above 2, or faster storage"
+_LATE_OR_LINKS: Final = "tells late ranks from slow links"
 
 
 def find_costs(watched: Watched) -> list[dict[str, Any]]:
@@ -68,10 +61,19 @@ def find_costs(watched: Watched) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: -each["share_ratio"])
 
 
-def cost_lines(costs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Return a sentence without a full stop on each of what `find_costs` returns."""
+def cost_lines(
+    costs: Sequence[Mapping[str, Any]], *, slow_ranks: Sequence[int] = (), has_window: bool = False
+) -> Iterator[str]:
+    """Return a sentence without a full stop on each of what `find_costs` returns.
+
+    Args:
+        costs: What `find_costs` returns.
+        slow_ranks: Ranks that are told beside it to work longer than their peers.
+        has_window: The run has profiler windows.
+    """
     for each in costs:
-        title, action = _WORDS[each["cost"]]
+        title = _TITLES[each["cost"]]
+        action = _FASTER_INPUT if each["cost"] == "input" else _find_who_is_late(slow_ranks, has_window=has_window)
         share = f"{format_ratio(each['share_ratio'])} of the newest {each['num_steps']} undisturbed steps"
         whose = " and rank" if each["ranks"] is None else f" on {describe_ranks(list(each['ranks']))}"
         # A device may have work queued while its host fetches the next batch.
@@ -79,3 +81,12 @@ def cost_lines(costs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         # The median step, said elsewhere, is another base: a few long steps lift the mean alone.
         mean = f"on average {format_duration(each['mean_ns'])} of {format_duration(each['mean_step_ns'])} a step"
         yield f"{title} {share}, {mean}{whose}{device}: {action}"
+
+
+def _find_who_is_late(slow_ranks: Sequence[int], *, has_window: bool) -> str:
+    if slow_ranks:
+        longer = "which works longer than its" if len(slow_ranks) == 1 else "which work longer than their"
+        return f"others wait for {describe_ranks(list(slow_ranks))}, {longer} peers"
+    if has_window:
+        return f"scope stragglers on its profiler windows {_LATE_OR_LINKS}"
+    return f"scope stragglers on a profiler window, of which there is none yet, {_LATE_OR_LINKS}"

@@ -28,6 +28,11 @@ def find_slowest(watched: Watched) -> tuple[list[dict[str, Any]], dict[int, int]
     return compute_rank_excess(watched.steps, peers=peers).head(_NUM_SLOWEST).to_dicts(), peers
 
 
+def find_notable(rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int]) -> list[int]:
+    """Return the ranks that `slowest_lines` names."""
+    return [] if is_nobody_compared(peers) else [row["rank"] for row in rows if row["is_notable"]]
+
+
 def slowest_lines(
     rows: Sequence[Mapping[str, Any]], peers: Mapping[int, int], *, stepless: Sequence[int] = ()
 ) -> Iterator[str]:

@@ -194,6 +194,7 @@ def test_silence_is_told_from_a_hang(
     said = standing_words(found, now_ns=1_000 * S)
     assert ("rank 1 has not arrived at " in said) == (boxes and standing == "no step")
     assert ("no sign of life of any rank since " in said) == (silent_s is not None)
+    assert said.count("since") == (silent_s is not None)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,18 @@ def test_the_sentence_says_state_and_age_of_the_last_step() -> None:
     words = standing_words(assess(step_s=930, beat_s=939), now_ns=1_000 * S)
     assert words.startswith("ended without a goodbye at 1970-01-01 00:15:39 UTC (last sign of life); the last step")
     assert standing_words(assess(step_s=998, beat_s=999), now_ns=1_000 * S) == "running; the last step ended 2 s ago"
+
+
+def test_a_hang_in_which_nobody_is_behind_says_so_in_plain_words() -> None:
+    """Both ranks have issued the same seven calls; the last step ended 50 s before the last sign of life."""
+    boxes = {rank: replace(state(rank, {0: (7, 1)}), beat_ns=999 * S, pulse_ns=999 * S) for rank in range(2)}
+    for processes, told in (
+        (ProcessTable(fate=lambda _: True), "by the black boxes no rank is behind its peers in any collective"),
+        (ProcessTable(is_gone=lambda _: True), "by the black boxes no rank was behind its peers in any collective"),
+    ):
+        infos = [info(rank, WORLD) for rank in range(2)]
+        found = assess_run(infos, boxes, last_step_ns=949 * S, usual_ns=S, now_ns=1_000 * S, processes=processes)
+        assert f": {told}" in standing_words(found, now_ns=1_000 * S)
 
 
 def test_a_run_that_was_ended_from_outside_has_not_finished() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from made_boxes import state
 
+from scope.frames import Run
 from scope.run import layout, paths
 from scope.run.blackbox import BlackBox, BlackBoxIdentity
-from scope.run.schema import SCHEMA_VERSION, EventRecord, RankInfo, RunInfo, StepRecord, Verdict
+from scope.run.schema import SCHEMA_VERSION, EventRecord, GroupInfo, RankInfo, RunInfo, StepRecord, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,3 +104,34 @@ def test_what_black_boxes_counted_is_said_of_a_run_whose_disk_was_full(
     (told,) = [each.value.replace("\\", "") for each in app.warning]
     assert "The recorder dropped 20 records (full disk or queue): figures are of the rest." in told
     assert "7 steps of rank 0, by its own count, of which no record can be read." in told
+
+
+def test_where_ranks_stood_is_told_with_their_ends_and_last_signs(
+    open_app: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 was ended with the job, rank 1 said nothing; both last changed phase long before their hearts stopped."""
+    info = RunInfo(schema=SCHEMA_VERSION, run_id="r", started_ns=BEGAN, world_size=2)
+    (tmp_path / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
+    groups = (GroupInfo(group=0, name="0", ranks=(0, 1)),)
+    for rank in range(2):
+        own = paths.rank_folder(tmp_path, 0, rank)
+        own.mkdir(parents=True)
+        known = RankInfo(
+            schema=SCHEMA_VERSION, run_id="r", attempt=0, rank=rank, started_ns=BEGAN, host="h", pid=1, groups=groups,
+            ended_ns=None if rank else BEGAN + 60 * S, exit_reason=None if rank else "terminated by signal 2",
+        )  # fmt: skip
+        (own / paths.RANK_FILE).write_bytes(msgspec.json.encode(known))
+    beat = {"beat_ns": BEGAN + 10 * S, "pulse_ns": BEGAN + 58 * S}
+    boxes = {rank: replace(state(rank, {0: (7, rank)}), **beat) for rank in range(2)}
+    monkeypatch.setattr(Run, "black_boxes", lambda _, **__: boxes)
+    app = open_app("post_mortem", tmp_path)
+    assert not app.exception
+    told = [each.value.replace("\\", "") for each in app.error]
+    assert [words for words in told if "different collectives in call 7 of group" in words] == told[:1]
+    (states,) = [each.value for each in app.dataframe if "last sign of life" in each.value.columns]
+    # The epoch of `BEGAN` is 2023-11-14 22:13:20 UTC.
+    rows = states[["rank", "ended", "last call or phase", "last sign of life"]].to_numpy().tolist()
+    assert rows == [
+        [0, "terminated by signal 2", "22:13:30.000 UTC", "22:14:20.000 UTC"],
+        [1, "without a goodbye", "22:13:30.000 UTC", "22:14:18.000 UTC"],
+    ]

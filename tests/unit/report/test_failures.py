@@ -9,17 +9,19 @@ import msgspec
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from made_boxes import state
 
 from scope.analysis.recorded import RunState, describe_failures, find_failures
 from scope.cli.doctor import doctor
 from scope.cli.runs import runs
 from scope.cli.show import show
 from scope.cli.watch import watch
+from scope.frames import Run
 from scope.frames.schema import Events
 from scope.report.standing import standing_words
 from scope.run import paths
 from scope.run.goodbyes import AFTER_UPDATE, EXIT_CODE, RAISED_EXIT
-from scope.run.schema import SCHEMA_VERSION, Detail, EventRecord, RankInfo, RunInfo
+from scope.run.schema import SCHEMA_VERSION, Detail, EventRecord, GroupInfo, RankInfo, RunInfo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +86,33 @@ def test_a_rank_that_was_killed_leads_and_not_its_victims(tmp_path: Path) -> Non
         "  rank 1 was killed or aborted before others raised an exception",
         "  rank 0 raised RuntimeError: Connection reset by peer in step 9",
     ]
+
+
+def test_a_mismatch_leads_and_not_the_rank_that_it_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks issued as many calls, but other ones, then rank 0 raised and rank 1 was aborted: show and doctor agree."""
+    folder = tmp_path / "a"
+    write_run(folder, {0: (14, "RuntimeError: Connection reset by peer")})
+    groups = (GroupInfo(group=0, name="0", ranks=(0, 1)),)
+    for rank in range(2):
+        path = paths.rank_folder(folder, 0, rank) / paths.RANK_FILE
+        changes = {"groups": groups} | ({"ended_ns": None, "exit_reason": None, "started_ns": 10**18} if rank else {})
+        known = msgspec.json.decode(path.read_bytes(), type=RankInfo)
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, **changes)))
+    boxes = {rank: state(rank, {0: (7, rank)}) for rank in range(2)}
+    monkeypatch.setattr(Run, "black_boxes", lambda _, **__: boxes)
+    mismatch = (
+        "ranks 0-1 issued different collectives in call 7 of group default_pg or before: "
+        "rank 0 all_reduce (float32), rank 1 all_reduce (float32)"
+    )
+    killed = "rank 1 was killed or aborted before others raised an exception"
+    raised = "rank 0 raised RuntimeError: Connection reset by peer in step 9"
+    lines = CliRunner().invoke(show, [str(folder)]).output.splitlines()
+    assert lines[1:4] == [f"  {mismatch}", f"  {killed}", f"  {raised}"]
+    lines = CliRunner().invoke(doctor, [str(folder)]).output.splitlines()
+    found = [line.removeprefix("CRITICAL ").rpartition("  [")[0] for line in lines if line.startswith("CRITICAL ")]
+    assert found == [mismatch, killed, raised]
+    events = "attempt-000/ranks/00000/events.jsonl"
+    assert f"         do: Read its last output, and {events} in the run directory." in lines
 
 
 @pytest.mark.parametrize(

@@ -169,3 +169,18 @@ def test_a_cost_is_a_sentence_with_what_to_do() -> None:
     assert find_costs(steps_of(input_ms=58, wait_ms=None, num_steps=10)) == []
     (words,) = cost_lines(find_costs(steps_of(input_ms=58, wait_ms=None, device=True)))
     assert "of 100 ms a step on ranks 0-1; a profiler window tells whether devices wait meanwhile: more" in words
+
+
+def test_who_makes_others_wait_is_named_where_it_is_known() -> None:
+    """A rank that is told to be slow answers the question; else it takes a window, and where none is that is said."""
+    costs = find_costs(steps_of(input_ms=2, wait_ms=20))
+    said = [
+        next(iter(cost_lines(costs, slow_ranks=ranks, has_window=has_window))).rpartition(": ")[2]
+        for ranks, has_window in (([2], True), ([2, 3], False), ([], True), ([], False))
+    ]
+    assert said == [
+        "others wait for rank 2, which works longer than its peers",
+        "others wait for ranks 2-3, which work longer than their peers",
+        "scope stragglers on its profiler windows tells late ranks from slow links",
+        "scope stragglers on a profiler window, of which there is none yet, tells late ranks from slow links",
+    ]
