@@ -50,5 +50,5 @@ fuzz: setup ## read N more mutated traces (N=1000000): nothing but errors of Sco
 demo: setup ## train, record, serve and draw a real run on this machine (ARGS="--straggler 2")
 	$(BIN)/scope demo $(ARGS)
 
-clean: ## remove what the targets made
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove what the targets made, the demo's runs included
+	rm -rf $(VENV) demo-run .pytest_cache .ruff_cache .hypothesis .import_linter_cache

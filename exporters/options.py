@@ -39,6 +39,9 @@ No root is needed: NVML, sysfs, proc and driver counters are readable by everybo
 kernel's log where dmesg is restricted; seeing other users' processes adds the job of a GPU (--collectors jobs). Spools
 of the exporter's own user that no `scope run` publishes are copied to their run directories; others are not touched.
 
+`scope exporter targets HOSTS` writes a file of targets for Prometheus' file_sd_configs, and says more with --help.
+/metrics, /healthz and /sd are served: /sd are the targets of --targets, for Prometheus' http_sd_configs.
+
 examples:
   scope exporter
   scope exporter --listen 0.0.0.0:9469 --web-config web.yml --runs '/var/spool/scope/*'
@@ -156,7 +159,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
         help="how long one call of a driver may take before its process is killed (default 10s)",
     )
     add("--compat", action="append", choices=COMPATIBILITIES, help="also give the names of this exporter")
-    add("--targets", metavar="HOSTS", help="hosts for /sd, such as 'node[001-128]', or @FILE with one a line")
+    add(
+        "--targets",
+        metavar="HOSTS",
+        help="hosts that /sd names as targets, such as 'node[001-128]', or @FILE with one a line",
+    )
     add("--max-hosts", type=int, default=MAX_HOSTS, help=f"the most hosts of --targets (default {MAX_HOSTS})")
     add("--max-connections", type=int, default=256, help="connections served at once (default 256)")
     add("--root", default="/", help="where /sys, /proc and /dev are mounted (a container's /host)")

@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -138,12 +139,17 @@ def _windows(run: Source, folder: Path) -> Iterator[Source]:
     """Yield one source for each window of a run; what ranks recorded at the same time is one window."""
     from scope.analysis.doctor.diagnosis import describe_ranks  # loads the analyses, which only a run needs
 
-    for number, traces in enumerate(find_windows(folder)):
+    windows = find_windows(folder)
+    steps = Counter(first_step_of(traces) for traces in windows)
+    for traces in windows:
+        step = first_step_of(traces)
+        # An attempt may make a step again that an earlier one has a window of.
+        attempt = f" of {traces[0].path.parents[3].name}" if steps[step] > 1 else ""
         ranks = describe_ranks([trace.info.rank for trace in traces])
         yield Source(
             source_id=_digest("window", f"{folder}\0{traces[0].path}"),
             kind="trace",
-            label=f"{folder.name}: window {number}, from step {first_step_of(traces)}, {ranks}",
+            label=f"{folder.name}: window of step {step}{attempt}, {ranks}",
             place=str(folder),
             files=tuple(str(trace.path) for trace in traces),
             run_id=run.source_id,

@@ -173,8 +173,8 @@ def _choose(path: str, windows: Sequence[_Window], step: int | None, *, option: 
 
     if not windows:
         message = (
-            f"{path}: is a recorded run without a profiler window; ask for one while it trains "
-            "(touch RUN/capture.request, or scope run --capture), then read it again"
+            f"{path}: is a recorded run without a profiler window; unasked, scope run takes the first after 400 s, or "
+            "after 40 s with SCOPE_CAPTURE_BUDGET=0.05; touch RUN/capture.request asks for one while it trains"
         )
         raise InputError(message)
     with_attempt = len({window.attempt for window in windows}) > 1

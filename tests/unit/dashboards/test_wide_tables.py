@@ -71,4 +71,4 @@ def test_the_window_of_many_ranks_has_a_short_name(open_app: Callable[..., AppTe
     write_demo_run(tmp_path / "eight")
     app = open_app("overview", tmp_path / "eight")
     (link,) = app.get("page_link")
-    assert link.proto.label == "window 0, from step 10, ranks 0-7"
+    assert link.proto.label == "window of step 10, ranks 0-7"
