@@ -15,7 +15,7 @@ import pytest
 from scope import errors
 from scope.cli.registry import COMMANDS
 from scope.report.schema_page import render_schema_page
-from scope.report.sections import breakdown, collectives, idle, path, stragglers
+from scope.report.sections import breakdown, collectives, idle, kernels, path, quality, roofline, stragglers
 from scope.testing.jobs import TrainingJob
 from scope.testing.layout import Layout
 from scope.testing.scenarios import Scenario
@@ -37,11 +37,13 @@ def test_words_that_need_one_are_explained_in_the_glossary() -> None:
         each.heading
         for columns in (
             breakdown.STEP_COLUMNS, collectives.SUMMARY_COLUMNS, collectives.POINT_COLUMNS, collectives.CALL_COLUMNS,
-            stragglers.STRAGGLER_COLUMNS, idle.QUEUE_COLUMNS, path.PATH_COLUMNS,
+            stragglers.STRAGGLER_COLUMNS, idle.QUEUE_COLUMNS, path.PATH_COLUMNS, quality.QUALITY_COLUMNS,
+            kernels.kernel_columns("operator"), roofline.ROOFLINE_COLUMNS,
         )
         for each in columns
     }  # fmt: skip
     words = {"cut", "tier", "sisters", "imposed wait", "noise floor", "inferred", "host-bound share", "skew", "ceiling"}
+    words |= {"asynchronous", "no launch", "no event", "overrun", "host overlaps", "most in class", "bound by"}
     assert words <= headings, "a heading is called otherwise now: so must the glossary"
     explained = re.findall(r"^\| ([a-z -]+) \| ", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)
     assert words | {"busbw", "algbw"} <= set(explained)

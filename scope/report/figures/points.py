@@ -105,7 +105,7 @@ def roofline(bubbles: Sequence[RooflineBubble], ceilings: Sequence[RooflineCeili
     ]
     intensities = [bubble.flop_per_byte for bubble in placed]
     span = (min(intensities), max(intensities))
-    traces += [_roof(ceiling, span) for ceiling in ceilings]
+    traces += [_roof(ceiling, span, index) for index, ceiling in enumerate(ceilings)]
     return style.build(
         traces,
         title=title,
@@ -211,7 +211,7 @@ def _roofline_trace(kernel_class: str, bubbles: Sequence[RooflineBubble], longes
     }
 
 
-def _roof(ceiling: RooflineCeiling, span: tuple[float, float]) -> dict[str, Any]:
+def _roof(ceiling: RooflineCeiling, span: tuple[float, float], index: int) -> dict[str, Any]:
     ridge = ceiling.peak_flop_per_s / ceiling.bytes_per_s
     left, right = min(span[0], ridge) / 2, max(span[1], ridge) * 2
     xs = (left, ridge, right)
@@ -221,7 +221,7 @@ def _roof(ceiling: RooflineCeiling, span: tuple[float, float]) -> dict[str, Any]
         "name": style.label(ceiling.name),
         "x": list(xs),
         "y": [min(ceiling.peak_flop_per_s, x * ceiling.bytes_per_s) / _TERA for x in xs],
-        "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
+        "line": _line(index),
         "hovertemplate": (
             f"%{{fullData.name}}: {format_flop_rate(ceiling.peak_flop_per_s)}, "
             f"{format_bandwidth(ceiling.bytes_per_s)}<extra></extra>"
@@ -258,6 +258,11 @@ def _collective_trace(operation: str, bubbles: Sequence[CollectiveBubble], longe
     }
 
 
+def _line(index: int) -> dict[str, Any]:
+    """Return how the ceiling of this number is drawn: each unlike its neighbours, none in the colour of a bubble."""
+    return {"color": style.GREY, "width": 1.5, "dash": ("dash", "dot", "dashdot")[index % 3]}
+
+
 def _ceiling(ceiling: BandwidthCeiling, span: tuple[float, float], index: int) -> dict[str, Any]:
     return {
         "type": "scatter",
@@ -265,6 +270,6 @@ def _ceiling(ceiling: BandwidthCeiling, span: tuple[float, float], index: int) -
         "name": style.label(ceiling.name),
         "x": [span[0] / 2, span[1] * 2],
         "y": [ceiling.bytes_per_s / _GIGA] * 2,
-        "line": {"color": style.GREY, "width": 1.5, "dash": ("dash", "dot", "dashdot")[index % 3]},
+        "line": _line(index),
         "hovertemplate": f"%{{fullData.name}}: {format_bandwidth(ceiling.bytes_per_s)}<extra></extra>",
     }

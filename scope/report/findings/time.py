@@ -128,7 +128,11 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
         return
     part = "step" if basis.is_steps else "window"
     num_launches = basis.num_launches // max(1, basis.num_parts)
-    slow = "The host launches too slowly" if host >= latency else "Launches take long to reach the device"
+    if host >= latency:
+        slow, why = "The host launches too slowly", ""
+    else:
+        slow = "Each launch takes long to reach the device"
+        why = "Every launch onto a device that ran dry pays this delay once more, however fast the host is. "
     yield Finding(
         kind="launch_bound",
         title=f"{slow}: the device runs dry for {basis.text(cost)}",
@@ -142,8 +146,8 @@ def launch_bound(results: Results, basis: Basis) -> Iterator[Finding]:
         cost_ns=cost,
         share_ratio=basis.share(cost),
         action=(
-            f"Launch less or launch cheaper: {_compile(results)}fused or foreach optimizers, a larger micro-batch; "
-            "keep Python work (logging, metrics) off the training thread."
+            f"{why}Launch less or launch cheaper: {_compile(results)}fused or foreach optimizers, a larger "
+            "micro-batch; keep Python work (logging, metrics) off the training thread."
         ),
     )
 

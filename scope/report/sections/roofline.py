@@ -44,6 +44,8 @@ _ATTAINED: Final = 1 + _SOURCES.index(RooflinePoints.attained_ratio)
 _SAVING: Final = 1 + _SOURCES.index(RooflinePoints.saving_ns)
 _BEYOND: Final = "they run beyond this ceiling (its model, its peak or a cache), so what they could save is not known"
 
+_LEAST_SHARE: Final = 0.001
+"""Reasons of less than this share of the compute time stand together."""
 _NO_DEVICES: Final = "No roofline: no device events in these traces; recorded on CPUs, or without the GPU's activity."
 
 ROOFLINE_COLUMNS: Final[tuple[ReportColumn, ...]] = (
@@ -113,8 +115,12 @@ def _unplaced(rooflines: Sequence[Roofline]) -> Iterator[str]:
         for reason, length_ns in each.unplaced_ns().items():
             lengths[reason] = lengths.get(reason, 0) + length_ns
     compute = sum(each.compute_ns for each in rooflines)
-    for reason, length_ns in sorted(lengths.items(), key=lambda item: (-item[1], item[0])):
+    ranked = sorted(lengths.items(), key=lambda item: (-item[1], item[0]))
+    shown = [(reason, length_ns) for reason, length_ns in ranked if length_ns >= _LEAST_SHARE * compute]
+    for reason, length_ns in shown:
         yield f"{format_ratio(length_ns / compute) if compute else format_duration(length_ns)}, {reason}"
+    if len(ranked) > len(shown):
+        yield f"less than 0.1 % each, {'; '.join(reason for reason, _ in ranked[len(shown) :])}"
 
 
 def _notes(rooflines: Mapping[str, Roofline]) -> Iterator[str]:

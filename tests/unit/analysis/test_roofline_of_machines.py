@@ -186,6 +186,18 @@ def test_what_is_not_placed_is_told_by_reason(measure: Measure) -> None:
     assert str(row[-1]).startswith(f"35.0 %, {shares[0][0]}; 10.0 %, ")
 
 
+def test_reasons_that_cost_next_to_nothing_stand_together(measure: Measure) -> None:
+    """Beside 55 ms with a place 30 us and 10 us have none, for two reasons: one remark, and no share of 0.0 %."""
+    product = operator("aten::mm", PLAIN, "nvjet_hsh_128x256_64x4_1x2_h_bz_coopB_TNT", 55_000)
+    packed = operator("_LinearBackward", [([4096, 4096], BF16, "")], "void some_kernel()", 10, number=2)
+    helper = operator("aten::mm", PLAIN, "void splitKreduce_kernel<32, 16, int, float>(int)", 30, number=3)
+    roofline = measure(H800, [*product, *packed, *helper]).check()
+    reasons = list(roofline.unplaced_ns())
+    assert len(reasons) == 2
+    told = str(coverage_table({"rank 0": roofline}).rows[0][-1])
+    assert told == f"less than 0.1 % each, {'; '.join(reasons)}"
+
+
 def test_a_device_that_the_catalogue_does_not_know(measure: Measure) -> None:
     """An accelerator without figures has no roofline; the reason names it."""
     device = {"name": "MTIA v2", "totalGlobalMem": 137 * 10**9, "numSms": 64, "computeMajor": 0, "computeMinor": 0}

@@ -184,6 +184,19 @@ def test_roofline_draws_points_and_roofs_where_they_are() -> None:
     assert roof["y"][0] == pytest.approx(roof["x"][0] * 2e12 / 1e12)
 
 
+def test_neighbouring_roofs_are_told_apart() -> None:
+    """Three math paths of one GPU are three lines of different dashes."""
+    (bubble,) = (
+        figures.RooflineBubble(
+            name="op", detail="", kernel_class="gemm", flop_per_byte=100.0, flop_per_s=2e14, attained_ratio=0.5,
+            total_ns=9, count=1,
+        ),
+    )  # fmt: skip
+    roofs = [figures.RooflineCeiling(name=f"r{n}", peak_flop_per_s=n * 1e15, bytes_per_s=2e12) for n in (1, 2, 3)]
+    _, *lines = data(figures.roofline([bubble], roofs))["data"]
+    assert len({line["line"]["dash"] for line in lines}) == 3
+
+
 @given(
     spans=st.lists(
         st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(0, 100), st.integers(0, 40)),

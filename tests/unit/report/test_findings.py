@@ -80,6 +80,18 @@ def test_slow_launches_make_the_device_run_dry(builder: Any, results_of: Make) -
     assert finding.cost_ns == 19 * 40 * US
     assert finding.evidence[0].value == 19 * 35 * US
     assert finding.evidence[1].value == 19 * 5 * US
+    assert finding.title.startswith("The host launches too slowly")
+    assert finding.action.startswith("Launch less or launch cheaper")
+
+
+def test_launches_that_arrive_late_are_to_be_fewer(builder: Any, results_of: Make) -> None:
+    """Of gaps of 40 us 30 are between the call and the start: no fault of the host, whose advice stands alone."""
+    builder.step(1, 0, 1100)
+    for index in range(20):
+        builder.launch("sm90_gemm_kernel", 50 * index, 50 * index + 30, 10)
+    finding = the(results_of(builder), "launch_bound")
+    assert finding.title.startswith("Each launch takes long to reach the device")
+    assert finding.action.startswith("Every launch onto a device that ran dry pays this delay once more, ")
 
 
 def test_a_device_that_is_kept_busy_is_not_launch_bound(builder: Any, results_of: Make) -> None:
