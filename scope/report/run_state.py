@@ -312,7 +312,8 @@ def _phases(summary: Mapping[str, Any], custom_ns: Mapping[str, int]) -> Iterato
     wait = summary["communication_wait_ns"]
     waited = format_duration(wait) if wait is not None else "unknown"
     yield f"  of it waiting for communication: {waited}; garbage collection: {format_duration(summary['gc_ns'])}"
-    yield f"  recording itself took {format_duration(summary['recorder_ns'])}"
+    recorded_ns = summary["recorder_ns"]
+    yield f"  recording itself took {format_duration(recorded_ns)}, {format_ratio(recorded_ns / total)} of it"
 
 
 def _collectives(rows: Sequence[Mapping[str, Any]], outside: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ _UNKNOWN: Final = Absent("what it costs is not known")
 _NOWHERE: Final = Absent("it singles out none")
 
 FINDING_COLUMNS: Final[tuple[ReportColumn, ...]] = (
+    column("number", "number", "Its place among them, from 1 on: what others call it by.", unit="count"),
     column("share_ratio", "share", "The cost as a share of step time (of the window without steps)."),
     column("cost_ns", "cost", "Time that it costs, summed over devices; an upper bound of the saving."),
     column("kind", "kind", "What it is about."),
@@ -31,6 +32,7 @@ def findings_table(findings: Sequence[Finding]) -> ReportTable:
     """Return findings in their order."""
     rows = [
         (
+            number,
             _UNKNOWN if finding.share_ratio is None else finding.share_ratio,
             _UNKNOWN if finding.cost_ns is None else finding.cost_ns,
             finding.kind,
@@ -39,6 +41,6 @@ def findings_table(findings: Sequence[Finding]) -> ReportTable:
             ", ".join(each.text() for each in finding.evidence),
             finding.action,
         )
-        for finding in findings
+        for number, finding in enumerate(findings, start=1)
     ]
     return whole_table("findings", "Findings", FINDING_COLUMNS, rows, notes=() if rows else ("Nothing stands out.",))

@@ -80,6 +80,16 @@ def test_show_says_steps_and_phases(tmp_path: Path, scope: Callable[..., Done]) 
     assert state["checkpoints"] == state["verdicts"] == []
 
 
+def test_show_says_what_share_of_the_steps_recording_took(scope: Callable[..., Done]) -> None:
+    """All recorder times over the lengths of all steps of all ranks, from their lines."""
+    run = Path(__file__).parents[3] / "sample_traces" / "gloo-4-ranks-straggler"
+    files = run.glob("attempt-000/ranks/*/steps.jsonl")
+    steps = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    share = sum(step["recorder_ns"] for step in steps) / sum(step["end_ns"] - step["start_ns"] for step in steps)
+    (line,) = (line for line in scope("show", run).out.splitlines() if "recording itself took" in line)
+    assert line.endswith(f" ms, {share * 100:.1f} % of it")
+
+
 @pytest.mark.parametrize("run_dir", [None, "/data/job"])
 def test_a_run_is_listed_with_the_label_that_alerts_call_it_by(
     tmp_path: Path, scope: Callable[..., Done], run_dir: str | None

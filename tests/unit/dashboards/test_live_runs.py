@@ -11,7 +11,7 @@ import pytest
 
 from dashboards.perfetto import window_json
 from dashboards.sources import runs
-from dashboards.sources.catalogue import find_windows
+from dashboards.sources.catalogue import find_sources, find_windows
 from dashboards.sources.runs import LiveRun
 from scope.errors import RunError
 from scope.frames import open_run
@@ -201,6 +201,16 @@ def test_what_ranks_recorded_at_one_time_is_one_window(run_folder: Path) -> None
     capture(run_folder, 0, 400, 500)
     windows = find_windows(run_folder)
     assert [[trace.info.rank for trace in window] for window in windows] == [[0, 1], [2], [0]]
+
+
+def test_a_window_is_named_by_its_step_and_by_its_attempt_where_two_have_one(run_folder: Path) -> None:
+    """`--window` takes the step; a restart that takes a window of step 3 again makes the attempt part of the name."""
+    capture(run_folder, 0, 100, 200)
+    (window,) = (each for each in find_sources([str(run_folder)]) if each.kind == "trace")
+    assert window.label == "four-ranks: window of step 3, rank 0"
+    shutil.copytree(run_folder / "attempt-000", run_folder / "attempt-001")
+    labels = [each.label for each in find_sources([str(run_folder)]) if each.kind == "trace"]
+    assert labels == [f"four-ranks: window of step 3 of attempt-00{attempt}, rank 0" for attempt in (0, 1)]
 
 
 def test_a_window_for_perfetto_holds_the_spans() -> None:
