@@ -322,14 +322,15 @@ def _sifted(
 
 
 def _check_distinct(traces: list[RankTrace]) -> None:
-    seen: dict[int, str] = {}
-    clashes: list[str] = []
+    claims: dict[int, list[str]] = {}
     for trace in traces:
-        if trace.rank is None:
-            continue
-        if trace.rank in seen:
-            clashes.append(f"{seen[trace.rank]} and {trace.path} both claim rank {trace.rank}")
-        seen.setdefault(trace.rank, trace.path)
+        if trace.rank is not None:
+            claims.setdefault(trace.rank, []).append(trace.path)
+    clashes = [
+        f"{files[0]} and {files[1]} both claim rank {rank}{f' ({len(files) - 2} more too)' * (len(files) > 2)}"
+        for rank, files in claims.items()
+        if len(files) > 1
+    ]
     if clashes:
         message = "; ".join(clashes) + "; keep one of them, or say whose trace it is with --rank FILE=N"
         raise TraceError(message)

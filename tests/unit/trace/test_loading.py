@@ -106,9 +106,22 @@ def test_unknown_rank_stays_unknown(tmp_path: Path) -> None:
 def test_two_files_of_one_rank(tmp_path: Path) -> None:
     """Two files that claim one rank are an error that names both; the user can tell them apart."""
     first, second = write(tmp_path / "a.json", rank=1), write(tmp_path / "b.json", rank=1)
-    with pytest.raises(TraceError, match=r"a\.json and .*b\.json both claim rank 1.*--rank"):
+    with pytest.raises(TraceError, match=r"a\.json and .*b\.json both claim rank 1; .*--rank"):
         load([first, second])
     assert [trace.rank for trace in load([first, second], ranks={"b.json": 0}).ranks] == [0, 1]
+
+
+def test_many_files_of_one_rank_are_one_sentence(tmp_path: Path) -> None:
+    """A folder of traces that have nothing to do with each other: a sentence a rank, however many files claim it."""
+    files = [
+        write(tmp_path / f"{name}.json", rank=rank) for name, rank in zip("abcdef", (0, 0, 0, 0, 1, 1), strict=True)
+    ]
+    with pytest.raises(TraceError) as raised:
+        load(files)
+    said = str(raised.value).replace(f"{tmp_path}/", "")
+    assert said.startswith(
+        "a.json and b.json both claim rank 0 (2 more too); e.json and f.json both claim rank 1; keep "
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"absent.json": 1}, {"a.json": -1}, {"a.json": 1 << 20}, {"a.json": 10**20}])
