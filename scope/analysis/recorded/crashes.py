@@ -96,6 +96,8 @@ def is_explained(watched: Watched, verdict: Verdict) -> bool:
     if verdict.kind != "crash" or not verdict.ranks:
         return False
     ended = {info.rank for info in watched.infos if has_ended(info, watched.boxes.get(info.rank))}
+    if watched.state.ended_by_signal is not None:
+        ended.update(watched.state.open_ranks)  # what is told of their peers is true of them
     raised = {info.rank for info in watched.infos if _has_raised(info, watched.boxes.get(info.rank))}
     return ended.difference(raised).issuperset(verdict.ranks)
 

@@ -22,6 +22,7 @@ from scope.analysis.recorded import (
     find_mismatches,
     find_missed_calls,
     find_verdicts,
+    is_refuted,
 )
 from scope.frames.schema import RankSteps
 from scope.report.standing import standing_words
@@ -99,13 +100,18 @@ def box(rank: int, calls: Sequence[Call], *, kept: int = 1024, hashed: int = 10*
     return replace(made, calls=tuple(ring[-kept:]), groups=groups, beat_ns=29 * S, pulse_ns=29 * S)
 
 
-def judge(boxes: Mapping[int, BlackBoxState], infos: Sequence[RankInfo]) -> tuple[list[Verdict], str]:
-    """Return what is found of a run whose last step ended at second 0, and the head of what is said of it."""
+def see(boxes: Mapping[int, BlackBoxState], infos: Sequence[RankInfo]) -> Watched:
+    """Return a run whose last step ended at second 0, seen at second 40."""
     living = ProcessTable(fate=lambda _: True, is_gone=lambda each: each.pid < 0)
     found = assess_run(infos, boxes, last_step_ns=0, usual_ns=S, now_ns=30 * S, processes=living)
     steps = pl.LazyFrame(schema=RankSteps.schema())
-    watched = Watched(state=found, infos=infos, boxes=boxes, steps=steps, now_ns=40 * S)
-    return find_verdicts(watched, fate=lambda _: True), standing_words(found, now_ns=30 * S)
+    return Watched(state=found, infos=infos, boxes=boxes, steps=steps, now_ns=40 * S)
+
+
+def judge(boxes: Mapping[int, BlackBoxState], infos: Sequence[RankInfo]) -> tuple[list[Verdict], str]:
+    """Return what is found of such a run, and the head of what is said of it."""
+    watched = see(boxes, infos)
+    return find_verdicts(watched, fate=lambda _: True), standing_words(watched.state, now_ns=30 * S)
 
 
 def test_a_rank_that_skipped_a_call_differs_at_it_and_nobody_is_late() -> None:
@@ -197,6 +203,16 @@ def test_a_rank_without_an_end_was_ended_with_the_job(number: int, told_s: int, 
     assert head.startswith(outcome)
     assert [(each.kind, each.severity) for each in found] == [("crash", severity)]
     assert ("asked to end by signal" in found[0].summary) == (severity == "warning")
+
+
+@pytest.mark.parametrize(("told_s", "is_over"), [(30, True), (35, False)])
+def test_a_crash_on_record_is_over_once_peers_tell_of_the_signal(told_s: int, is_over: bool) -> None:
+    """A watcher saw rank 1 gone first; then it is told that the job was asked to end, where rank 1 lived until then."""
+    gone, boxes = info(1, pid=-1), {rank: box(rank, GRADIENTS) for rank in range(2)}
+    (crash,), _ = judge(boxes, [info(0, pid=-1), gone])
+    on_record = msgspec.structs.replace(crash, ranks=(1,))
+    told = see(boxes, [info(0, ended_ns=told_s * S, exit_reason="terminated by signal 2"), gone])
+    assert is_refuted(told, on_record) == is_over
 
 
 CALLS = st.lists(st.sampled_from([*GRADIENTS, LOSS]), max_size=6)
