@@ -23,14 +23,12 @@ class BatchSize:
 
     Attributes:
         num_bytes: Bytes of all its tensors.
-        shape: Of its first tensor.
-        samples: Length of the first dimension of that.
+        samples: Length of the first dimension of its first tensor.
         tokens: Elements of its token ids: the field `input_ids`, `tokens` or `token_ids`, else the first tensor when it
             is a matrix of integers.
     """
 
     num_bytes: int
-    shape: tuple[int, ...] | None
     samples: int | None
     tokens: int | None
 
@@ -42,20 +40,9 @@ def measure_batch(batch: Any) -> BatchSize:
     with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
         return BatchSize(
             num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            shape=_shape_of(first),
             samples=int(first.shape[0]) if first is not None and first.dim() else None,
             tokens=_count_tokens(batch, first),
         )
-
-
-def first_shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of the first tensor of what a model gets; `None` where there is none or it has no one shape."""
-    with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
-        return _shape_of(next(tensors_in(value), None))
-
-
-def _shape_of(tensor: torch.Tensor | None) -> tuple[int, ...] | None:
-    return None if tensor is None or tensor.is_nested else tuple(tensor.shape)
 
 
 def _count_tokens(batch: Any, first: torch.Tensor | None) -> int | None:

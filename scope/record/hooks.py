@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from scope.record.unended_evaluations import ModuleTable
 
 _MAX_LOOKS: Final = 5
-_FROZEN: Final = ""
-"""In place of the phase of a call: of a model that is none of the loop's, and whose FLOPs are none of a step's."""
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -181,7 +179,7 @@ class TrainingHooks:
             finally:
                 if opened:
                     self._call("input", session.end_phase, "input")
-            self._call("batch", session.batches.note, batch, iterator)
+            self._call("batch", session.batches.note, batch)
             return batch
 
         return __next__
@@ -197,12 +195,11 @@ class TrainingHooks:
 
     def _run_root(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         local = self._local
-        opened = self._call("forward", self._begin_forward, module, (args, kwargs))
+        opened = self._call("forward", self._begin_forward, module)
         flops, device = self._session.flops, self._device
-        of_loop = opened != _FROZEN
-        if flops.notes_forwards and of_loop:
+        if flops.notes_forwards:
             self._call("inputs", flops.note_forward, module, args, kwargs)
-        counter = self._call("flops", flops.begin_region, False) if flops.is_counting and of_loop else None
+        counter = self._call("flops", flops.begin_region, False) if flops.is_counting else None
         timer = self._call("device", device.begin, "forward") if opened and device.is_possible else None
         local.depth += 1
         try:
@@ -218,35 +215,27 @@ class TrainingHooks:
             else:
                 self._call("forward", self._session.clock.notice)
 
-    def _begin_forward(self, module: nn.Module, inputs: Any) -> str | None:
-        """Begin the phase of a model's call; return its name if `end_phase` has to follow, or `_FROZEN`.
-
-        Without gradients it is an evaluation, whichever mode the model is in and whether or not it was trained before.
-        A teacher or any other frozen model is called unseen, since its class alone would decide whether it is seen.
-        """
+    def _begin_forward(self, module: nn.Module) -> str | None:
+        """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
         session = self._session
-        gradients = torch.is_grad_enabled()
-        if not gradients and session.batches.fetched:
-            session.batches.evaluate(inputs)
         is_trained = holds(self._trained, module)
         known = is_trained or holds(self._roots, module)
-        if not known:
-            first = next(module.parameters(), None)
-            if first is None:
-                return None
-            if not (first.requires_grad or (gradients and module.training)):
-                return _FROZEN
+        if not known and not any(True for _ in module.parameters()):
+            return None
+        gradients = torch.is_grad_enabled()
+        unended = session.unended
         absorbing = session.clock.is_absorbing()
         if absorbing:
-            session.unended.on_forward(module if is_trained else None, gradients=gradients)
-        if not gradients:
+            unended.on_forward(module if is_trained else None, gradients=gradients)
+        training = known and gradients and (module.training or unended.is_trained(module))
+        if training:
+            if not (is_trained or absorbing):  # in an evaluation it may be a probe
+                self._trained[id(module)] = weakref.ref(module)
+        elif not gradients and is_trained:
             return "evaluation" if session.clock.push("evaluation") else None
-        training = known and (module.training or session.unended.is_trained(module))
-        if training and not (is_trained or absorbing):  # in an evaluation it may be a probe
-            self._trained[id(module)] = weakref.ref(module)
-        elif known and not training:
-            session.unended.note_call(module)
-        opened = session.begin_forward(inputs, training=training)
+        elif known and gradients:
+            unended.note_call(module)
+        opened = session.begin_forward(training=training)
         # Only now: where the call has begun a step, it belongs to that.
         self._saw_forward = self._saw_forward or training
         return "forward" if opened else None

@@ -310,7 +310,7 @@ class _Steps(Generic[_Batch]):
                 session.guard.call("input", session.end_phase, "input")
         if session.batches.num_batches == seen:
             # A DataLoader's iterator has told already.
-            session.guard.call("batch", session.batches.note, batch, self)
+            session.guard.call("batch", session.batches.note, batch)
         return batch
 
 

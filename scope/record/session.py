@@ -224,7 +224,6 @@ class Session:
         if clock.is_training():
             if boundary.on_input() or clock.step < 0:
                 self.next_step()
-            self.batches.ask()
         elif clock.is_own_thread():
             self.unended.on_input()
         boundary.on_work()
@@ -241,15 +240,14 @@ class Session:
         """The program ends, and nothing tells with which exit code."""
         self.writer.update_info(absent={**self.writer.info.absent, EXIT_CODE: RAISED_EXIT})
 
-    def begin_forward(self, inputs: Any, *, training: bool) -> bool:
+    def begin_forward(self, *, training: bool) -> bool:
         """A model is called; return whether `end_phase` has to follow.
 
         Args:
-            inputs: What it gets.
             training: In training mode, with gradients: the call is work for an update.
         """
         if training and self._begin_compute() and self.batches.fetched:
-            self.batches.take(inputs)
+            self.batches.take()
         return self.clock.push("forward")
 
     def begin_schedule(self) -> None:
@@ -407,8 +405,10 @@ class Session:
             end_ns: Where it ended; now when absent.
         """
         batches = self.batches
-        if batches.fetched:
-            batches.settle()
+        if batches.fetched and not batches.num_taken:
+            # No call of a model was seen to use them.
+            for _ in range(len(batches.fetched)):
+                batches.take()
         tokens = batches.tokens if batches.tokens_per_step is None or batches.user_tokens else batches.tokens_per_step
         own_ns = self.own_ns
         self.guard.call("flops", self.flops.end_step, tokens)

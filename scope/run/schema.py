@@ -523,9 +523,10 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         calls_recorded: Whether `calls/*.bin` holds this step's calls.
         disturbed: Why the step is not like others: `flops_counted`, `capture`, `models_searched`, `updates_merged`
             (several updates, since an optimizer was waited for that is gone, or a batch by a loop that turned out to
-            make several of each), `trained_in_evaluation` (passes came in an evaluation that no `train()` had ended:
-            their time is in no phase of their own, or in the step before), `end_unknown` (the last one, of a loop
-            without a loader or left by `break`: it ends with the last that was seen of training), or absent.
+            make several of each), `trained_in_evaluation` (passes came in
+            an evaluation that no `train()` had ended: their time is in no phase of their own, or in the step before),
+            `end_unknown` (the last one, of a loop without a loader or left by `break`: it ends with the last that was
+            seen of training), or absent.
     """
 
     step: Count
