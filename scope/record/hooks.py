@@ -224,12 +224,11 @@ class TrainingHooks:
             return None
         gradients = torch.is_grad_enabled()
         unended = session.unended
-        absorbing = session.clock.is_absorbing()
-        if absorbing:
+        if session.clock.is_absorbing():
             unended.on_forward(module if is_trained else None, gradients=gradients)
         training = known and gradients and (module.training or unended.is_trained(module))
         if training:
-            if not (is_trained or absorbing):  # in an evaluation it may be a probe
+            if not is_trained:
                 self._trained[id(module)] = weakref.ref(module)
         elif not gradients and is_trained:
             return "evaluation" if session.clock.push("evaluation") else None
@@ -298,9 +297,9 @@ class TrainingHooks:
             return
         if mode:
             session.clock.pop("evaluation")
-            session.unended.clear()
+            session.unended.end()
         elif not session.unended.is_trained(model) and session.clock.push("evaluation"):
-            session.unended.begin(model)
+            session.unended.clear()
 
     def _wrap_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self._session
@@ -356,17 +355,18 @@ class TrainingHooks:
             self._call("optimizer", session.clock.push, "optimizer")
 
     def _look_at_update(self, optimizer: Any) -> None:
-        """See whether an update is of models in evaluation mode, and ends an evaluation that no `train()` has ended."""
+        """See whether an update is of models in evaluation mode; it ends an evaluation that no `train()` has ended."""
         session = self._session
         if not session.clock.is_own_thread() or self._local.depth:
             return
         trained = session.unended.find_trained(optimizer)
         self._trained.update((id(model), weakref.ref(model)) for model in trained)
-        if not session.clock.is_absorbing():
-            session.unended.keep(trained)
-        elif trained or session.has_stepped(optimizer):
+        if session.clock.is_absorbing():
+            # A critic is used in that mode without being updated in it.
+            trained = session.unended.called()
             session.end_evaluation()
-            self._saw_forward = True
+            self._saw_forward = self._saw_forward or bool(trained)
+        session.unended.keep(trained)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs

@@ -222,6 +222,7 @@ class Session:
         """A batch is asked of a loader; return whether `end_phase` has to follow."""
         clock, boundary = self.clock, self.boundary
         if clock.is_training():
+            self.unended.saw_input = False
             if boundary.on_input() or clock.step < 0:
                 self.next_step()
         elif clock.is_own_thread():
@@ -271,10 +272,6 @@ class Session:
         """Name an optimizer of the loop before it has stepped."""
         self.boundary.expect(self._optimizers.number_of(optimizer))
 
-    def has_stepped(self, optimizer: Any) -> bool:
-        """Whether an optimizer is one of the loop."""
-        return self.boundary.knows(self._optimizers.number_of(optimizer))
-
     def end_evaluation(self) -> None:
         """An update shows that the evaluation in progress is over, though no `train()` was called.
 
@@ -285,11 +282,12 @@ class Session:
         if not clock.end_evaluation(clock.last_seen_ns if unended.end_ns is None else unended.end_ns):
             return
         self._trained_in_evaluation = True
-        if boundary.updated and (unended.saw_input or boundary.on_compute()):
+        if boundary.updated and boundary.on_compute(is_fetched=unended.saw_input):
             self.next_step()
             self._trained_in_evaluation = True
+        if unended.saw_input:
+            self.batches.take_evaluated()
         boundary.num_microbatches += unended.num_backwards
-        unended.keep_all()
         unended.clear()
 
     def on_optimizer(self, optimizer: Any, *, skipped: bool = False) -> None:
@@ -387,8 +385,14 @@ class Session:
         """Begin a step where work for an update begins one; return whether it is work of the step in progress."""
         clock, boundary = self.clock, self.boundary
         counts = clock.is_training()
-        if counts and (boundary.on_compute() or clock.step < 0):
-            self.next_step()
+        if counts:
+            unended = self.unended
+            if boundary.on_compute(is_fetched=unended.saw_input) or clock.step < 0:
+                self.next_step()
+            if unended.saw_input:
+                # Some loops call train() once they have the batch.
+                unended.saw_input = False
+                self.batches.fetch_evaluated()
         boundary.on_work()
         return counts
 

@@ -23,6 +23,7 @@ class StepBatches:
     Attributes:
         num_batches: Batches noted so far.
         fetched: Batches that no model has got yet, the oldest first.
+        evaluated: The last batch that was asked for in an evaluation.
         num_taken: Batches that the step has used.
         samples: Those of the step; None before any is known.
         num_bytes: Bytes of the tensors of its batches; None before the first.
@@ -44,6 +45,7 @@ class StepBatches:
         self._count_tokens = count_tokens
         self.num_batches = 0
         self.fetched: deque[BatchSize] = deque(maxlen=_MAX_FETCHED)
+        self.evaluated: BatchSize | None = None
         self.user_tokens = False
         self.tokens_per_step: int | None = None
         self.begin_step()
@@ -57,13 +59,32 @@ class StepBatches:
 
     def note(self, batch: Any) -> None:
         """A batch has come."""
-        if not self._clock.is_training():
+        clock = self._clock
+        is_training = clock.is_training()
+        if not (is_training or (clock.is_own_thread() and clock.phase == "evaluation")):
             return
-        self.num_batches += 1
         size = measure_batch(batch)
         if self._count_tokens is not None:
             size = replace(size, tokens=self._count_tokens(batch))
-        self.fetched.append(size)
+        if is_training:
+            self.num_batches += 1
+            self.fetched.append(size)
+            self.evaluated = None
+        else:
+            self.evaluated = size
+
+    def fetch_evaluated(self) -> None:
+        """The last batch that was asked for in an evaluation proves to be one of training."""
+        if self.evaluated is not None:
+            self.num_batches += 1
+            self.fetched.append(self.evaluated)
+            self.evaluated = None
+
+    def take_evaluated(self) -> None:
+        """It was trained on before that was known."""
+        self.fetch_evaluated()
+        if self.fetched:
+            self.take()
 
     def take(self) -> None:
         """Count the oldest batch that was fetched: some loops fetch the next one before they use the last."""

@@ -77,10 +77,6 @@ class StepBoundary:
         """Wait no more for an optimizer that does not exist any more; safe at any instant and on any thread."""
         self._collected.add(optimizer)
 
-    def knows(self, optimizer: int) -> bool:
-        """Whether an optimizer has made the steps of the loop, or was named."""
-        return optimizer in self._known or optimizer in self._stepped
-
     @property
     def updated(self) -> bool:
         """Whether the step in progress has had an update."""
@@ -93,9 +89,13 @@ class StepBoundary:
         self._input_since_update = True
         return begins
 
-    def on_compute(self) -> bool:
-        """A forward or backward of training begins; return whether that begins a new step."""
-        if not self.num_optimizer_steps or self._loop_has_input:
+    def on_compute(self, *, is_fetched: bool = False) -> bool:
+        """A forward or backward of training begins; return whether that begins a new step.
+
+        Args:
+            is_fetched: The batch for it was asked for in an evaluation, where that began none.
+        """
+        if not self.num_optimizer_steps or (self._loop_has_input and not is_fetched):
             return False
         if self._stepped >= self._known or (self._collected and self._have_all_left_stepped()):
             return True

@@ -1,8 +1,9 @@
 """Evaluations that `eval()` began and no `train()` has ended, and the models that are trained in evaluation mode.
 
-That training goes on is proven by an optimizer alone: evaluations may run backward passes of their own (adversarial
-examples, saliency), and probes with optimizers of theirs. From then on the model's `eval()` begins no evaluation, and
-its calls with gradients are those of training.
+That training goes on is proven by an optimizer alone, of whatever model: evaluations may run backward passes of their
+own (adversarial examples, saliency). A probe that is trained on what a model makes is told as training: nothing tells
+it from a second model whose training follows that of the first, and which would be lost. A model that was part of such
+an update begins no evaluation by `eval()` from then on, and its calls with gradients are those of training.
 """
 
 # torch annotates only a part of itself.
@@ -38,7 +39,7 @@ class UnendedEvaluation:
         end_ns: Where the evaluation ended if training goes on: what was seen last before the first call of a model with
             gradients; absent before such a call.
         num_backwards: Backward passes since.
-        saw_input: Whether a batch was asked for in the evaluation.
+        saw_input: Whether a batch was asked for in the evaluation, and none since.
     """
 
     def __init__(self, clock: PhaseClock) -> None:
@@ -49,17 +50,15 @@ class UnendedEvaluation:
         self.clear()
 
     def clear(self) -> None:
-        """An evaluation ends."""
+        """An evaluation begins, or is over for good."""
+        self.end()
+        self.saw_input = False
+
+    def end(self) -> None:
+        """`train()` ends an evaluation; a batch that was asked for in it may be one of training."""
         self.end_ns: int | None = None
         self.num_backwards = 0
-        self.saw_input = False
-        self._begun_by: weakref.ref[nn.Module] | None = None
         self._called.clear()
-
-    def begin(self, model: nn.Module) -> None:
-        """The `eval()` of a model begins an evaluation."""
-        self.clear()
-        self._begun_by = weakref.ref(model)
 
     def is_trained(self, model: nn.Module) -> bool:
         """Whether a model is trained in evaluation mode."""
@@ -94,9 +93,15 @@ class UnendedEvaluation:
         """Whether the next optimizer may show that a model is trained in evaluation mode."""
         return bool(self._called)
 
+    def called(self) -> list[nn.Module]:
+        """Return the models that were called with gradients since the last update, or in the evaluation."""
+        return [model for reference in self._called.values() if (model := reference()) is not None]
+
     def find_trained(self, optimizer: Any) -> list[nn.Module]:
         """Return the models called since, in whatever mode, of which an optimizer holds parameters."""
-        called = [model for reference in self._called.values() if (model := reference()) is not None]
+        called = self.called()
+        if not called:
+            return []
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         found = [model for model in called if not held.isdisjoint(map(id, model.parameters()))]
         self._num_misses += not found
@@ -108,8 +113,3 @@ class UnendedEvaluation:
             if not model.training:
                 self._trained[id(model)] = weakref.ref(model)
         self._called.clear()
-
-    def keep_all(self) -> None:
-        """From now on all that were in the evaluation, and the one that began it, are."""
-        references = [*self._called.values(), *([self._begun_by] if self._begun_by is not None else [])]
-        self.keep([model for reference in references if (model := reference()) is not None])

@@ -198,11 +198,8 @@ def probe(job: Job, batch: torch.Tensor) -> None:
     job.of_head.step()
 
 
-@pytest.mark.parametrize("look", [attack, probe])
-def test_an_evaluation_with_backward_passes_lasts_until_train(
-    tmp_path: Path, look: Callable[[Job, torch.Tensor], None]
-) -> None:
-    """Steps have none of its passes and updates, and the sleep behind them is evaluation."""
+def test_an_evaluation_with_backward_passes_lasts_until_train(tmp_path: Path) -> None:
+    """Steps have none of its passes, and the sleep behind them is evaluation."""
 
     def train(job: Job) -> None:
         for _ in range(2):
@@ -210,7 +207,7 @@ def test_an_evaluation_with_backward_passes_lasts_until_train(
                 job.update(batch)
             job.model.eval()
             for batch in batches():
-                look(job, batch)
+                attack(job, batch)
             time.sleep(0.02)
             job.model.train()
 
@@ -218,6 +215,79 @@ def test_an_evaluation_with_backward_passes_lasts_until_train(
     assert updates(steps) == [(1, 1)] * 8
     assert MARK not in [step.disturbed for step in steps]
     assert steps[4].phases["evaluation"] >= 20e6
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_another_model_is_recorded_though_the_evaluation_of_the_first_has_no_end(tmp_path: Path, trains: bool) -> None:
+    """A student behind its teacher, models in turn, or a probe: four updates each, and the first of each is marked."""
+
+    def train(job: Job) -> None:
+        for batch in batches():
+            job.update(batch)
+        job.validate()
+        if trains:
+            job.head.train()
+        for batch in batches():
+            probe(job, batch)
+        job.head.eval()
+        for batch in batches():
+            job.model.train()
+            job.update(batch)
+
+    steps = record(tmp_path, train)
+    assert updates(steps) == [(1, 1)] * 12
+    assert [step.samples for step in steps] == [2] * 12
+
+
+def test_each_of_several_models_that_follow_one_another_is_recorded(tmp_path: Path) -> None:
+    """Three folds of twice four updates, each with a model of its own that ends in evaluation mode."""
+
+    def train(job: Job) -> None:
+        del job
+        for _ in range(3):
+            fold = Job()
+            for _ in range(2):
+                fold.model.train()
+                for batch in batches():
+                    fold.update(batch)
+                fold.validate()
+
+    steps = record(tmp_path, train)
+    assert updates(steps) == [(1, 1)] * 24
+    assert [step.samples for step in steps] == [2] * 24
+
+
+def test_a_first_call_that_is_evaluated_hides_no_training(tmp_path: Path) -> None:
+    """A look at the shapes of a teacher, which is evaluated from then on: the updates of another are all steps."""
+
+    def train(job: Job) -> None:
+        job.model(torch.ones(2, 4))
+        job.model.eval()
+        for batch in batches():
+            with torch.no_grad():
+                made = job.model(batch)
+            job.head(made).sum().backward()
+            job.of_head.step()
+
+    assert sum(count or 0 for _, count in updates(record(tmp_path, train))) == 4
+
+
+def test_a_loop_that_calls_train_once_it_has_the_batch_has_a_step_for_each(tmp_path: Path) -> None:
+    """As trainers do, which leave evaluations in that mode: eight steps of two samples, none of them marked."""
+
+    def train(job: Job) -> None:
+        number = 0
+        for _ in range(2):
+            for batch in batches():
+                job.model.train()
+                job.update(batch)
+                number += 1
+                if number % 3 == 0:
+                    job.validate()
+
+    steps = record(tmp_path, train)
+    assert updates(steps) == [(1, 1)] * 8
+    assert [(step.samples, step.disturbed) for step in steps[1:]] == [(2, None)] * 7
 
 
 def test_a_critic_in_evaluation_mode_ends_no_recording(tmp_path: Path) -> None:
