@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from scope.errors import RunError
-from scope.folders import find_fault
+from scope.folders import find_fault, is_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +183,14 @@ def identify_folder(folder: Path) -> tuple[int, int] | None:
 def is_replaced(folder: Path, identity: tuple[int, int] | None) -> bool:
     """Return whether something else, a link say, stands where a folder of that device and inode was; it may be gone."""
     return identity is not None and os.path.lexists(folder) and identify_folder(folder) != identity
+
+
+def is_made_anew(folder: Path) -> bool:
+    """Return whether a folder in the place of a deleted one is this user's, and nobody else can have put it there.
+
+    Ranks whose folder is deleted under them make it again.
+    """
+    return is_private(folder) and is_private(folder.parent)
 
 
 def open_folder(folder: Path, identity: tuple[int, int] | None = None) -> int:

@@ -42,6 +42,7 @@ from scope.run.files import (
     FILE_MODE,
     FOLDER_MODE,
     identify_folder,
+    is_made_anew,
     is_replaced,
     make_folders,
     open_folder,
@@ -85,7 +86,7 @@ class Publisher:
         captured: Told each trace of a captured window once it is in the run directory.
         requests: What somebody asks of the ranks by a file in the run directory.
         identity: Device and inode of the spool from when it was made; those of now where they are not given. What
-            somebody puts in its place, a link above all, is neither published nor emptied.
+            somebody else may have put in its place, a link above all, is neither published nor emptied.
     """
 
     spool: Path
@@ -104,11 +105,13 @@ class Publisher:
         self.identity = self.identity or identify_folder(self.spool)
 
     def is_in_place(self) -> bool:
-        """Return whether the spool is the folder that it was, or is gone; what else stands there is a problem."""
-        if not is_replaced(self.spool, self.identity):
-            return True
-        self.problems[str(self.spool)] = _REPLACED
-        return False
+        """Return whether the spool is the folder that it was, is gone, or was made anew; else that is a problem."""
+        if is_replaced(self.spool, self.identity):
+            if not is_made_anew(self.spool):
+                self.problems[str(self.spool)] = _REPLACED
+                return False
+            self.identity = identify_folder(self.spool) or self.identity
+        return True
 
     def publish(self) -> bool:
         """Copy what is new; return whether all of it could be copied."""
@@ -387,7 +390,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--max-run-bytes", type=int, default=256 * 2**20)
     parser.add_argument(
-        "--identity", type=int, nargs=2, help="device and inode of the spool, in whose place no other folder may stand"
+        "--identity",
+        type=int,
+        nargs=2,
+        help="device and inode of the spool, in whose place nobody else's folder may stand",
     )
     parser.add_argument("--launched", action="store_true", help="started by scope run, which tells how it ended")
     parser.add_argument(
@@ -401,7 +407,7 @@ def main(arguments: list[str] | None = None) -> int:
         # Never a folder that depends on where this process runs, and never the run directory itself: it is emptied.
         parser.error("--spool: name it by its absolute path; it is emptied into another folder, the run directory")
     options.identity = tuple(options.identity) if options.identity else identify_folder(options.spool)
-    if is_replaced(options.spool, options.identity):
+    if is_replaced(options.spool, options.identity) and not is_made_anew(options.spool):
         sys.stderr.write(f"not published: {options.spool}: {_REPLACED}\n")
         return 1
     with _own(options.spool) as is_ours:
