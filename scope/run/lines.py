@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -21,7 +22,7 @@ _READ_BYTES: Final = 4 * 2**20
 _MAX_SKIPPED_BYTES: Final = 64 * 2**20
 """Of a line that is too long, at one reading of a caller who takes little at a time."""
 _MOST_SKIPPED_BYTES: Final = 256 * 2**20
-"""Of such a line at any other reading: a file with holes may be larger than anybody could read."""
+"""Of such a line at any other reading, holes apart, which are not read: somebody waits for it."""
 _REMEMBERED_BYTES: Final = 4096
 """Enough for a whole line as a rule, which has an instant of its own: ends alone may be alike from step to step."""
 _MAX_NAMED_PROBLEMS: Final = 5
@@ -52,8 +53,8 @@ class LineTail(Generic[_Record]):
     folded) or that shrank is read again from its start; `restarts` counts that, and the caller forgets what it had.
 
     A line that is no record, or is longer than 16 MiB, costs itself alone; `take_problems` names it, or
-    names others of the same piece, and `take_num_unnamed` counts it. Where such a line has no end within 256 MiB, the
-    next reading goes on from there.
+    names others of the same piece, and `take_num_unnamed` counts it. Where such a line has no end within 256 MiB, holes
+    apart, the next reading goes on from there.
 
     Attributes:
         path: The file.
@@ -174,11 +175,13 @@ class LineTail(Generic[_Record]):
 
     def _skip_overlong(self, descriptor: int, max_bytes: int | None) -> bool:
         """Pass over the line that is too long, none of which is kept; False while its end has not been reached."""
-        last = self._overlong_bytes + (_MOST_SKIPPED_BYTES if max_bytes is None else _MAX_SKIPPED_BYTES)
-        while self._overlong_bytes < last:
+        left = _MOST_SKIPPED_BYTES if max_bytes is None else _MAX_SKIPPED_BYTES
+        while left > 0:
+            self._overlong_bytes = _find_data(descriptor, self._offset + self._overlong_bytes) - self._offset
             chunk = os.pread(descriptor, _READ_BYTES, self._offset + self._overlong_bytes)
             length = chunk.find(b"\n") + 1
             self._overlong_bytes += length or len(chunk)
+            left -= len(chunk)
             if length:
                 self._tell_overlong(MAX_LINE_BYTES, _READ)
                 size, self._overlong_bytes, self._is_overlong_told = self._overlong_bytes, 0, False
@@ -188,7 +191,7 @@ class LineTail(Generic[_Record]):
             if not chunk:
                 self._tell_overlong(MAX_LINE_BYTES, _READ)
                 return False
-        self._tell_overlong(self._overlong_bytes, "the lines behind it are not read (yet)")
+        self._tell_overlong(self._overlong_bytes, "the lines behind it are left for a later look")
         return False
 
     def _tell_overlong(self, num_bytes: int, of_others: str) -> None:
@@ -239,3 +242,12 @@ class LineTail(Generic[_Record]):
         if len(self._problems) < _MAX_NAMED_PROBLEMS:
             self._num_unnamed -= 1
             self._problems.append(f"{self.path}: is torn or foreign: {named}; {of_others}")
+
+
+def _find_data(descriptor: int, offset: int) -> int:
+    """Return where a file holds data again from an offset on, or its end: a hole has no bytes to look at."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        # A file system that knows of no holes has data everywhere.
+        return max(offset, os.fstat(descriptor).st_size) if error.errno == errno.ENXIO else offset

@@ -18,7 +18,7 @@ from scope.errors import InputError, RunError
 from scope.frames import open_run
 from scope.frames.schema import Calls, Ranks, RankSteps
 from scope.report.windows import choose_traces
-from scope.run import layout, paths, schema
+from scope.run import layout, lines, paths, schema
 from scope.run.calls import CallLog, CallShape, pack_segment_header
 from scope.run.lines import MAX_LINE_BYTES
 from scope.run.listing import list_runs
@@ -290,33 +290,60 @@ def test_a_line_beyond_reason_costs_itself_alone(tmp_path: Path, piece: int | No
     assert again.new_steps() == []
 
 
-def test_a_line_without_an_end_is_passed_over_in_bounded_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a file with a hole of 600 MiB each look reads 300 MiB at most and says so once; what is behind comes later."""
-    rank = paths.rank_folder(make_run(tmp_path / "r"), 0, 0)
-    reader = RankReader(rank)
-    place = rank / paths.STEPS_FILE
-    os.truncate(place, place.stat().st_size + 600 * 2**20)
-    with place.open("ab") as stream:
-        stream.write(b"\n" + make_line(2).encode())
-    taken: list[int] = []
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many bytes each reading of a file has given, as they come."""
+    sizes: list[int] = []
     pread = os.pread
 
     def counted(descriptor: int, size: int, offset: int) -> bytes:
         content = pread(descriptor, size, offset)
-        taken.append(len(content))
+        sizes.append(len(content))
         return content
 
     monkeypatch.setattr(os, "pread", counted)
+    return sizes
+
+
+def test_a_line_without_an_end_is_passed_over_in_bounded_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int]
+) -> None:
+    """Each look passes over 20 MiB at most, beside the 20 in which the line is seen to be too long, and says so once.
+
+    What stands behind it comes at a later look.
+    """
+    monkeypatch.setattr(lines, "_MOST_SKIPPED_BYTES", 20 * 2**20)
+    rank = paths.rank_folder(make_run(tmp_path / "r"), 0, 0)
+    reader = RankReader(rank)
+    with (rank / paths.STEPS_FILE).open("ab") as stream:
+        stream.write(b"x" * (70 * 2**20) + b"\n" + make_line(2).encode())
     looks: list[list[int]] = []
     for _ in range(3):
         taken.clear()
         looks.append([line.step for line in reader.new_steps() if isinstance(line, StepRecord)])
-        assert sum(taken) < 300 * 2**20
+        assert sum(taken) < 45 * 2**20
     assert looks == [[0, 1], [], [2]]
     (problem,) = reader.take_problems()
-    assert re.search(r"line 3: is longer than \d+ bytes; the lines behind it are not read \(yet\)$", problem)
+    assert re.search(r"line 3: is longer than \d+ bytes; the lines behind it are left for a later look$", problem)
+
+
+def test_a_hole_is_passed_over_unread(tmp_path: Path, taken: list[int]) -> None:
+    """One look at a file with a hole of 600 MiB finds the steps on both sides of it, and another what comes later."""
+    rank = paths.rank_folder(make_run(tmp_path / "r"), 0, 0)
+    reader = RankReader(rank)
+    place = rank / paths.STEPS_FILE
+    for step in (2, 3):
+        os.truncate(place, place.stat().st_size + 600 * 2**20)
+        if step == 3:
+            assert [line.step for line in reader.new_steps() if isinstance(line, StepRecord)] == [0, 1, 2]
+        with place.open("ab") as stream:
+            stream.write(b"\n" + make_line(step).encode())
+    assert [line.step for line in reader.new_steps() if isinstance(line, StepRecord)] == [3]
+    assert sum(taken) < 100 * 2**20
+    said = [problem.partition("foreign: ")[2] for problem in reader.take_problems()]
+    assert said == [
+        f"line {number}: is longer than {MAX_LINE_BYTES} bytes; the other lines are read" for number in (3, 5)
+    ]
 
 
 def test_a_file_cut_within_a_line_beyond_reason_is_read_on(tmp_path: Path) -> None:
