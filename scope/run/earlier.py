@@ -60,6 +60,9 @@ def claim_run(run: Path) -> Generator[Claim]:
             is_taken = True
         except OSError:
             is_taken = False
+            if is_new:
+                with contextlib.suppress(OSError):
+                    run.rmdir()  # it was made, but a umask keeps us out
         if not is_taken:
             yield Claim(run, describe_earlier(run))
             return

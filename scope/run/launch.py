@@ -7,6 +7,7 @@ somebody sends to the whole group reaches the command by itself; what is sent to
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
 from scope.run.command import Ending, giving_back_signals, run_command, waiting_for_children
-from scope.run.files import identify_folder
+from scope.run.files import FOLDER_MODE, identify_folder
 from scope.run.publisher import Publisher
 from scope.run.reader import read_rank_info
 from scope.run.removal import remove_run_files
@@ -269,13 +270,28 @@ def _make_spool(
         try:
             place = choose()
             spool = place.folder.absolute() / name
+            _make_usable(spool)
             identity.write_run_info(spool, run_id=run_id, source=source, tags=plan.tags, run_dir=run_dir)
         except OSError as error:
             problems.append(f"{spool or error.filename or 'the spool'}: cannot be written ({error.strerror})")
+            if spool is not None:
+                with contextlib.suppress(OSError):
+                    spool.rmdir()  # only an empty one goes, which was made before it could not be written
         else:
             return spool, (*problems, *place.passed_over)
     message = "; ".join(problems) + "; name another folder with --spool"
     raise RunError(message)
+
+
+def _make_usable(spool: Path) -> None:
+    """Make the folder of a spool.
+
+    Raises:
+        OSError: It cannot be made, or this user cannot use what he makes.
+    """
+    spool.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    if not os.access(spool, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the umask keeps its own user out of it", str(spool))
 
 
 def build_environment(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -123,6 +126,30 @@ def test_every_folder_of_a_run_is_closed_to_others(tmp_path: Path, umask: int, m
         assert traces.relative_to(spool) in [path.relative_to(top) for path in below]
         assert {stat.S_IMODE(path.stat().st_mode) for path in below} == {mode}
         assert stat.S_IMODE(top.parent.stat().st_mode) == 0o777 & ~umask
+
+
+@pytest.mark.parametrize("umask", [0o277, 0o477, 0o777])
+def test_a_umask_that_keeps_the_user_out_leaves_nothing_behind(tmp_path: Path, umask: int) -> None:
+    """Neither an empty spool nor a run directory stays; the command runs, and the reason is said."""
+    as_a_user: list[str] = []
+    if not os.geteuid():
+        if shutil.which("setpriv") is None:
+            pytest.skip("root may use every folder")
+        as_a_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]
+    spools = tmp_path / "spools"
+    spools.mkdir(mode=0o700)
+    places = {"SCOPE_SPOOL": str(spools), "TMPDIR": str(tmp_path), "SCOPE_REGISTRY": str(tmp_path / "registry")}
+    arguments = ["run", "--run-dir", str(tmp_path / "run"), "--", "sh", "-c", "exit 3"]
+    done = subprocess.run(
+        [*as_a_user, sys.executable, "-P", "-m", "scope", *arguments],
+        env={**os.environ, **places, "PYTHONDONTWRITEBYTECODE": "1"},
+        umask=umask, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "unrecorded" in done.stderr
+    assert "umask" in done.stderr
+    assert list(spools.iterdir()) == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_launch_says_why_it_records_in_another_place(memory: Path) -> None:
