@@ -49,7 +49,7 @@ class RankTotals:
         duration_ns: Their lengths added.
         phases: Exclusive host time by phase.
         wait_ns: Time blocked in communication; None while no step knew it.
-        phase_waits: The part of it that is known to lie in a phase, by phase; of summaries it is not known.
+        phase_waits: The part of it that is known to lie in a phase, by phase; none of summaries of older versions.
         gc_ns: Garbage collection.
         tokens: Tokens; None while no step knew them.
         model_flop: FLOPs; None while no step knew them.
@@ -154,9 +154,6 @@ class RankTotals:
         if step.disturbed is None:
             self.last_undisturbed = step
         self.recent_ns.append(step.end_ns - step.start_ns)
-        for name, waited_ns in (step.communication_wait_phases or {}).items():
-            phase = name if name in PHASES else OWN_PHASES
-            self.phase_waits[phase] = self.phase_waits.get(phase, 0) + waited_ns
         if step.memory is not None:
             self._add_peak(step.memory.peak)
 
@@ -180,6 +177,9 @@ class RankTotals:
             self.phases[phase] = self.phases.get(phase, 0) + spent_ns
         if line.communication_wait_ns is not None:
             self.wait_ns = (self.wait_ns or 0) + line.communication_wait_ns
+        for name, waited_ns in (line.communication_wait_phases or {}).items():
+            phase = name if name in PHASES else OWN_PHASES
+            self.phase_waits[phase] = self.phase_waits.get(phase, 0) + waited_ns
         if line.tokens is not None:
             self.tokens = (self.tokens or 0) + line.tokens
         if line.model_flop is not None:
@@ -217,9 +217,7 @@ def is_sound(line: StepLine) -> bool:
     for total in line.collectives:
         numbers += [total.num_calls, total.in_bytes, total.out_bytes, total.num_timed, total.num_blocked_known]
         numbers += [total.duration_ns or 0, total.blocked_ns or 0]
-    numbers += [line.num_dropped, abs(line.recorder_ns)]
+    numbers += [line.num_dropped, abs(line.recorder_ns), *(line.communication_wait_phases or {}).values()]
     if isinstance(line, StepSummary):
         numbers += [line.num_steps, line.duration_ns]
-    elif line.communication_wait_phases:
-        numbers += line.communication_wait_phases.values()
     return all(0 <= number < _TOO_LARGE for number in numbers) and 0 <= (line.model_flop or 0) < _TOO_MANY_FLOP

@@ -224,6 +224,8 @@ def _step_row(line: StepLine, attempt: int, rank: int) -> dict[str, Any]:
         "custom_ns": sum(own.values()),
         "custom_phases": [{"phase": name, "host_ns": length} for name, length in own.items()] or None,
         "communication_wait_ns": line.communication_wait_ns,
+        # As it is, for speed: the frame takes the phases that it knows, and null for those that are not there.
+        "communication_wait_by_phase": line.communication_wait_phases,
         "gc_ns": line.gc_ns,
         "tokens": line.tokens,
         "input_bytes": line.input_bytes,
@@ -242,8 +244,6 @@ def _single_columns(line: StepRecord) -> dict[str, Any]:
         "duration_ns": line.end_ns - line.start_ns,
         "device_ns": None if line.device_ns is None else sum(line.device_ns.values()),
         "communication_wait_coverage_ratio": line.communication_wait_coverage_ratio,
-        # As it is, for speed: the frame takes the phases that it knows, and null for those that are not there.
-        "communication_wait_by_phase": line.communication_wait_phases,
         "allocated_peak_bytes": peak and peak.allocated_bytes,
         "reserved_peak_bytes": peak and peak.reserved_bytes,
         "resident_peak_bytes": peak and peak.resident_bytes,

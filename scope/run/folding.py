@@ -138,10 +138,6 @@ def summarize_steps(steps: Sequence[StepLine]) -> StepSummary:
     """
     parts = [_as_summary(step) for step in steps]
     waits = [part.communication_wait_ns for part in parts if part.communication_wait_ns is not None]
-    phases: dict[str, int] = {}
-    for part in parts:
-        for name, length in part.phases.items():
-            phases[name] = phases.get(name, 0) + length
     return StepSummary(
         first_step=parts[0].first_step,
         last_step=parts[-1].last_step,
@@ -151,8 +147,9 @@ def summarize_steps(steps: Sequence[StepLine]) -> StepSummary:
         duration_ns=sum(part.duration_ns for part in parts),
         min_duration_ns=min(part.min_duration_ns for part in parts),
         max_duration_ns=max(part.max_duration_ns for part in parts),
-        phases=phases,
+        phases=_add_by_phase(part.phases for part in parts),
         communication_wait_ns=sum(waits) if waits else None,
+        communication_wait_phases=_add_by_phase(part.communication_wait_phases or {} for part in parts) or None,
         gc_ns=sum(part.gc_ns for part in parts),
         collectives=_add_totals(total for part in parts for total in part.collectives),
         peak=_largest_peak(part.peak for part in parts if part.peak),
@@ -180,6 +177,7 @@ def _as_summary(step: StepLine) -> StepSummary:
         max_duration_ns=length,
         phases=step.phases,
         communication_wait_ns=step.communication_wait_ns,
+        communication_wait_phases=step.communication_wait_phases,
         gc_ns=step.gc_ns,
         collectives=step.collectives,
         peak=step.memory.peak if step.memory else None,
@@ -190,6 +188,14 @@ def _as_summary(step: StepLine) -> StepSummary:
         recorder_ns=step.recorder_ns,
         num_dropped=step.num_dropped,
     )
+
+
+def _add_by_phase(lengths_by_phase: Iterable[dict[str, int]]) -> dict[str, int]:
+    added: dict[str, int] = {}
+    for lengths in lengths_by_phase:
+        for phase, length in lengths.items():
+            added[phase] = added.get(phase, 0) + length
+    return added
 
 
 def _sum_known(values: list[_Number | None]) -> _Number | None:

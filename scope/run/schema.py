@@ -571,6 +571,8 @@ class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
         max_duration_ns: Longest step.
         phases: Exclusive host time by phase, added; sums to `duration_ns` exactly.
         communication_wait_ns: Added over the steps that know it.
+        communication_wait_phases: That wait by phase, added as far as it is known; absent where there is none, and in
+            summaries of versions that did not keep it, whose steps then count for none.
         gc_ns: Added.
         collectives: Added by group, operation and variant.
         peak: Largest memory of any of the steps.
@@ -592,6 +594,7 @@ class StepSummary(_Record, frozen=True, tag="summary", tag_field="kind"):
     max_duration_ns: Length
     phases: dict[str, Length]
     communication_wait_ns: Length | None = None
+    communication_wait_phases: dict[str, Length] | None = None
     gc_ns: Length = 0
     collectives: tuple[CollectiveTotal, ...] = ()
     peak: MemoryPeak | None = None

@@ -359,6 +359,7 @@ class _RankFiles:
             max_duration_ns=max(lengths),
             phases=phases,
             communication_wait_ns=wait,
+            communication_wait_phases={"backward": wait},
             collectives=calls.totals(num_steps=FOLD, blocked_ns=wait),
             peak=self._peak(first),
             tokens=FOLD * run.tokens_per_rank,

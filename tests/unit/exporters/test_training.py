@@ -56,10 +56,14 @@ class World:
         self.run.mkdir(parents=True)
         info = RunInfo(schema=SCHEMA_VERSION, run_id="job", started_ns=BEGAN, world_size=2)
         (self.run / paths.RUN_FILE).write_bytes(msgspec.json.encode(info))
-        self.collector = TrainingCollector(
-            (str(folder / "runs" / "*"),),
+        self.collector = self.new_collector()
+
+    def new_collector(self) -> TrainingCollector:
+        """A collector as an exporter that starts now has it."""
+        return TrainingCollector(
+            (str(self.run.parent / "*"),),
             lambda _collector, error, where: self.problems.append((error, where)),
-            registry=folder / "registry",
+            registry=self.run.parents[1] / "registry",
             now_ns=lambda: self.now_ns,
             node=ThisNode(HOST, None, lambda pid: self.processes.get(pid)),
         )
@@ -181,16 +185,19 @@ def test_new_lines_are_added_and_a_half_one_waits(world: World) -> None:
     assert world.problems == []
 
 
-def test_folded_steps_keep_every_counter(world: World) -> None:
-    """When old steps are folded into a summary, no counter moves."""
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_folded_steps_keep_every_counter(world: World, starts_again: bool) -> None:
+    """When old steps are folded into a summary, no counter moves, even if the exporter starts again after that."""
     folder = world.rank(0)
-    steps = [step(number) for number in range(6)]
+    known = {"model_flop": 2.0, "input_bytes": 8, "gc_ns": S // 4, "recorder_ns": S // 8, "num_dropped": 1}
+    waits = [{"backward": S // 8, "mine": S // 16}, {"backward": S // 4}, None]
+    steps = [step(number, communication_wait_phases=waits[number % 3], **known) for number in range(6)]
     append(folder, *steps)
     before = dict(list(world.read()))
-    fresh = folder / "fresh"
-    lines = [msgspec.json.encode(line) for line in (summarize_steps(steps[:4]), *steps[4:])]
-    fresh.write_bytes(b"\n".join(lines) + b"\n")
-    fresh.replace(folder / paths.STEPS_FILE)
+    assert before[t.PHASE_WAIT_SECONDS] == {(RUN, "0", "backward"): 0.75, (RUN, "0", "custom"): 0.125}
+    fold(folder, steps, 4)
+    if starts_again:
+        world.collector = world.new_collector()
     after = dict(list(world.read()))
     for metric in before:
         if metric.kind == "counter":

@@ -86,11 +86,13 @@ def test_a_folded_file_replaces_what_was_read(run_folder: Path) -> None:
     assert run.steps().height == 4
     summary = {"kind": "summary", "first_step": 0, "last_step": 2, "num_steps": 3, "start_ns": 1_000, "end_ns": 1_300}
     summary |= {"duration_ns": 300, "min_duration_ns": 100, "max_duration_ns": 100, "phases": {"forward": 300}}
+    summary |= {"communication_wait_ns": 80, "communication_wait_phases": {"forward": 70}}
     new = folder / "new"
     new.write_text(json.dumps(summary) + "\n" + step_line(3))
     new.replace(file)
     steps = run.steps()
     assert steps.select(RankSteps.step, RankSteps.num_steps, RankSteps.duration_ns).rows() == [(0, 3, 300), (3, 1, 100)]
+    assert steps[RankSteps.communication_wait_by_phase].struct.field("forward").to_list() == [70, None]
 
 
 def test_collectives_of_a_step_carry_their_group(run_folder: Path) -> None:

@@ -60,7 +60,13 @@ def test_summaries_are_of_the_same_steps_on_all_ranks(tmp_path: Path, seed: int)
     """However often and from whatever size a rank folds, a block is one line whose figures are those of its steps."""
     numbers = random.Random(seed)
     path = tmp_path / paths.STEPS_FILE
-    steps = [make_step(step, numbers) for step in range(numbers.randrange(40, 90), 1500)]
+    steps = [
+        msgspec.structs.replace(
+            make_step(step, numbers),
+            communication_wait_phases=numbers.choice([None, {"input": 2, "custom": step}, {"backward": step}]),
+        )
+        for step in range(numbers.randrange(40, 90), 1500)
+    ]
     at, num_folds, max_bytes = 0, 0, numbers.randrange(60_000, 120_000)
     while at < len(steps):
         end = at + numbers.randrange(1, 80)
@@ -80,6 +86,9 @@ def test_summaries_are_of_the_same_steps_on_all_ranks(tmp_path: Path, seed: int)
         assert line.num_steps == len(own)
         assert line.duration_ns == sum(step.end_ns - step.start_ns for step in own) == sum(line.phases.values())
         assert line.min_duration_ns == min(step.end_ns - step.start_ns for step in own)
+        waits = [step.communication_wait_phases or {} for step in own]
+        expected = {name: sum(each.get(name, 0) for each in waits) for each in waits for name in each}
+        assert line.communication_wait_phases == (expected or None)
         assert line.tokens == (None if any(step.tokens is None for step in own) else 7 * len(own))
         assert sum(total.in_bytes for total in line.collectives) == sum(step.collectives[0].in_bytes for step in own)
     whole = [line for line in summaries if line.first_step % STEPS_PER_SUMMARY == 0]
