@@ -31,7 +31,7 @@ def overlap_with_host(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFra
     Args:
         stretches: Columns `device`, `thread`, `start_ns`, `end_ns`; the stretches of one device must be disjoint and
             sorted by device and start.
-        host: The table `HostSpans`.
+        host: Columns of `HostSpans`; those of one thread and activity must be disjoint.
 
     Returns:
         The columns of `stretches`, and `activity`, `began_ns` and `launch_id` of the span, with `start_ns` and `end_ns`
@@ -45,7 +45,7 @@ def begun_within(stretches: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         stretches: As for `overlap_with_host`.
-        host: Columns of `HostSpans`, sorted by thread, activity and start; those of one thread may overlap.
+        host: Columns of `HostSpans`; those of one thread and activity may overlap.
 
     Returns:
         As `overlap_with_host`.
@@ -58,6 +58,7 @@ def _pair(stretches: pl.DataFrame, host: pl.DataFrame, *, until: str) -> pl.Data
 
     Both start and `until` grow along the spans of a thread and activity, so those of a stretch are a run of rows.
     """
+    host = host.sort(HostSpans.thread, HostSpans.activity, HostSpans.start_ns)
     runs = [pl.DataFrame(schema={_ROW: pl.UInt32, _FIRST: pl.UInt32, _PAST: pl.UInt32})]
     for lane, spans in _lanes(stretches, host):
         begin = spans[_SPAN][0]

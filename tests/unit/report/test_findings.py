@@ -424,6 +424,24 @@ def test_a_launch_that_a_later_blocking_call_waits_for_is_not_slow(builder: Any,
     assert the(results_of(builder), "launch_bound").cost_ns == (90 + 40) * US
 
 
+@pytest.mark.parametrize("starts", [(20,), (150,), (150, 190), (250, 400)])
+def test_blocking_calls_of_another_thread_change_no_wait(
+    builder: Any, results_of: Make, starts: tuple[float, ...]
+) -> None:
+    """A helper's calls, among those of the launching thread, neither hide the 560 us that it sat in its own nor add."""
+    builder.step(1, 0, 1300)
+    builder.launch("sm90_gemm_kernel", 0, 10, 100)
+    builder.launch("sm90_gemm_kernel", 200, 800, 300)
+    builder.host("cuda_runtime", "cudaStreamSynchronize", 120, 10)
+    builder.host("cuda_runtime", "cudaStreamSynchronize", 240, 600)
+    for start in starts:
+        builder.host("cuda_runtime", "cudaEventSynchronize", start, 5)
+        builder.records[-1]["tid"] = 77
+    awaited = find_awaited_launches(results_of(builder))
+    assert (awaited.time_ns, awaited.calls) == (560 * US, ("cudaStreamSynchronize",))
+    assert the(results_of(builder), "launch_bound").title.startswith("The host launches too slowly")
+
+
 def test_what_launches_waited_for_is_looked_for_once(
     builder: Any, results_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
