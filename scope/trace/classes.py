@@ -25,7 +25,7 @@ _MOST_NAMES: Final = 16384
 _HEAD, _TAIL = 1024, 256
 """Characters of a name that are searched: what tells a kernel stands first or last, and searching is quadratic."""
 
-RULES_VERSION: Final = 12
+RULES_VERSION: Final = 13
 """Part of the key of the cache: raise it with every change of the rules."""
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -13,6 +14,8 @@ from scope.trace.rawspans import row_numbers, sorted_spans, spans_of
 from scope.trace.schema import SYNC_KINDS, Annotations, Memory, Ops, PythonCalls, Steps, Syncs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from scope.trace.columns import Column
     from scope.trace.hostcalls import LinkedOps
     from scope.trace.reader import ReadTrace
@@ -60,31 +63,69 @@ def annotations_table(raw: pl.DataFrame, texts: Texts, base_ns: int) -> tuple[pl
 def steps_table(on_host: pl.DataFrame, read: ReadTrace, base_ns: int) -> pl.DataFrame:
     """Return the profiler's steps; `on_host` are the annotations of the host, by their starts.
 
-    A mark that begins within one of the same number, as where every thread marks its steps, is the same step again.
+    Marks of one number that overlap, as where every thread marks its steps, are one step. It is the mark of the thread
+    that marks most time: a short mark of another thread makes no step, and steps of different threads do not overlap.
     """
     window_start, window_end = _window(on_host, read, base_ns)
-    rows: list[dict[str, Any]] = []
-    taken_until_ns: dict[int, int] = {}
-    marks = on_host.filter(pl.col(Annotations.name).cast(pl.String).str.starts_with("ProfilerStep#"))
-    for row in marks.iter_rows(named=True):
-        match = _STEP_NAME.match(row[Annotations.name])
-        if match is None or len(match[1]) > 18:
-            continue
-        number = int(match[1])
-        if row[Annotations.start_ns] < taken_until_ns.get(number, row[Annotations.start_ns]):
-            continue
-        taken_until_ns[number] = max(row[Annotations.end_ns], row[Annotations.start_ns] + 1)
-        rows.append(
+    marks = list(_marks(on_host))
+    marked_ns: Counter[int] = Counter()
+    for mark in marks:
+        marked_ns[mark.thread] += mark.length_ns
+    steps = [
+        max(overlapping, key=lambda mark: (marked_ns[mark.thread], mark.length_ns))
+        for overlapping in _marks_by_step(marks)
+    ]
+    return pl.DataFrame(
+        [
             {
-                Steps.step_id: len(rows),
-                Steps.number: number,
-                Steps.thread: row[Annotations.thread],
-                Steps.start_ns: row[Annotations.start_ns],
-                Steps.end_ns: row[Annotations.end_ns],
-                Steps.is_cut: row[Annotations.start_ns] < window_start or row[Annotations.end_ns] >= window_end,
+                Steps.step_id: step_id,
+                Steps.number: mark.number,
+                Steps.thread: mark.thread,
+                Steps.start_ns: mark.start_ns,
+                Steps.end_ns: mark.end_ns,
+                Steps.is_cut: mark.start_ns < window_start or mark.end_ns >= window_end,
             }
-        )
-    return pl.DataFrame(rows, schema=Steps.schema())
+            for step_id, mark in enumerate(sorted(steps, key=lambda mark: mark.start_ns))
+        ],
+        schema=Steps.schema(),
+    )
+
+
+class _Mark(NamedTuple):
+    """One `ProfilerStep#n`."""
+
+    number: int
+    thread: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def _marks(on_host: pl.DataFrame) -> Iterator[_Mark]:
+    columns = (Annotations.name, Annotations.thread, Annotations.start_ns, Annotations.end_ns)
+    is_step = pl.col(Annotations.name).cast(pl.String).str.starts_with("ProfilerStep#")
+    for name, thread, start_ns, end_ns in on_host.filter(is_step).select(columns).iter_rows():
+        match = _STEP_NAME.match(name)
+        if match is not None and len(match[1]) <= 18:
+            yield _Mark(int(match[1]), thread, start_ns, end_ns)
+
+
+def _marks_by_step(marks: Iterable[_Mark]) -> list[list[_Mark]]:
+    """Return the marks, sorted by start, of each step: those of one number that overlap."""
+    found: list[list[_Mark]] = []
+    last: dict[int, list[_Mark]] = {}
+    until_ns: dict[int, int] = {}
+    for mark in marks:
+        if mark.number not in last or mark.start_ns >= until_ns[mark.number]:
+            last[mark.number] = []
+            found.append(last[mark.number])
+        last[mark.number].append(mark)
+        # Of two empty marks at one instant the second is the same again.
+        until_ns[mark.number] = max(until_ns.get(mark.number, mark.end_ns), mark.end_ns, mark.start_ns + 1)
+    return found
 
 
 def _window(on_host: pl.DataFrame, read: ReadTrace, base_ns: int) -> tuple[float, float]:

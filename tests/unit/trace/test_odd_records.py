@@ -169,6 +169,38 @@ def test_marks_of_several_threads_are_one_step(tmp_path: Path) -> None:
     assert steps == [*first, (1, 9_000_000, 9_990_000, 1)]
 
 
+@pytest.mark.parametrize("stray", [(0, 5), (500, 5), (995, 20), (3, 5)])
+def test_a_short_mark_of_another_thread_hides_no_step(stray: tuple[int, int], tmp_path: Path) -> None:
+    """It is no step, however early it begins or how far it reaches beyond the step of the thread that trains."""
+    mark = {"ph": "X", "pid": 1, "cat": "user_annotation", "name": "ProfilerStep#5"}
+    trace = read(
+        tmp_path,
+        {**mark, "tid": 77, "ts": stray[0], "dur": stray[1]},
+        {**mark, "tid": 1, "ts": 3, "dur": 1000},
+        {**mark, "name": "ProfilerStep#6", "tid": 1, "ts": 1003, "dur": 1000},
+        *({**KERNEL, "ts": 1000 * step + 500} for step in range(2)),
+    )
+    steps = trace.steps.select(Steps.step_id, Steps.number, Steps.thread, Steps.start_ns, Steps.end_ns).rows()
+    assert steps == [(0, 5, 1, 3_000, 1_003_000), (1, 6, 1, 1_003_000, 2_003_000)]
+
+
+def test_steps_that_several_threads_mark_do_not_overlap(tmp_path: Path) -> None:
+    """Which mark of a step is longer changes from step to step; those of one thread are taken for all."""
+    mark = {"ph": "X", "pid": 1, "cat": "user_annotation"}
+    lengths = [(990, 995), (990, 985), (990, 995), (990, 985)]
+    trace = read(
+        tmp_path,
+        *(
+            {**mark, "name": f"ProfilerStep#{step}", "tid": thread, "ts": 1000 * step + offset, "dur": length}
+            for step, both in enumerate(lengths)
+            for thread, offset, length in ((1, 0, both[0] + (step == 0)), (2, 20, both[1]))
+        ),
+        *({**KERNEL, "ts": 1000 * step + 500} for step in range(4)),
+    )
+    assert set(trace.steps[Steps.thread]) == {1}
+    assert trace.steps[Steps.start_ns].to_list() == [1_000_000 * step for step in range(4)]
+
+
 def test_a_launch_outside_every_step(tmp_path: Path) -> None:
     """Where no operator, call or event lies in a step, each is of no step."""
     host = {"ph": "X", "pid": 1, "tid": 1}
