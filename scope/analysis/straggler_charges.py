@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 CHARGE: Final = "charge_ns"
 """What the rank to blame is charged with."""
 
-_CONTEXT: Final = re.compile(r"(?i)(?<![a-z])(?:cp(?![a-z])|ring)|context")
-"""Labels of groups in which a ring of context parallelism exchanges: `mesh_cp`, `ring_attention`; not `training_pp`."""
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""Words of labels in snake case or camel case: of `FastRing` and `mesh_cp` these are `Fast`, `Ring`, `mesh`, `cp`."""
+_CONTEXT: Final = frozenset({"context", "contextparallel", "cp", "ring", "ringattention", "ringattn"})
+"""Words, in small letters, for groups in which a ring of context parallelism exchanges."""
 _RING: Final = "ring"
 _IN_LAST_RING: Final = "is_in_ring_of_last"
 _BEHIND: Final = "behind_other_rings_ns"
@@ -104,7 +106,9 @@ def joined_by_pairs(groups: pl.DataFrame, *, of_context: bool) -> dict[int, int]
 
     pairs = groups.filter(GroupRows.is_pair).select(GroupRows.ranks, GroupRows.description, GroupRows.name)
     for ranks, *labels in pairs.iter_rows():
-        is_context = any(label is not None and _CONTEXT.search(label) for label in labels)
+        is_context = any(
+            word.lower() in _CONTEXT for label in labels if label is not None for word in _WORD.findall(label)
+        )
         if ranks is None or is_context != of_context:
             continue
         first, second = root(ranks[0]), root(ranks[-1])
