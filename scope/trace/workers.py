@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -319,9 +320,12 @@ def serve(places: Sequence[int], *, answers: int, parent: int) -> None:
             closes it, this process ends, in the middle of a file as well.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})  # a parent that blocks it hands that down
     fcntl.fcntl(parent, fcntl.F_SETOWN, os.getpid())
     # The kernel then ends this process by SIGIO; a thread would wait until what reads lets it run.
     fcntl.fcntl(parent, fcntl.F_SETFL, os.O_ASYNC)
+    if _is_closed(parent):
+        return  # the parent ended before the kernel was asked to tell
     decoder = msgspec.json.Decoder(_Task)
     files = [_opened(place) for place in places]
     # Not buffered: what a buffer still holds is written, and fails, once more when the interpreter ends.
@@ -329,6 +333,13 @@ def serve(places: Sequence[int], *, answers: int, parent: int) -> None:
         for number, line in enumerate(sys.stdin.buffer):
             answer = _answer_to(decoder.decode(line), files[number % len(files)])
             pipe.write(msgspec.json.encode(answer) + b"\n")
+
+
+def _is_closed(pipe: int) -> bool:
+    """Say whether the other end of a pipe, which nothing is written to, is closed."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLHUP)
+    return bool(poll.poll(0))
 
 
 def _answer_to(task: _Task, place: BinaryIO) -> _Answer:

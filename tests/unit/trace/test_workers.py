@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -276,9 +277,14 @@ def test_an_interrupt_or_the_end_of_its_parent_leaves_a_reader_silent(tmp_path: 
         assert words.read() == b""
 
 
-def test_a_reader_ends_with_its_parent_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    """A parent that a signal ended leaves no process behind that reads on for nobody; this one would for minutes."""
+@pytest.mark.parametrize("blocked", [[], [signal.SIGIO]])
+def test_a_reader_ends_with_its_parent_in_the_middle_of_a_file(tmp_path: Path, blocked: list[signal.Signals]) -> None:
+    """A parent that a signal ended leaves no process behind that reads on for nobody; this one would for minutes.
+
+    A process takes over which signals its parent blocks.
+    """
     its_end, our_end = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     with (tmp_path / "words").open("w+b") as words, _begin_server(words, _STUCK, parent=its_end) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -288,6 +294,26 @@ def test_a_reader_ends_with_its_parent_in_the_middle_of_a_file(tmp_path: Path) -
             assert process.stdout.readline() == b"begun\n"
             os.close(our_end)
             assert process.wait(60) == -signal.SIGIO
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            process.kill()
+        words.seek(0)
+        assert words.read() == b""
+
+
+def test_a_reader_whose_parent_ended_before_it_had_begun_reads_nothing(tmp_path: Path) -> None:
+    """The kernel tells nothing of a pipe that was closed before it was asked to: the reader looks for itself."""
+    its_end, our_end = os.pipe()
+    os.close(our_end)
+    with (tmp_path / "words").open("w+b") as words, _begin_server(words, _STUCK, parent=its_end) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it may have ended already
+                process.stdin.write(msgspec.json.encode(workers._task(tmp_path, OPTIONS, Limits())) + b"\n")
+                process.stdin.flush()
+            assert process.stdout.read(1) == b""
+            assert process.wait(60) == 0
         finally:
             process.kill()
         words.seek(0)
