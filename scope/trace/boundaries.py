@@ -13,6 +13,9 @@ from scope.trace.arguments import DECODE_ERRORS
 SEPARATOR: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 """What stands between two events, and in a list of objects inside an event as well."""
 _EVENT_START: Final = re.compile(rb'\{\s*"(?:ph"\s*:|cat"\s*:|name"\s*:\s*"(?:process|thread)_)')
+_REST_OF_AN_EVENT: Final = re.compile(rb'\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|bp)"\s*:')
+_PHASE: Final = re.compile(rb'"ph"\s*:\s*"')
+_OTHER_LIST: Final = b'"traceEvents"'
 _LIST_OF_OBJECTS: Final = re.compile(rb'"\s*:\s*(?=\[[\s\[]*\{)')
 _BEFORE_A_NESTED_OBJECT: Final = (b":", b"[")
 _LONGEST_LIST_BYTES: Final = 64 << 10
@@ -62,6 +65,14 @@ def event_starts(piece: bytes) -> list[int]:
         if place < start and not _is_value(piece, place):
             found.append(place)
     return found
+
+
+def ends_the_list(rest: bytes) -> bool:
+    """Say whether the bracket before `rest` ends the list of events, and is no damage before an event or inside one.
+
+    What stands behind the list may be damaged as well, and is then no JSON either.
+    """
+    return _OTHER_LIST in rest or not (_REST_OF_AN_EVENT.match(rest) or _PHASE.search(rest))
 
 
 def _is_value(piece: bytes, place: int) -> bool:

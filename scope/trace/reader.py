@@ -92,6 +92,7 @@ class _Reader:
         while self.tail is None and not is_last:
             text, is_last = self._fill(buffer)
             end, following = self._cut(text, is_last=is_last)
+            separator = bytes(text[end:following])
             # The chunk is closed in place of what separates it from the next event: a copy costs as much as decoding.
             if is_last:
                 text.append(_CLOSED)
@@ -99,7 +100,9 @@ class _Reader:
                 text[end] = _CLOSED
             buffer = bytes(text[following:])
             del text[end + 1 :]
-            buffer = self._take_chunk(text, is_last=is_last) + buffer
+            unfinished = self._take_chunk(text, is_last=is_last)
+            if unfinished:
+                buffer = unfinished + separator + buffer
         tail = bytearray(self.tail or b"") + buffer
         is_truncated = self.tail is None or self.source.is_cut
         if self.tail is not None:
@@ -226,10 +229,16 @@ class _Reader:
             if num_mended:
                 self.collector.collected.events_repaired += num_mended
                 return self._take_chunk(bytearray(numbered), is_last=is_last)
-        found = salvage(text[1:-1], is_last=is_last)
+        end = _end_of_events(text) if is_last else None
+        if end is not None and text[end + 1 :].lstrip().startswith(b","):
+            # Else the objects among the file's other keys would be taken for broken events.
+            found = salvage(text[1:end], is_last=True)
+            found.rest = text[end + 1 : -1]
+        else:
+            found = salvage(text[1:-1], is_last=is_last)
         self._add_salvaged(found)
         self.tail = found.rest
-        return found.unfinished + b"," if found.unfinished else b""
+        return found.unfinished
 
     def _add_values(self, text: bytes) -> bool:
         """Take the events of a chunk that is good JSON, value by value."""
@@ -314,7 +323,7 @@ def _needs_arrows(collected: Collected, loaded: Tables) -> bool:
     return PythonCalls in loaded and are_doubtful(collected.peek(RawOps, NUMBERED))
 
 
-def _end_of_events(text: bytearray) -> int | None:
+def _end_of_events(text: bytes | bytearray) -> int | None:
     """Return where, near the end of a file, the list of events seems to end: what follows are the file's other keys."""
     for match in islice(_LIST_END.finditer(text, max(0, len(text) - _LIST_END_BYTES)), _MOST_LIST_ENDS):
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from scope.trace.arguments import DECODE_ERRORS
-from scope.trace.boundaries import SEPARATOR, cuts_between_events, event_starts
+from scope.trace.boundaries import SEPARATOR, cuts_between_events, ends_the_list, event_starts
 from scope.trace.events import (
     EXACT_DECODER,
     EXACT_EVENT,
@@ -108,12 +108,12 @@ def read_values(values: list[msgspec.Raw]) -> Salvaged:
 
 
 def array_end(text: bytes, error: Exception) -> int | None:
-    """Return where in `text` stands the bracket that closed the array, when `error` says that more follows it."""
+    """Return where in `text` stands the bracket that ends the list, when `error` says that more follows it."""
     match = _TRAILING.search(str(error))
     if match is None:
         return None
     end = text.rfind(b"]", 0, int(match[1]))
-    return end if end >= 0 else None
+    return end if end >= 0 and ends_the_list(text[end + 1 :]) else None
 
 
 def with_nulls(text: bytes) -> tuple[bytes, int]:
@@ -154,9 +154,9 @@ def salvage(text: bytes, *, is_last: bool) -> Salvaged:
     cuts = cuts_between_events(text, is_last=is_last)
     starts = [0, *(text.index(b"{", cut) for cut in cuts)]
     ends = [*cuts, len(text)]
-    if text[: ends[0]].lstrip().startswith(b"]"):
-        # Other pieces begin with a brace.
-        found.rest = text[text.index(b"]") + 1 :]
+    # Other pieces begin with a brace.
+    found.rest = _behind_the_list(text)
+    if found.rest is not None:
         return found
     index = 0
     while index < len(starts):
@@ -262,14 +262,21 @@ def _read_before_the_end(text: bytes, start: int, error: Exception, found: Salva
     if match is None:
         return False
     end = text.rfind(b"}", start, start + int(match[1])) + 1
-    if not end or not text[end:].lstrip().startswith(b"]"):
+    rest = _behind_the_list(text[end:])
+    if not end or rest is None:
         return False
     try:
         found.events.append(_exact_decoder.decode(text[start:end]))
     except DECODE_ERRORS:
         return False
-    found.rest = text[text.index(b"]", end) + 1 :]
+    found.rest = rest
     return True
+
+
+def _behind_the_list(text: bytes) -> bytes | None:
+    """Return what stands behind the end of the list of events, with which `text` must begin; else None."""
+    start = text.lstrip()
+    return start[1:] if start.startswith(b"]") and ends_the_list(start[1:]) else None
 
 
 def _mend_before_the_end(piece: bytes, found: Salvaged) -> bool:
@@ -302,6 +309,8 @@ def _repair(piece: bytes, error: Exception, found: Salvaged) -> None:
 
 def _read_part(part: bytes, found: Salvaged, *, is_tried: bool) -> None:
     """Read one of the events that ran into each other; one that is whole was not repaired."""
+    if b"{" not in part and b":" not in part:
+        return  # what stands between events holds none that could be lost
     if not is_tried:
         try:
             found.events.append(_exact_decoder.decode(part))
