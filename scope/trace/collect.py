@@ -103,6 +103,7 @@ _TABLE_OF_RAW: Final[dict[type[Table], type[Table]]] = {
     RawPython: PythonCalls,
     RawMemory: Memory,
 }
+_COLLECTION: Final = f'"{COLLECTION_NAME}"'.encode()
 _OLD_ANNOTATION: Final = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.\w+#|## ")
 
 
@@ -126,12 +127,16 @@ class Collector:
         self.typed: TypedRecords = self._typed(collectives=False, frames=False)
         """The records that `add_typed` takes."""
 
-    def add_typed(self, events: Sequence[Any]) -> bool:
+    def add_typed(self, events: Sequence[Any], text: bytes | bytearray) -> bool:
         """Take a chunk of the records of `typed`.
 
+        Args:
+            events: The records.
+            text: The JSON that they were decoded from.
+
         Returns:
-            False for the first chunk with a collective: nothing of it was taken, and `typed` has changed, so that
-            it decodes all that this chunk, and those behind it, say of their collectives.
+            False for the first chunk with a collective, or with a run of the garbage collector: nothing of it was
+            taken, and `typed` has changed, so that it decodes all that this chunk, and those behind it, say of these.
 
         Raises:
             InexactError: The chunk needs instants as texts; nothing of it was taken.
@@ -147,7 +152,10 @@ class Collector:
             self.typed = self._typed(collectives=True, frames=typed.with_frames)
             return False
         if not typed.with_frames:
-            by_category.pop(PYTHON_CATEGORY, None)
+            # Runs of the garbage collector stand among Python frames; other chunks are not looked through.
+            if by_category.pop(PYTHON_CATEGORY, None) and _COLLECTION in text:
+                self.typed = self._typed(collectives=typed.with_collectives, frames=True)
+                return False
         elif PYTHON_CATEGORY in by_category:
             frames = self._wanted_frames(by_category[PYTHON_CATEGORY])
             by_category[PYTHON_CATEGORY] = [_as_span(each) if each.name == COLLECTION_NAME else each for each in frames]
@@ -155,11 +163,6 @@ class Collector:
         self._take(len(events), by_category, memory, exact=False)
         self.collected.arrow_categories.update([category for kind, category in typed.arrows.items() if by_type[kind]])
         return True
-
-    def expect_collections(self) -> None:
-        """Let `typed` decode runs of the garbage collector, which stand among Python frames."""
-        if not self.typed.with_frames:
-            self.typed = self._typed(collectives=self.typed.with_collectives, frames=True)
 
     def _wanted_frames(self, frames: list[Any]) -> list[Any]:
         """Return the Python frames that are kept: runs of the garbage collector always."""

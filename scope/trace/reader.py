@@ -15,7 +15,7 @@ from scope.errors import LimitError, TraceError
 from scope.structs import Record
 from scope.trace.arguments import DECODE_ERRORS
 from scope.trace.boundaries import SEPARATOR
-from scope.trace.categories import BACKWARD_ARROWS, COLLECTION_NAME
+from scope.trace.categories import BACKWARD_ARROWS
 from scope.trace.collect import Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
 from scope.trace.forwards import NUMBERED, are_doubtful
@@ -44,7 +44,6 @@ _CHUNK_BYTES: Final = 512 << 10
 """Records of a chunk and the chunk itself stay in a core's own cache; more would cost time and memory."""
 _MOST_METADATA_BYTES: Final = 256 << 20
 _LONGEST_EVENT_BYTES: Final = 64 << 20
-_COLLECTION: Final = f'"{COLLECTION_NAME}"'.encode()
 _MOST_UNTYPED: Final = 4
 _TAIL_BYTES: Final = 4 << 10
 _CLOSED: Final = ord("]")
@@ -279,8 +278,6 @@ class _Reader:
         """Try the quick way; a file that does not go it, chunk after chunk, is not tried on for ever."""
         if self.num_untyped >= _MOST_UNTYPED:
             return False
-        if _COLLECTION in text:
-            self.collector.expect_collections()
         is_taken = False
         while not is_taken:  # a second time where its records say more than was decoded
             try:
@@ -288,7 +285,7 @@ class _Reader:
             except DECODE_ERRORS:
                 self.num_untyped += 1
                 return False
-            is_taken = self.collector.add_typed(events)
+            is_taken = self.collector.add_typed(events, text)
         self.num_untyped = 0
         return True
 
