@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex
 
 import pytest
+from work import count_instructions
 
 from scope.analysis import excess_work
 from scope.analysis.excess_work import ExcessWork
 from scope.analysis.replay import Call, Event, Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
-    from _typeshed import TraceFunction
+    from collections.abc import Iterator, Sequence
 
 Kind = Literal["end", "ready"]
 Happened = tuple[Kind, int, int]
@@ -141,29 +138,9 @@ def test_work_is_read_once_however_many_collectives_are_asked_about(monkeypatch:
     assert _Counted.num_read <= 10 * 3 * num_calls
 
 
-def _lines(ask: Callable[[], object]) -> int:
-    """Return how many lines of the module are run."""
-    num_lines = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
-        nonlocal num_lines
-        if frame.f_code.co_filename != excess_work.__file__:
-            return None
-        num_lines += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        ask()
-    finally:
-        sys.settrace(before)
-    return num_lines
-
-
 @pytest.mark.parametrize("shares", [False, True], ids=["no instant", "all instants"])
-def test_lines_grow_with_the_calls(shares: bool) -> None:
-    """A rank that is slower at all of many calls, counted from the begin each: twice as many take twice the lines."""
+def test_work_grows_with_the_calls(shares: bool) -> None:
+    """A rank that is slower at all of many calls, counted from the begin each: twice as many take twice the work."""
 
     def excess(num_calls: int) -> dict[int, int]:
         def program(rank: int, own_ns: int) -> list[Happened]:
@@ -177,5 +154,5 @@ def test_lines_grow_with_the_calls(shares: bool) -> None:
         return {place: ns for (_, place), ns in work.spread(0, parts).items()}
 
     assert excess(50) == dict.fromkeys(range(50), 10)
-    few, many = (_lines(lambda number=number: excess(number)) for number in (100, 200))
+    few, many = (count_instructions(lambda number=number: excess(number), excess_work) for number in (100, 200))
     assert many <= 2.2 * few
