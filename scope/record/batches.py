@@ -22,13 +22,13 @@ class BatchSize:
     """What a batch holds; what its shapes do not tell is `None`.
 
     Attributes:
-        num_bytes: Bytes of all its tensors.
+        num_bytes: Bytes of all its tensors; `None` without any, as in an object of a class of the user's own.
         samples: Length of the first dimension of its first tensor.
         tokens: Elements of its token ids: the field `input_ids`, `tokens` or `token_ids`, else the first tensor when it
             is a matrix of integers.
     """
 
-    num_bytes: int
+    num_bytes: int | None
     samples: int | None
     tokens: int | None
 
@@ -39,10 +39,17 @@ def measure_batch(batch: Any) -> BatchSize:
     first = tensors[0] if tensors else None
     with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
         return BatchSize(
-            num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            num_bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors) if tensors else None,
             samples=int(first.shape[0]) if first is not None and first.dim() else None,
             tokens=_count_tokens(batch, first),
         )
+
+
+def first_rows(values: Any) -> int | None:
+    """Return the first dimension of the first tensor that has any; `None` where none has, or it is nested."""
+    with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
+        tensor = next((tensor for tensor in tensors_in(values) if tensor.dim() and not tensor.is_nested), None)
+        return None if tensor is None else int(tensor.shape[0])
 
 
 def _count_tokens(batch: Any, first: torch.Tensor | None) -> int | None:

@@ -27,6 +27,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from scope.record.device import DevicePhases
+from scope.record.gradient_flow import FrozenModels, has_gradients
 from scope.record.patches import PatchTable
 from scope.record.unended_evaluations import holds
 
@@ -60,6 +61,7 @@ class TrainingHooks:
         self._device = DevicePhases()
         self._optimizer_depth = 0
         self._trained: ModuleTable = {}
+        self._frozen = FrozenModels()
         self._saw_forward = self._saw_optimizer = False
         self._looks_left = _MAX_LOOKS
 
@@ -136,7 +138,9 @@ class TrainingHooks:
         self._session.own_ns += time.monotonic_ns() - start
 
     def _discover(self) -> None:
-        """Hook the classes of all modules that are trained and belong to no other.
+        """Hook the classes of all modules that have parameters and belong to no other.
+
+        Frozen ones are used by those that are trained, and gradients may flow through them.
 
         Where these are known and yet not called (Lightning calls a method of its module, others a model's parts one by
         one), their parts are hooked, one level deeper at each look.
@@ -150,7 +154,7 @@ class TrainingHooks:
         for module in modules:
             if id(module) in inner or holds(self._roots, module) or "_parameters" not in module.__dict__:
                 continue
-            if any(parameter.requires_grad for parameter in module.parameters()):
+            if any(True for _ in module.parameters()):
                 self.add_root(module)
         if len(self._roots) == before and not self._trained:
             roots = [root for reference in self._roots.values() if (root := reference()) is not None]
@@ -176,10 +180,13 @@ class TrainingHooks:
             opened = self._call("input", session.begin_input)
             try:
                 batch = original(iterator)
+            except StopIteration:
+                self._call("batch", session.batches.end_loader, iterator)
+                raise
             finally:
                 if opened:
                     self._call("input", session.end_phase, "input")
-            self._call("batch", session.batches.note, batch)
+            self._call("batch", session.batches.note, batch, iterator)
             return batch
 
         return __next__
@@ -195,7 +202,7 @@ class TrainingHooks:
 
     def _run_root(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         local = self._local
-        opened = self._call("forward", self._begin_forward, module)
+        opened = self._call("forward", self._begin_forward, module, args, kwargs)
         flops, device = self._session.flops, self._device
         if flops.notes_forwards:
             self._call("inputs", flops.note_forward, module, args, kwargs)
@@ -215,26 +222,32 @@ class TrainingHooks:
             else:
                 self._call("forward", self._session.clock.notice)
 
-    def _begin_forward(self, module: nn.Module) -> str | None:
-        """Begin the phase of a model's call; return its name if `end_phase` has to follow."""
+    def _begin_forward(self, module: nn.Module, args: Any, kwargs: Any) -> str | None:
+        """Begin the phase of a model's call; return its name if `end_phase` has to follow.
+
+        A call that no gradients flow through is evaluation, of whatever model and in whichever mode: a validation, a
+        rollout, what a teacher or a frozen encoder says.
+        """
         session = self._session
         is_trained = holds(self._trained, module)
         known = is_trained or holds(self._roots, module)
         if not known and not any(True for _ in module.parameters()):
             return None
-        gradients = torch.is_grad_enabled()
+        is_trainable = is_trained or self._frozen.is_trainable(module)
+        flows = has_gradients((args, kwargs), of_parameters=is_trainable)
         unended = session.unended
         if session.clock.is_absorbing():
-            unended.on_forward(module if is_trained else None, gradients=gradients)
-        training = known and gradients and (module.training or unended.is_trained(module))
+            unended.on_forward(module if is_trained else None, gradients=flows)
+        if not flows:
+            session.batches.evaluate((args, kwargs))
+            return "evaluation" if session.clock.push("evaluation") else None
+        training = known and is_trainable and (module.training or unended.is_trained(module))
         if training:
             if not is_trained:
                 self._trained[id(module)] = weakref.ref(module)
-        elif not gradients and is_trained:
-            return "evaluation" if session.clock.push("evaluation") else None
-        elif known and gradients:
+        elif known and is_trainable:
             unended.note_call(module)
-        opened = session.begin_forward(training=training)
+        opened = session.begin_forward((args, kwargs), training=training)
         # Only now: where the call has begun a step, it belongs to that.
         self._saw_forward = self._saw_forward or training
         return "forward" if opened else None
@@ -323,10 +336,12 @@ class TrainingHooks:
                 return original(tensor, *args, **kwargs)
             opened = self._call("copy", session.clock.push, "host_to_device")
             try:
-                return original(tensor, *args, **kwargs)
+                copied = original(tensor, *args, **kwargs)
             finally:
                 if opened:
                     self._call("copy", session.end_phase, "host_to_device")
+            self._call("batch", session.batches.storages.add_copy, tensor, copied)
+            return copied
 
         return copy
 

@@ -305,12 +305,15 @@ class _Steps(Generic[_Batch]):
         seen = session.batches.num_batches
         try:
             batch = next(self._iterator)
+        except StopIteration:
+            session.guard.call("batch", session.batches.end_loader, self)
+            raise
         finally:
             if opened:
                 session.guard.call("input", session.end_phase, "input")
         if session.batches.num_batches == seen:
             # A DataLoader's iterator has told already.
-            session.guard.call("batch", session.batches.note, batch)
+            session.guard.call("batch", session.batches.note, batch, self)
         return batch
 
 

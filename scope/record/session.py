@@ -241,14 +241,16 @@ class Session:
         """The program ends, and nothing tells with which exit code."""
         self.writer.update_info(absent={**self.writer.info.absent, EXIT_CODE: RAISED_EXIT})
 
-    def begin_forward(self, *, training: bool) -> bool:
+    def begin_forward(self, inputs: Any, *, training: bool) -> bool:
         """A model is called; return whether `end_phase` has to follow.
 
         Args:
+            inputs: What it gets.
             training: In training mode, with gradients: the call is work for an update.
         """
-        if training and self._begin_compute() and self.batches.fetched:
-            self.batches.take()
+        # Inside a backward pass it runs again.
+        if training and self._begin_compute() and self.clock.phase != "backward":
+            self.batches.take(inputs)
         return self.clock.push("forward")
 
     def begin_schedule(self) -> None:
@@ -409,10 +411,7 @@ class Session:
             end_ns: Where it ended; now when absent.
         """
         batches = self.batches
-        if batches.fetched and not batches.num_taken:
-            # No call of a model was seen to use them.
-            for _ in range(len(batches.fetched)):
-                batches.take()
+        batches.end_step()
         tokens = batches.tokens if batches.tokens_per_step is None or batches.user_tokens else batches.tokens_per_step
         own_ns = self.own_ns
         self.guard.call("flops", self.flops.end_step, tokens)

@@ -45,7 +45,12 @@ PHASES: Final = (
     "checkpoint",
     "other",
 )
-"""The built-in phases; whatever else stands in `StepRecord.phases` is the user's own."""
+"""The built-in phases; whatever else stands in `StepRecord.phases` is the user's own.
+
+Beside what stands between `eval()` and `train()`, `evaluation` is every call of an outermost model that no gradients
+flow through: a validation, a rollout, the answer of a teacher, of a reference model or of a frozen encoder. Nothing
+that stands in it is part of a step's FLOPs.
+"""
 
 OPERATIONS: Final = (
     "unknown",
@@ -508,7 +513,8 @@ class StepRecord(_Record, frozen=True, tag="step", tag_field="kind"):
         collectives: Totals by group, operation and variant.
         memory: Peaks.
         tokens: Tokens that this rank trained on.
-        samples: Samples that this rank trained on.
+        samples: Samples that this rank trained on, those of the batches that its models got (`scope.record`'s
+            step_batches.py says which these are).
         input_bytes: Bytes of the batches that this rank got from its loaders.
         num_microbatches: Forward and backward passes that the update is made of.
         num_optimizer_steps: Optimizer calls; several optimizers give several.
