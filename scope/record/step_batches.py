@@ -55,7 +55,6 @@ class StepBatches:
 
     Attributes:
         num_batches: Batches noted so far.
-        num_taken: Batches that the step has used.
         samples: Those of the step; None before any is known.
         num_bytes: Bytes of the tensors of its batches; None before the first.
         tokens: Those of the step as its batches, or the user, tell them; None before any is known.
@@ -95,7 +94,6 @@ class StepBatches:
         """Begin a step, which has used nothing."""
         self._num_steps += 1
         self._saw_call = False
-        self.num_taken = 0
         self.samples: int | None = None
         self.num_bytes: int | None = None
         self.tokens: int | None = None
@@ -225,7 +223,6 @@ class StepBatches:
         self._trained_on.add(fetched.loader)
         self._newest_taken = max(self._newest_taken, fetched.number)
         size = fetched.size
-        self.num_taken += 1
         if size.num_bytes is not None:
             self.num_bytes = (self.num_bytes or 0) + size.num_bytes
         if size.samples is not None:
