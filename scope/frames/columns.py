@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import polars as pl
 
-from scope.frames.schema import CollectiveTotals, NumberedTotals, PhaseMemory, Ranks, Traces
+from scope.frames.schema import GROUP_NUMBER, CollectiveTotals, NumberedTotals, PhaseMemory, Ranks, Traces
 from scope.run.schema import PHASES, StepRecord
 
 if TYPE_CHECKING:
@@ -72,12 +72,11 @@ def name_groups(numbered: pl.DataFrame, infos: Iterable[RankInfo], *, table: typ
         for info in infos
         for group in info.groups
     }
-    keys = (NumberedTotals.attempt, NumberedTotals.rank, NumberedTotals.group_number)
+    keys = (Ranks.attempt, Ranks.rank, GROUP_NUMBER)
     names = (CollectiveTotals.group, CollectiveTotals.group_ranks, CollectiveTotals.mesh_axis)
-    schema = {str(name): NumberedTotals.schema()[name] for name in keys}
-    schema |= {str(name): CollectiveTotals.schema()[name] for name in names}
+    schema = {str(column): column.dtype for column in (*keys, *names)}
     groups = pl.DataFrame([(*key, *said) for key, said in named.items()], schema=schema, orient="row")
-    number = pl.format("#{}", NumberedTotals.group_number).cast(pl.Categorical)
+    number = pl.format("#{}", GROUP_NUMBER).cast(pl.Categorical)
     joined = numbered.join(groups, on=keys, how="left", maintain_order="left")
     return table.check(joined.with_columns(pl.col(CollectiveTotals.group).fill_null(number)).select(*table.columns()))
 
@@ -85,22 +84,22 @@ def name_groups(numbered: pl.DataFrame, infos: Iterable[RankInfo], *, table: typ
 def sum_totals(totals: pl.DataFrame) -> pl.DataFrame:
     """Return the table `NumberedTotals` with the steps of each rank added up; `step` is the first of them."""
     keys = (
-        NumberedTotals.attempt,
-        NumberedTotals.rank,
-        NumberedTotals.group_number,
-        NumberedTotals.operation,
-        NumberedTotals.variant,
-        NumberedTotals.control,
+        CollectiveTotals.attempt,
+        CollectiveTotals.rank,
+        GROUP_NUMBER,
+        CollectiveTotals.operation,
+        CollectiveTotals.variant,
+        CollectiveTotals.control,
     )
     counts = (
-        NumberedTotals.num_calls,
-        NumberedTotals.in_bytes,
-        NumberedTotals.out_bytes,
-        NumberedTotals.num_timed,
+        CollectiveTotals.num_calls,
+        CollectiveTotals.in_bytes,
+        CollectiveTotals.out_bytes,
+        CollectiveTotals.num_timed,
     )
-    lengths = (NumberedTotals.duration_ns, NumberedTotals.blocked_ns)
+    lengths = (CollectiveTotals.duration_ns, CollectiveTotals.blocked_ns)
     summed = totals.group_by(keys, maintain_order=True).agg(
-        pl.col(NumberedTotals.step).min(),
+        pl.col(CollectiveTotals.step).min(),
         pl.col(counts).sum(),
         # A sum over nulls alone is 0 in polars; here it is unknown.
         *(pl.when(pl.col(each).is_not_null().any()).then(pl.col(each).sum()).alias(each) for each in lengths),

@@ -86,8 +86,8 @@ class Run:
         self._rank_frame = Ranks.empty()
         self._verdicts: list[Verdict] = []
         self._steps = Pile(RankSteps, sort_by=RankSteps.step)
-        self._totals = Pile(NumberedTotals, sort_by=NumberedTotals.step)
-        self._calls = Pile(NumberedCalls, sort_by=NumberedCalls.issued_ns)
+        self._totals = Pile(NumberedTotals, sort_by=CollectiveTotals.step)
+        self._calls = Pile(NumberedCalls, sort_by=Calls.issued_ns)
         self._events = Pile(Events, sort_by=Events.time_ns)
 
     @property

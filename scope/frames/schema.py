@@ -115,24 +115,6 @@ class PhaseMemory(Table):
     resident_peak_bytes = Column("resident_peak_bytes", pl.Int64, "peak resident set of the process", nullable=True)
 
 
-class NumberedTotals(Table):
-    """What `CollectiveTotals` is made of: the rank's own number of the group stands for its name and ranks."""
-
-    attempt = Column("attempt", pl.Int32, "restart count")
-    rank = Column("rank", pl.Int32, "global rank")
-    step = Column("step", pl.Int64, "number of the step, the first one of a summary")
-    group_number = Column("group_number", pl.Int64, "number of the group within the rank")
-    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
-    variant = Column("variant", pl.Enum(VARIANTS), "how it was called")
-    control = Column("control", pl.Boolean, "control traffic of object collectives")
-    num_calls = Column("num_calls", pl.Int64, "calls issued")
-    in_bytes = Column("in_bytes", pl.Int64, "bytes that the rank gave")
-    out_bytes = Column("out_bytes", pl.Int64, "bytes that the rank got")
-    num_timed = Column("num_timed", pl.Int64, "calls whose completion was seen")
-    duration_ns = Column("duration_ns", pl.Int64, "issued to completed, added over these", nullable=True)
-    blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in them", nullable=True)
-
-
 class CollectiveTotals(Table):
     """All calls of one operation on one group in one step of one rank a row; complete even where calls are sampled."""
 
@@ -151,28 +133,6 @@ class CollectiveTotals(Table):
     num_timed = Column("num_timed", pl.Int64, "calls whose completion was seen")
     duration_ns = Column("duration_ns", pl.Int64, "issued to completed, added over these", nullable=True)
     blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in them", nullable=True)
-
-
-class NumberedCalls(Table):
-    """What `Calls` is made of: the rank's own number of the group stands for its name and ranks."""
-
-    attempt = Column("attempt", pl.Int32, "restart count")
-    rank = Column("rank", pl.Int32, "global rank")
-    step = Column("step", pl.Int64, "number of the step", nullable=True)
-    group_number = Column("group_number", pl.Int64, "number of the group within the rank")
-    sequence = Column("sequence", pl.Int64, "number of the call within the group, from 1")
-    operation = Column("operation", pl.Enum(OPERATIONS), "one name whatever the library")
-    variant = Column("variant", pl.Enum(VARIANTS), "how it was called")
-    control = Column("control", pl.Boolean, "control traffic of object collectives")
-    peer = Column("peer", pl.Int32, "root, source or destination, in the group's numbering", nullable=True)
-    in_bytes = Column("in_bytes", pl.Int64, "bytes that the rank gave")
-    out_bytes = Column("out_bytes", pl.Int64, "bytes that the rank got")
-    dtype = Column("dtype", pl.Enum(DTYPES), "element type")
-    asynchronous = Column("asynchronous", pl.Boolean, "called with async_op")
-    issued_ns = Column("issued_ns", pl.Int64, "when it was called")
-    arrived_ns = Column("arrived_ns", pl.Int64, "when the caller's stream reached it", nullable=True)
-    completed_ns = Column("completed_ns", pl.Int64, "when it was done", nullable=True)
-    blocked_ns = Column("blocked_ns", pl.Int64, "host time blocked in it", nullable=True)
 
 
 class Calls(Table):
@@ -231,3 +191,17 @@ PHASE_COLUMNS: Final = tuple(
     column for column in RankSteps.columns() if column.removesuffix("_ns") in (*PHASES, "custom")
 )
 """The phases of a step; they sum to `duration_ns` exactly."""
+
+GROUP_NUMBER: Final = Column("group_number", pl.Int64, "number of the group within the rank")
+
+
+def _numbered(named: type[Table]) -> type[Table]:
+    """Return what the table `named` is made of: the rank's own number of a group stands for its name and ranks."""
+    names = (CollectiveTotals.group_ranks, CollectiveTotals.mesh_axis)
+    kept = [column for column in named.columns() if column not in names]
+    columns = [GROUP_NUMBER if column == CollectiveTotals.group else column for column in kept]
+    return type(f"Numbered{named.__name__}", (Table,), {str(column): column for column in columns})
+
+
+NumberedTotals: Final = _numbered(CollectiveTotals)
+NumberedCalls: Final = _numbered(Calls)
