@@ -103,7 +103,6 @@ _TABLE_OF_RAW: Final[dict[type[Table], type[Table]]] = {
     RawPython: PythonCalls,
     RawMemory: Memory,
 }
-_COLLECTION: Final = f'"{COLLECTION_NAME}"'.encode()
 _OLD_ANNOTATION: Final = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.\w+#|## ")
 
 
@@ -127,12 +126,8 @@ class Collector:
         self.typed: TypedRecords = self._typed(collectives=False, frames=False)
         """The records that `add_typed` takes."""
 
-    def add_typed(self, events: Sequence[Any], text: bytes | bytearray) -> bool:
+    def add_typed(self, events: Sequence[Any]) -> bool:
         """Take a chunk of the records of `typed`.
-
-        Args:
-            events: The records.
-            text: The JSON that they were decoded from.
 
         Returns:
             False for the first chunk with a collective, or with a run of the garbage collector: nothing of it was
@@ -152,8 +147,7 @@ class Collector:
             self.typed = self._typed(collectives=True, frames=typed.with_frames)
             return False
         if not typed.with_frames:
-            # Runs of the garbage collector stand among Python frames; other chunks are not looked through.
-            if by_category.pop(PYTHON_CATEGORY, None) and _COLLECTION in text:
+            if COLLECTION_NAME in [event.name for event in by_category.pop(PYTHON_CATEGORY, ())]:
                 self.typed = self._typed(collectives=typed.with_collectives, frames=True)
                 return False
         elif PYTHON_CATEGORY in by_category:

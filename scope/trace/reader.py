@@ -285,7 +285,7 @@ class _Reader:
             except DECODE_ERRORS:
                 self.num_untyped += 1
                 return False
-            is_taken = self.collector.add_typed(events, text)
+            is_taken = self.collector.add_typed(events)
         self.num_untyped = 0
         return True
 

@@ -52,7 +52,7 @@ class TypedRecords(Record, frozen=True):
         arrows: Category of each type of arrow.
         memory: The type of allocations, and of other instants of their category.
         with_collectives: Whether arguments hold all that is said of a collective, not only its name.
-        with_frames: Whether Python frames hold more than that they are some.
+        with_frames: Whether Python frames hold more than their names.
     """
 
     decoder: msgspec.json.Decoder[list[Any]]
@@ -67,9 +67,9 @@ class TypedRecords(Record, frozen=True):
 def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool, frames: bool) -> TypedRecords:
     """Return how to decode chunks of which only some kinds of records, and perhaps allocations, are wanted.
 
-    Records of other kinds are decoded as far as they count: not their arguments, of Python frames nothing at all unless
-    `frames` asks for their names and times. With `collectives`, arguments hold all that is said of a collective, which
-    makes them more than twice as large.
+    Records of other kinds are decoded as far as they count: not their arguments, and of Python frames the names alone,
+    which tell runs of the garbage collector, unless `frames` asks for their times. With `collectives`, arguments hold
+    all that is said of a collective, which makes them more than twice as large.
     """
     with_frames = frames or PYTHON in kinds
     spans: dict[type[Any], str] = {}
@@ -92,12 +92,11 @@ def typed_records(kinds: frozenset[int], *, memory: bool, collectives: bool, fra
 
 def _fields(args: type[Any] | None, *, is_bare: bool) -> list[_Field]:
     """Return the fields of a kind of records, of which only those that are wanted have arguments."""
-    phase: _Field = ("ph", Literal["X"])
+    fields: list[_Field] = [("ph", Literal["X"]), ("name", str, "")]
     if is_bare:
-        return [phase]
+        return fields
     number = int | float | None
-    fields: list[_Field] = [phase, ("name", str, ""), ("pid", Text, 0), ("tid", Text, 0), ("ts", number, None)]
-    fields.append(("dur", number, None))
+    fields += [("pid", Text, 0), ("tid", Text, 0), ("ts", number, None), ("dur", number, None)]
     if args is not None:
         fields.append(_args(args))
     return fields

@@ -102,6 +102,14 @@ def test_the_usual_records_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.
     assert chunks.count("add_typed") > 10
 
 
+def test_runs_of_the_garbage_collector_are_known_however_json_spells_them(tmp_path: Path) -> None:
+    """JSON may escape any character of a name."""
+    path = tmp_path / "rank0.json"
+    text = json.dumps({"traceEvents": [*USUAL, ODD["a run of the garbage collector"]]})
+    path.write_text(text.replace("Python GC", "Python\\u0020GC"))
+    assert load_rank(path).annotations["name"].to_list() == ["Python GC"]
+
+
 @pytest.mark.parametrize(
     "scenario",
     [scenarios.coalesced_calls, scenarios.send_and_receive, scenarios.uneven_all_to_all, scenarios.elided_groups],
