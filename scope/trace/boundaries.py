@@ -67,12 +67,36 @@ def event_starts(piece: bytes) -> list[int]:
     return found
 
 
-def ends_the_list(rest: bytes) -> bool:
+def ends_the_list(rest: bytes, *, is_last: bool) -> bool | None:
     """Say whether the bracket before `rest` ends the list of events, and is no damage before an event or inside one.
 
     What stands behind the list may be damaged as well, and is then no JSON either.
+
+    Args:
+        rest: What follows the bracket, without a bracket that closes the chunk.
+        is_last: Nothing follows `rest` in the file.
+
+    Returns:
+        None where what follows in the file has to tell.
     """
-    return _OTHER_LIST in rest or not (_REST_OF_AN_EVENT.match(rest) or _PHASE.search(rest))
+    is_open = not is_last and len(rest) < _LONGEST_LIST_BYTES
+    if _goes_on_as_an_object(rest, is_last=is_last):
+        # So does an event, up to inside a list of its own.
+        return None if is_open else True
+    if _OTHER_LIST in rest:
+        return True
+    if _REST_OF_AN_EVENT.match(rest) or _PHASE.search(rest):
+        return False
+    return None if is_open else True
+
+
+def _goes_on_as_an_object(rest: bytes, *, is_last: bool) -> bool:
+    """Whether `rest` is good JSON as the rest of the file's object: to its end, or as far as it goes."""
+    try:
+        msgspec.json.decode(b'{"":0' + rest.strip(b" \t\r\n\0"), type=dict[str, msgspec.Raw])
+    except DECODE_ERRORS as error:
+        return not is_last and _TRUNCATED in str(error)
+    return is_last
 
 
 def _is_value(piece: bytes, place: int) -> bool:

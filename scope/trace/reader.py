@@ -14,7 +14,7 @@ import msgspec
 from scope.errors import LimitError, TraceError
 from scope.structs import Record
 from scope.trace.arguments import DECODE_ERRORS
-from scope.trace.boundaries import SEPARATOR
+from scope.trace.boundaries import SEPARATOR, ends_the_list
 from scope.trace.categories import BACKWARD_ARROWS
 from scope.trace.collect import Collector
 from scope.trace.events import EXACT_DECODER, FAST_DECODER
@@ -24,6 +24,7 @@ from scope.trace.mending import without_half_characters
 from scope.trace.narrowing import WHOLE, Tables
 from scope.trace.raw import RawDevice, RawOps
 from scope.trace.salvage import (
+    TRAILING,
     Salvaged,
     array_end,
     read_values,
@@ -154,8 +155,13 @@ class _Reader:
     def _refuse_second_list(self, tail: bytearray) -> None:
         """Refuse a file with two lists of events: readers of JSON take the last one, this one has read the first."""
         for match in islice(_LIST_KEY.finditer(tail), _MOST_LIST_KEYS):
-            if tail.startswith(b"[", match.end()) and _is_top_level(b'{"":0' + tail[: match.start()]):
+            if not tail.startswith(b"[", match.end()):
+                continue
+            before = b'{"":0' + tail[: match.start()]
+            if _is_top_level(before):
                 self._refuse("holds two lists of events (traceEvents)")
+            if _is_top_level(_behind_an_object(before)):
+                self._refuse("holds two traces one behind the other")
 
     def _refuse(self, what: str) -> None:
         message = f"{self.source.path}: {what}, so this is no profiler trace"
@@ -218,12 +224,15 @@ class _Reader:
         if text[1:-1].isspace():
             return b""
         if isinstance(error, msgspec.ValidationError):
-            if self._add_values(text):
+            if self._add_values(text, is_last=is_last):
                 return b""
         else:
             end = array_end(text, error)
-            if end is not None and self._add_until(text, end):
+            ends = False if end is None else ends_the_list(text[end + 1 : -1], is_last=is_last)
+            if end is not None and ends and self._add_until(text, end):
                 return b""
+            if end is not None and ends is None and self._add_list(text[: end + 1]):
+                return text[end:-1]
             numbered, num_mended = with_nulls(text)
             if num_mended:
                 self.collector.collected.events_repaired += num_mended
@@ -231,7 +240,7 @@ class _Reader:
         end = _end_of_events(text) if is_last else None
         if end is not None and text[end + 1 :].lstrip().startswith(b","):
             # Else the objects among the file's other keys would be taken for broken events.
-            found = salvage(text[1:end], is_last=True)
+            found = salvage(text[1:end], is_last=True, holds_end=False)
             found.rest = text[end + 1 : -1]
         else:
             found = salvage(text[1:-1], is_last=is_last)
@@ -239,10 +248,10 @@ class _Reader:
         self.tail = found.rest
         return found.unfinished
 
-    def _add_values(self, text: bytes) -> bool:
+    def _add_values(self, text: bytes, *, is_last: bool) -> bool:
         """Take the events of a chunk that is good JSON, value by value."""
         try:
-            values, end = split_list(text)
+            values, end = split_list(text, is_last=is_last)
         except DECODE_ERRORS:
             return False
         self._add_salvaged(read_values(values))
@@ -256,11 +265,16 @@ class _Reader:
         self.collector.collected.events_repaired += found.repaired
 
     def _add_until(self, text: bytes, end: int) -> bool:
+        if self._add_list(text[: end + 1]):
+            self.tail = text[end + 1 : -1]
+            return True
+        return False
+
+    def _add_list(self, text: bytes) -> bool:
         try:
-            self._add(text[: end + 1])
+            self._add(text)
         except DECODE_ERRORS:
             return False
-        self.tail = text[end + 1 : -1]
         return True
 
     def _add(self, text: bytes | bytearray) -> None:
@@ -347,6 +361,16 @@ def _is_top_level(head: bytes) -> bool:
     except DECODE_ERRORS:
         return False
     return True
+
+
+def _behind_an_object(text: bytes) -> bytes:
+    """Return what follows the object that `text` begins with; nothing where that has no end."""
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except DECODE_ERRORS as error:
+        match = TRAILING.search(str(error))
+        return text[int(match[1]) - 1 :] if match is not None else b""
+    return b""
 
 
 def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:

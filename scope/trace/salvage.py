@@ -30,7 +30,7 @@ from scope.trace.mending import cleaned, has_open_name, with_quotes_escaped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _VALUE_NOT_A_NUMBER: Final = re.compile(
     rb'("\s*:\s*)[-+]?(?:nan|inf|infinity)(?:\([^)]{0,64}\))?(?=\s*[,}])', re.IGNORECASE
 )
@@ -62,6 +62,8 @@ class Salvaged:
     """What stands behind the end of the list of events, when the list ends in the chunk."""
     unfinished: bytes = b""
     """The beginning of an event that the chunk does not finish."""
+    holds_end: bool = True
+    """Whether the list may end in the chunk."""
     next_run: int = 0
     """The first piece behind a run of which one is broken."""
     joined_bytes: int = 0
@@ -76,8 +78,12 @@ class Salvaged:
 _value_decoder: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def split_list(text: bytes) -> tuple[list[msgspec.Raw], int]:
+def split_list(text: bytes, *, is_last: bool) -> tuple[list[msgspec.Raw], int]:
     """Return the values of the list that `text` begins with, whatever they are, and where its bracket stands.
+
+    Args:
+        text: A chunk in brackets.
+        is_last: Nothing follows it in the file.
 
     Raises:
         msgspec.MsgspecError, ValueError, RecursionError: It is no JSON.
@@ -86,7 +92,7 @@ def split_list(text: bytes) -> tuple[list[msgspec.Raw], int]:
         return _value_decoder.decode(text), len(text) - 1
     except msgspec.DecodeError as error:
         end = array_end(text, error)
-        if end is None:
+        if end is None or not ends_the_list(text[end + 1 : -1], is_last=is_last):
             raise
         return _value_decoder.decode(text[: end + 1]), end
 
@@ -108,12 +114,12 @@ def read_values(values: list[msgspec.Raw]) -> Salvaged:
 
 
 def array_end(text: bytes, error: Exception) -> int | None:
-    """Return where in `text` stands the bracket that ends the list, when `error` says that more follows it."""
-    match = _TRAILING.search(str(error))
+    """Return where in `text` stands the bracket that closed the array, when `error` says that more follows it."""
+    match = TRAILING.search(str(error))
     if match is None:
         return None
     end = text.rfind(b"]", 0, int(match[1]))
-    return end if end >= 0 and ends_the_list(text[end + 1 :]) else None
+    return end if end >= 0 else None
 
 
 def with_nulls(text: bytes) -> tuple[bytes, int]:
@@ -143,20 +149,20 @@ def _may_hold_none(text: bytes) -> bool:
     return False
 
 
-def salvage(text: bytes, *, is_last: bool) -> Salvaged:
+def salvage(text: bytes, *, is_last: bool, holds_end: bool = True) -> Salvaged:
     """Read the events of `text`, which stand between commas, one by one.
 
     Args:
         text: A piece of the list of events, without its opening bracket.
-        is_last: Nothing follows `text` in the file.
+        is_last: Nothing follows `text` in the file, or none of the list.
+        holds_end: The list may end in `text`; else any bracket that seems to end it is damage.
     """
-    found = Salvaged()
+    found = Salvaged(holds_end=holds_end)
     cuts = cuts_between_events(text, is_last=is_last)
     starts = [0, *(text.index(b"{", cut) for cut in cuts)]
     ends = [*cuts, len(text)]
     # Other pieces begin with a brace.
-    found.rest = _behind_the_list(text)
-    if found.rest is not None:
+    if _ends_before(text, is_last=is_last, found=found):
         return found
     index = 0
     while index < len(starts):
@@ -192,9 +198,9 @@ def _read_piece(text: bytes, bounds: tuple[list[int], list[int]], index: int, *,
         found.events.append(_exact_decoder.decode(piece))
     except DECODE_ERRORS as error:
         is_last_piece = index == len(starts) - 1
-        if is_last_piece and _read_before_the_end(text, starts[index], error, found):
+        if is_last_piece and _read_before_the_end(text, starts[index], error, is_last=is_last, found=found):
             return 1
-        if is_last_piece and _mend_before_the_end(piece, found):
+        if is_last_piece and _mend_before_the_end(piece, is_last=is_last, found=found):
             return 1
         is_unfinished = _TRUNCATED in str(error)
         if not is_unfinished and len(piece) <= _LONGEST_REPAIR_BYTES:
@@ -231,7 +237,8 @@ def _read_joined(
         try:
             found.events.append(_exact_decoder.decode(joined))
         except DECODE_ERRORS as error:
-            if last == len(starts) - 1 and _read_before_the_end(text, starts[index], error, found):
+            is_last_piece = last == len(starts) - 1
+            if is_last_piece and _read_before_the_end(text, starts[index], error, is_last=is_last, found=found):
                 return last - index + 1
             event, is_final = _mended(joined, error)
             if is_final and not has_open_name(cleaned(joined)):
@@ -256,36 +263,45 @@ def _is_event(piece: bytes) -> bool:
     return bool(getattr(event, "ts", b"")) or isinstance(event, Metadata)
 
 
-def _read_before_the_end(text: bytes, start: int, error: Exception, found: Salvaged) -> bool:
+def _read_before_the_end(text: bytes, start: int, error: Exception, *, is_last: bool, found: Salvaged) -> bool:
     """Read the last event of the list, behind which the bracket and other keys stand."""
-    match = _TRAILING.search(str(error))
-    if match is None:
-        return False
-    end = text.rfind(b"}", start, start + int(match[1])) + 1
-    rest = _behind_the_list(text[end:])
-    if not end or rest is None:
+    match = TRAILING.search(str(error))
+    end = text.rfind(b"}", start, start + int(match[1])) + 1 if match is not None else 0
+    if not end:
         return False
     try:
-        found.events.append(_exact_decoder.decode(text[start:end]))
+        event = _exact_decoder.decode(text[start:end])
     except DECODE_ERRORS:
         return False
-    found.rest = rest
+    if not _ends_before(text[end:], is_last=is_last, found=found):
+        return False
+    found.events.append(event)
     return True
 
 
-def _behind_the_list(text: bytes) -> bytes | None:
-    """Return what stands behind the end of the list of events, with which `text` must begin; else None."""
+def _ends_before(text: bytes, *, is_last: bool, found: Salvaged) -> bool:
+    """Take what stands behind the end of the list of events, if `text` begins with that; say whether it does.
+
+    Where what follows in the file has to tell, it is left unfinished.
+    """
     start = text.lstrip()
-    return start[1:] if start.startswith(b"]") and ends_the_list(start[1:]) else None
+    if not found.holds_end or not start.startswith(b"]"):
+        return False
+    ends = ends_the_list(start[1:], is_last=is_last)
+    if ends:
+        found.rest = start[1:]
+    elif ends is None:
+        found.unfinished = start
+    return ends is not False
 
 
-def _mend_before_the_end(piece: bytes, found: Salvaged) -> bool:
+def _mend_before_the_end(piece: bytes, *, is_last: bool, found: Salvaged) -> bool:
     """Mend the last event of the list, so that neither it nor what stands behind the list is lost."""
     for candidate in _candidates(piece):
         try:
             _exact_decoder.decode(candidate)
         except DECODE_ERRORS as error:
-            if _read_before_the_end(candidate, 0, error, found):
+            if _read_before_the_end(candidate, 0, error, is_last=is_last, found=found):
                 found.repaired += 1
                 return True
     return False
@@ -345,7 +361,7 @@ def _end_of_object(part: bytes) -> int | None:
     try:
         _exact_decoder.decode(mended)
     except DECODE_ERRORS as error:
-        match = _TRAILING.search(str(error))
+        match = TRAILING.search(str(error))
         end = part.rfind(b"}", 0, int(match[1])) + 1 if match is not None and len(mended) == len(part) else 0
         return end or None
     return None

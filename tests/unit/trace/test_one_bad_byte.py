@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from scope.errors import TraceError
 from scope.trace import load_rank, reader, sources
 from scope.trace.schema import DeviceEvents
 from scope.trace.sources import Limits, Source
@@ -90,6 +91,56 @@ def test_a_bracket_among_events_does_not_end_them(tmp_path: Path, old: bytes, ne
         assert found.collected.events_read >= len(records) - 1, place
         assert abs(found.collected.events_read + found.collected.events_lost - len(records)) <= 1, place
         assert found.collected.events_lost + found.collected.events_repaired >= 1, place
+
+
+@pytest.mark.usefixtures("chunk_bytes")
+@pytest.mark.parametrize("stray", [b"]}", b"]}}", b'], "x":1}', b"]}]}"])
+def test_brackets_behind_an_event_do_not_end_them(tmp_path: Path, stray: bytes) -> None:
+    """Also where a chunk ends with them, so that only what follows in the file can tell."""
+    path = tmp_path / "trace.json"
+    records = [kernel(index) for index in range(1, 41)]
+    text = write(path, {**BEFORE, "traceEvents": records, **BEHIND})
+    place = -1
+    for _ in range(len(records) - 1):
+        place = text.index(b'},{"ph"', place + 1)
+        path.write_bytes(text[: place + 1] + stray + text[place + 1 :])
+        found = reader.read_trace(Source(path, limits=Limits()))
+        assert found.collected.events_read == len(records), place
+        assert found.collected.events_lost + found.collected.events_repaired >= 1, place
+        assert found.metadata["distributedInfo"] == {"rank": 3}, place
+
+
+@pytest.mark.usefixtures("chunk_bytes")
+@pytest.mark.parametrize(
+    "behind",
+    [
+        {"pad": "y" * 40_000, "legend": {"ph": "phase"}},
+        {"pad": "y" * 40_000, "legend": [{"ph": "phase"}, {"ph": "X", "name": "q", "ts": 1, "dur": 2}]},
+        {"samples": [{"a": 1}] * 9_000, "legend": {"ph": "phase"}},
+        {"args": {"x": 1}, "pad": "y" * 40_000},
+        {"pid": 4, "pad": "y" * 100_000},
+    ],
+    ids=["phase", "events", "samples", "args", "pid"],
+)
+def test_a_sound_file_is_read_whatever_it_says_behind_the_events(tmp_path: Path, behind: dict[str, Any]) -> None:
+    """Keys that look like those of events are no damage where the file is good JSON to its end."""
+    path = tmp_path / "trace.json"
+    write(path, {"traceEvents": RECORDS, **behind, "distributedInfo": {"rank": 3}})
+    found = reader.read_trace(Source(path, limits=Limits()))
+    counts = found.collected.events_read, found.collected.events_lost, found.collected.events_repaired
+    assert counts == (len(RECORDS), 0, 0)
+    assert found.metadata["distributedInfo"] == {"rank": 3}
+    assert not found.is_truncated
+
+
+@pytest.mark.parametrize("between", [b"", b"\n"])
+def test_two_traces_in_one_file_are_refused(tmp_path: Path, between: bytes) -> None:
+    """Of two files that were joined one would be dropped without a word."""
+    path = tmp_path / "trace.json"
+    text = write(path, {**BEFORE, "traceEvents": RECORDS, **BEHIND})
+    path.write_bytes(text + between + text)
+    with pytest.raises(TraceError, match=r"trace\.json: holds two traces one behind the other"):
+        reader.read_trace(Source(path, limits=Limits()))
 
 
 def test_a_broken_event_leaves_what_the_file_says_behind_the_events(tmp_path: Path) -> None:
