@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MAX_FRAMES: Final = 16
+_MAX_FROZEN: Final = 256
 
 
 def has_gradients(inputs: Any, *, of_parameters: bool) -> bool:
@@ -36,7 +37,8 @@ def has_gradients(inputs: Any, *, of_parameters: bool) -> bool:
 
 
 def _wants_gradients(values: Any) -> bool:
-    return any(tensor.requires_grad for tensor in tensors_in(values))
+    with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - modes of the program see none of it
+        return any(tensor.requires_grad for tensor in tensors_in(values))
 
 
 def _is_in_function() -> bool:
@@ -68,10 +70,12 @@ class FrozenModels:
         """Return whether a model has parameters that want gradients."""
         reference, parameters = self._known.get(id(model), (None, ()))
         if reference is not None and reference() is model:
-            alive = [reference() for reference in parameters]
+            alive = [each() for each in parameters]
             if not any(parameter is None or parameter.requires_grad for parameter in alive):
                 return False
             del self._known[id(model)]
+        elif len(self._known) >= _MAX_FROZEN:
+            self._known.clear()
         if any(parameter.requires_grad for parameter in model.parameters()):
             return True
         self._known[id(model)] = weakref.ref(model), [weakref.ref(parameter) for parameter in model.parameters()]

@@ -159,7 +159,7 @@ class TrainingHooks:
         if len(self._roots) == before and not self._trained:
             roots = [root for reference in self._roots.values() if (root := reference()) is not None]
             for part in (child for root in roots for child in root.children()):
-                if any(parameter.requires_grad for parameter in part.parameters()):
+                if any(True for _ in part.parameters()):
                     self.add_root(part)
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -207,7 +207,7 @@ class TrainingHooks:
         if flops.notes_forwards:
             self._call("inputs", flops.note_forward, module, args, kwargs)
         counter = self._call("flops", flops.begin_region, False) if flops.is_counting else None
-        timer = self._call("device", device.begin, "forward") if opened and device.is_possible else None
+        timer = self._call("device", device.begin, opened) if opened and device.is_possible else None
         local.depth += 1
         try:
             return original(module, *args, **kwargs)

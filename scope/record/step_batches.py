@@ -125,7 +125,8 @@ class StepBatches:
         if self._clock.is_training():
             self._begin_run()
             self._num_guesses_left = max(self._num_guesses_left, 1)
-            self._ended = next((each for each in reversed(self._waiting) if each.loader == id(iterator)), None)
+            left = [each for each in self._waiting if each.loader == id(iterator)]
+            self._ended = left[-1] if left else self._ended
 
     def fetch_evaluated(self) -> None:
         """The last batch that was asked for in an evaluation proves to be one of training."""

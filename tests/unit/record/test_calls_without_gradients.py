@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from scope.record import Recorder, session
+from scope.record.device import DevicePhases
 from scope.run.reader import read_steps
 
 if TYPE_CHECKING:
@@ -168,6 +169,64 @@ def test_a_frozen_model_that_gradients_flow_through_is_part_of_the_update(tmp_pa
     steps = record(tmp_path, train)
     assert [step.model_flop for step in steps] == [BY_HAND + frozen_by_hand] * 4
     assert all("evaluation" not in step.phases for step in steps)
+
+
+def test_a_frozen_part_of_a_module_that_is_never_called_itself_is_seen(tmp_path: Path) -> None:
+    """As of a trainer that calls a method of its module: of the frozen part, forward and the gradient of its input."""
+
+    class Tuned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt = nn.Sequential(nn.Linear(4, 4))
+            self.frozen = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).requires_grad_(False)
+
+        def training_step(self, batch: torch.Tensor) -> torch.Tensor:
+            return self.frozen(self.prompt(batch)).sum()
+
+    def train(job: Job) -> None:
+        tuned = Tuned()
+        optimizer = torch.optim.SGD(tuned.prompt.parameters(), lr=0.1)
+        del job.model, job.optimizer
+        for batch in batches():
+            tuned.training_step(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps = record(tmp_path, train)
+    by_hand = 2 * (2 * ROWS * 4 * 4) + 2 * (2 * ROWS * (4 * 8 + 8 * 2))
+    assert [step.model_flop for step in steps[1:]] == [by_hand] * 3
+    assert all("forward" in step.phases and "evaluation" not in step.phases for step in steps[1:])
+
+
+def test_device_time_of_a_call_without_gradients_is_evaluation(tmp_path: Path) -> None:
+    """A stand-in for a device's events, which count up: each call takes one of them, in the phase of the host.
+
+    The hook of backward has the device of the process.
+    """
+
+    class Event:
+        num_recorded = 0
+
+        def record(self) -> None:
+            Event.num_recorded += 1
+            self.number = Event.num_recorded
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, end: Event) -> int:
+            return end.number - self.number
+
+    def train(job: Job) -> None:
+        assert session.current is not None
+        session.current.hooks._device = DevicePhases(make_event=Event, capturing=lambda: False)  # pyright: ignore[reportPrivateUsage]
+        teacher = Slow().requires_grad_(False)
+        for batch in batches():
+            teacher(batch)
+            job.update(batch)
+
+    steps = record(tmp_path, train)
+    assert [step.device_ns for step in steps[1:3]] == [dict.fromkeys(("evaluation", "forward"), 10**6)] * 2
 
 
 def test_a_critic_that_is_frozen_while_its_generator_learns_is_trained(tmp_path: Path) -> None:
