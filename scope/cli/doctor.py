@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scope.analysis.recorded import Watched
     from scope.probe.facts import NodeFacts
     from scope.run.reader import RankReader
-    from scope.run.schema import RankInfo, StepLine, StepRecord
+    from scope.run.schema import RankInfo, RunInfo, StepLine, StepRecord
 
 _MARKS: Final = {"critical": "CRITICAL", "warning": "warning ", "info": "info    "}
 _FACTS_SUFFIX: Final = ".facts.json"
@@ -149,6 +149,7 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     from scope.run.losses import find_losses
     from scope.run.reader import RunReader
     from scope.run.schema import StepRecord
+    from scope.run.unpublished import find_unpublished
 
     reader = RunReader(run)
     info = reader.info()
@@ -169,7 +170,7 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
         except RunError as error:
             problems.append((str(error), rank.folder.name))
         problems += [(problem, rank.folder.name) for problem in rank.take_problems()]
-    problems += [(problem, run.name) for problem in reader.take_problems()]
+    problems += [(problem, run.name) for problem in (*reader.take_problems(), *find_unpublished(run))]
     unreadable = [
         Diagnosis(
             check="record", severity="warning", what=what, where=where,
@@ -178,6 +179,7 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
         for what, where in problems
     ]  # fmt: skip
     found += [
+        *_check_begun(info, is_empty=not infos and not problems),
         *compare_ranks(infos, world_size=info.world_size),
         *compare_clocks(steps, hosts),
         *unreadable,
@@ -186,6 +188,18 @@ def _check_run(run: Path) -> tuple[list[Diagnosis], str]:
     found = sorted([*_judge(run), *sort_diagnoses(found)], key=lambda one: SEVERITIES.index(one.severity))
     where = f"{count(len(infos), 'rank')} on {count(len(set(hosts.values())), 'host')}"
     return found, f"run {info.run_id}: {where}"
+
+
+def _check_begun(info: RunInfo, *, is_empty: bool) -> list[Diagnosis]:
+    """Return that a run has no rank, and why where its command has ended."""
+    from scope.analysis.doctor.diagnosis import Diagnosis
+
+    if not is_empty:
+        return []
+    what, action = "no rank has begun to record yet", "look again once the training script has started"
+    if info.unrecorded is not None:
+        what, action = f"nothing was recorded: {info.unrecorded}", "the README names what Scope cannot see"
+    return [Diagnosis(check="record", severity="warning", what=what, where=f"run {info.run_id}", action=action)]
 
 
 def _check_losses(rank: RankReader, lines: Sequence[StepLine]) -> list[Diagnosis]:

@@ -107,6 +107,7 @@ def run(
     """
     from scope.run.identity import parse_tags
     from scope.run.launch import LaunchPlan
+    from scope.run.unpublished import publishing_command
 
     variables = {"SCOPE_CAPTURE": capture, "SCOPE_CAPTURE_RANKS": capture_ranks}
     variables["SCOPE_CAPTURE_STACK"] = "1" if capture_stack else None
@@ -133,6 +134,7 @@ def run(
         for problem in result.problems:
             _say(problem)
         _say(f"not all of it could be published (yet); the rest is in {result.unpublished}")
+        _say(f"when that is mended: {publishing_command(result.unpublished, result.run_dir)}")
     else:
         recorded = "1 rank was" if result.num_ranks == 1 else f"{result.num_ranks} ranks were"
         _say(f"{recorded} recorded: scope show {result.run_dir}")

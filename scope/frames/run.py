@@ -17,6 +17,7 @@ from scope.run.goodbyes import is_told_by_events
 from scope.run.losses import find_losses
 from scope.run.paths import BLACK_BOX_FILE, RANK_FILE, rank_folder
 from scope.run.reader import RunReader, read_steps
+from scope.run.unpublished import find_unpublished
 
 if TYPE_CHECKING:
     import os
@@ -69,8 +70,8 @@ class Run:
 
     Attributes:
         path: The run directory.
-        problems: What could not be read, one sentence each, naming the file; last what ranks that began a moment ago
-            have not written yet, until they have.
+        problems: What could not be read, one sentence each, naming the file, or was not published by this node; last
+            what ranks that began a moment ago have not written yet, until they have.
         read_ratio: How much of the reading that goes on now is done; another thread may look at it.
     """
 
@@ -94,7 +95,7 @@ class Run:
     def problems(self) -> Sequence[str]:
         """What could not be read."""
         losses = [loss for rank in self._ranks.values() for loss in rank.losses]
-        return [*self._lasting, *losses, *self._passing.values()]
+        return [*self._lasting, *losses, *find_unpublished(self.path), *self._passing.values()]
 
     def info(self) -> RunInfo:
         """Return `run.json`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,27 @@ def test_show_of_a_run_without_ranks_is_one_line(tmp_path: Path, scope: Callable
     done = scope("show", run)
     assert done.code == 3
     assert "no rank has begun to record yet" in done.err
+    assert "warning  no rank has begun to record yet" in scope("doctor", run).out
+
+
+def test_what_this_node_holds_of_a_run_and_could_not_publish_is_told(
+    tmp_path: Path, scope: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a rank that closed its recording long ago the run directory has nothing: no face says that all is well."""
+    run = tmp_path / "run"
+    write_run_info(run, run_id="run", source="option", tags=None)
+    spool = write_run(tmp_path / "spool")
+    for path in spool.rglob("*"):
+        os.utime(path, (0, 0))
+    registry = tmp_path / "registry"
+    monkeypatch.setenv("SCOPE_REGISTRY", str(registry))
+    paths.register_spool(paths.Registration(run_id="run", spool=str(spool), run_dir=str(run)))
+    told = f"bytes of 1 rank, which lie in {spool}"
+    assert told in scope("show", run).err
+    assert told in scope("doctor", run).out
+    shutil.copytree(spool, run, dirs_exist_ok=True)
+    assert told not in scope("show", run).err
+    assert told not in scope("doctor", run).out
 
 
 def test_a_run_whose_command_recorded_nothing_says_why(tmp_path: Path, scope: Callable[..., Done]) -> None:
@@ -254,6 +276,7 @@ def test_a_run_whose_command_recorded_nothing_says_why(tmp_path: Path, scope: Ca
     assert (done.code, f"nothing was recorded: {why}" in done.err) == (3, True)
     done = scope("watch", run)
     assert (done.code, f"nothing was recorded: {why}" in done.err) == (0, True)
+    assert f"warning  nothing was recorded: {why}" in scope("doctor", run).out
     forget_nothing(run)
     assert "no rank has begun to record yet" in scope("show", run).err
 
