@@ -30,7 +30,14 @@ pytestmark = pytest.mark.system("gcc", "prometheus", "prometheus-alertmanager")
 
 # A new sampling process takes a second or two, and a busy machine delays samples and beats by as much, which scaled
 # times would take for minutes; links of the fake node carry little.
-SET = ["stale_after=600", "slow_sample=30", "heartbeat=300", "still_seconds=300", "nvlink_busy=1e6"]
+SET = [
+    "stale_after=600",
+    "slow_sample=30",
+    "heartbeat=300",
+    "stall_seconds=1200",
+    "still_seconds=300",
+    "nvlink_busy=1e6",
+]
 FAST = ("--interval", "200ms", "--slow-interval", "400ms", "--training-interval", "1s")
 GPUS_ALONE = ("--disable", "rdma,net,nfs,host,training,jobs")
 QUIET_S = 20
