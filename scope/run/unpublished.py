@@ -1,4 +1,4 @@
-"""What ranks of this node have written and the run directory lacks: its publisher cannot write there, hangs, or is gone.
+"""What ranks of this node wrote and the run directory lacks: its publisher cannot write there, hangs, or is gone.
 
 Told of spools that the registry names, by sizes and times alone. What is on its way is not told: a publisher comes by
 every second.
