@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scope.record.exits import ExitCodes, describe_end, tell_at_once
 from scope.record.tracebacks import hide_in_text, hide_own_frames
 from scope.run.goodbyes import FINISHED, say_exit
-from scope.run.identity import FIRST_ATTEMPT, SPAWNED_BY
+from scope.run.identity import FIRST_ATTEMPT, SPAWNED_BY, read_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,13 +190,15 @@ def _open(environment: Mapping[str, str] | None) -> None:
 
 
 def start_with_group(*, importing: contextlib.AbstractContextManager[None] | None = None) -> None:
-    """In a child that `multiprocessing` spawned: begin when it joins a process group, which loader workers never do."""
+    """Begin when this process joins a process group, which says its rank, and which loader workers never do."""
     import torch.distributed as dist
 
     from scope.record.patches import PatchTable
 
     if not dist.is_available():
         return
+    # Those that this process spawns join the attempt that it would.
+    os.environ.setdefault(SPAWN_ATTEMPT, str(read_attempt(os.environ)))
     patches = PatchTable()
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,6 +243,9 @@ def _own_environment() -> Mapping[str, str]:
 
 
 def _environment_of(rank: int, world_size: int) -> dict[str, str]:
-    known = {"RANK": str(rank), "WORLD_SIZE": str(world_size), FIRST_ATTEMPT: os.environ.get(SPAWN_ATTEMPT, "0")}
-    parent = os.environ.get(RECORDING_PID)
+    known = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    attempt, parent = os.environ.get(SPAWN_ATTEMPT), os.environ.get(RECORDING_PID)
+    if attempt is not None:
+        # Restarts are counted in it.
+        known |= {FIRST_ATTEMPT: attempt, "TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "0"}
     return {**os.environ, **known, **({SPAWNED_BY: parent} if parent else {})}

@@ -29,7 +29,7 @@ from torch.optim import optimizer as optimizers
 from scope.record.device import DevicePhases
 from scope.record.gradient_flow import FrozenModels, has_gradients
 from scope.record.patches import PatchTable
-from scope.record.unended_evaluations import holds
+from scope.record.unended_evaluations import holds, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,7 @@ class TrainingHooks:
         self._device = DevicePhases()
         self._optimizer_depth = 0
         self._trained: ModuleTable = {}
+        self._wholes: ModuleTable = {}
         self._frozen = FrozenModels()
         self._saw_forward = self._saw_optimizer = False
         self._looks_left = _MAX_LOOKS
@@ -91,6 +92,7 @@ class TrainingHooks:
         self._handles.clear()
         self._roots.clear()
         self._trained.clear()
+        self._wholes.clear()
         self._hooked.clear()
 
     def add_root(self, module: nn.Module) -> None:
@@ -158,9 +160,11 @@ class TrainingHooks:
                 self.add_root(module)
         if len(self._roots) == before and not self._trained:
             roots = [root for reference in self._roots.values() if (root := reference()) is not None]
-            for part in (child for root in roots for child in root.children()):
-                if any(True for _ in part.parameters()):
-                    self.add_root(part)
+            for root in roots:
+                for part in root.children():
+                    if any(True for _ in part.parameters()):
+                        self.add_root(part)
+                        self._wholes[id(part)] = self._wholes.get(id(root)) or weakref.ref(root)
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a part of a hook under the guard; `None` when it is switched off or raises."""
@@ -237,11 +241,13 @@ class TrainingHooks:
         flows = has_gradients((args, kwargs), of_parameters=is_trainable)
         unended = session.unended
         if session.clock.is_absorbing():
+            session.look_at_mode()
+        if session.clock.is_absorbing():
             unended.on_forward(module if is_trained else None, gradients=flows)
         if not flows:
             session.batches.evaluate((args, kwargs))
             return "evaluation" if session.clock.push("evaluation") else None
-        training = known and is_trainable and (module.training or unended.is_trained(module))
+        training = known and is_trainable and (module.training or unwrap(module).training or unended.is_trained(module))
         if training:
             if not is_trained:
                 self._trained[id(module)] = weakref.ref(module)
@@ -295,11 +301,14 @@ class TrainingHooks:
         return train
 
     def _model_of(self, module: nn.Module) -> nn.Module | None:
-        """Return the model that a module is, by itself or in one of torch's wrappings; `None` if it is none."""
+        """Return the model that a module is, by itself, in one of torch's wrappings, or with parts that are called."""
         if holds(self._trained, module):
             return module
         for root in self.models():
             if root._modules.get("module") is module or root._modules.get("_orig_mod") is module:
+                return root
+            whole = self._wholes.get(id(root))
+            if whole is not None and whole() is module:
                 return root
         return None
 
@@ -309,10 +318,9 @@ class TrainingHooks:
         if model is None:
             return
         if mode:
-            session.clock.pop("evaluation")
-            session.unended.end()
+            session.end_mode()
         elif not session.unended.is_trained(model) and session.clock.push("evaluation"):
-            session.unended.clear()
+            session.unended.begin(module)
 
     def _wrap_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         session = self._session

@@ -221,6 +221,7 @@ class Session:
     def begin_input(self) -> bool:
         """A batch is asked of a loader; return whether `end_phase` has to follow."""
         clock, boundary = self.clock, self.boundary
+        self.look_at_mode()
         if clock.is_training():
             self.unended.saw_input = False
             if boundary.on_input() or clock.step < 0:
@@ -229,6 +230,16 @@ class Session:
             self.unended.on_input()
         boundary.on_work()
         return clock.push("input")
+
+    def look_at_mode(self) -> None:
+        """End the evaluation in progress where its model is in training mode again."""
+        if self.unended.is_over() and self.clock.is_own_thread():
+            self.end_mode()
+
+    def end_mode(self) -> None:
+        """A model is in training mode again: the evaluation that its `eval()` has begun is over."""
+        self.clock.pop("evaluation")
+        self.unended.end()
 
     def note_exception(self, error: BaseException) -> None:
         """The program ends because of an exception."""

@@ -24,6 +24,7 @@ from scope.run.identity import (
     read_attempt,
     read_number,
     read_tags,
+    with_place,
     write_run_info,
 )
 from scope.run.schema import SCHEMA_VERSION, RankInfo
@@ -104,7 +105,10 @@ def _claim(environment: Mapping[str, str], run: Path) -> tuple[int, Path]:
 
 
 def _with_rank(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with the rank that this process has in its process group, where no launcher set one."""
+    """Return the environment with the rank that this process has, where torch's launcher set none.
+
+    Its process group tells it, else another launcher.
+    """
     if "RANK" in environment or not (dist.is_available() and dist.is_initialized()):
-        return environment
+        return with_place(environment)
     return {**environment, "RANK": str(dist.get_rank()), "WORLD_SIZE": str(dist.get_world_size())}

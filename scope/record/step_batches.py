@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from scope.record.batch_storages import BatchStorages
 from scope.record.batches import BatchSize, first_rows, measure_batch
 
@@ -27,7 +29,8 @@ class Fetched:
         number: Which one of all it is.
         loader: Identity of the iterator that gave it.
         is_first: It is the first one of that iterator.
-        evaluated: A call that no gradients flow through got it: one of a validation, a teacher's or an encoder's.
+        evaluated: A call that no gradients flow through got it, one of a validation, a teacher's or an encoder's; or
+            gradients were off when it was asked for.
         taken_in: Number of the step that has used it.
         is_guess: That step got something made of it, and no part of itself.
     """
@@ -109,7 +112,8 @@ class StepBatches:
             size = replace(size, tokens=self._count_tokens(batch))
         self.num_batches += is_training
         loader = id(iterator)
-        fetched = Fetched(size, self.num_batches, loader, is_first=loader not in self._running)
+        is_first = loader not in self._running
+        fetched = Fetched(size, self.num_batches, loader, is_first, evaluated=not torch.is_grad_enabled())
         if fetched.is_first:
             # It may have the identity of one that is gone.
             self._running.add(loader)

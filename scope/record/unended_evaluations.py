@@ -8,6 +8,7 @@ an update begins no evaluation by `eval()` from then on, and its calls with grad
 
 # torch annotates only a part of itself.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -32,6 +33,15 @@ def holds(table: ModuleTable, module: nn.Module) -> bool:
     return reference is not None and reference() is module
 
 
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return what torch's wrappings (DDP, torch.compile) are around, the module itself where it is none of them."""
+    inner: nn.Module | None = module
+    while inner is not None:
+        module = inner
+        inner = module._modules.get("module") or module._modules.get("_orig_mod")
+    return module
+
+
 class UnendedEvaluation:
     """What came in an evaluation since the last that was surely part of it, and which models are trained in that mode.
 
@@ -44,13 +54,24 @@ class UnendedEvaluation:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
+        self._switched: weakref.ref[nn.Module] | None = None
         self._trained: ModuleTable = {}
         self._called: ModuleTable = {}
         self._num_misses = 0
         self.clear()
 
+    def begin(self, module: nn.Module) -> None:
+        """`eval()` of a module begins an evaluation."""
+        self.clear()
+        self._switched = weakref.ref(unwrap(module))
+
+    def is_over(self) -> bool:
+        """Whether that module is in training mode again: Lightning restores modes without a call of `train()`."""
+        module = None if self._switched is None else self._switched()
+        return module is not None and module.training
+
     def clear(self) -> None:
-        """An evaluation begins, or is over for good."""
+        """An evaluation is over for good."""
         self.end()
         self.saw_input = False
 
@@ -58,6 +79,7 @@ class UnendedEvaluation:
         """`train()` ends an evaluation; a batch that was asked for in it may be one of training."""
         self.end_ns: int | None = None
         self.num_backwards = 0
+        self._switched = None
         self._called.clear()
 
     def is_trained(self, model: nn.Module) -> bool:

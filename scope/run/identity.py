@@ -30,6 +30,15 @@ MAX_RUN_BYTES: Final = "SCOPE_MAX_RUN_BYTES"
 FLOPS: Final = "SCOPE_FLOPS"
 PREFLIGHT: Final = "SCOPE_PREFLIGHT"
 _MAX_CLAIMS: Final = 1000
+_PLACES: Final = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+)
+"""What launchers of processes other than torch's call rank, number of ranks, and rank on the node.
+
+SLURM_NTASKS would not do: in a batch script it is that of the steps to come.
+"""
 _PEER_VARIABLES: Final = ("SLURM_STEP_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "NODE_RANK")
 _PEER_OPTIONS: Final = ("--nnodes", "--node-rank", "--node_rank", "--num_machines", "--machine_rank")
 
@@ -205,6 +214,24 @@ def read_attempt(environment: Mapping[str, str]) -> int:
         read_number(environment, "TORCHELASTIC_RESTART_COUNT") or read_number(environment, "SLURM_RESTART_COUNT") or 0
     )
     return first + restarts
+
+
+def with_place(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with RANK and WORLD_SIZE, where another launcher than torch's tells them by other names.
+
+    Examples:
+        >>> task = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "3"}
+        >>> with_place(task)["RANK"], with_place({**task, "RANK": "5"})["RANK"]
+        ('3', '5')
+    """
+    if "RANK" in environment:
+        return environment
+    for names in _PLACES:
+        rank, world_size, local_rank = (read_number(environment, name) for name in names)
+        if rank is not None and world_size is not None and rank < world_size > 1:
+            own = {} if local_rank is None else {"LOCAL_RANK": str(local_rank)}
+            return {**own, **environment, "RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    return environment
 
 
 def read_number(environment: Mapping[str, str], name: str) -> int | None:

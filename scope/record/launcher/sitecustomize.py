@@ -28,11 +28,16 @@ _BETWEEN = frozenset(
         *_LAUNCHERS,
         *("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "nice", "time", "timeout", "numactl", "make"),
         *("just", "ninja", "xargs", "flock", "setsid", "script", "unshare", "bwrap", "sudo", "su", "runuser", "uv"),
+        *("srun", "slurmstepd", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "orterun", "orted", "prte", "prterun"),
+        *("prted", "hydra_pmi_proxy", "hydra_bstrap_pr"),
         *("conda", "mamba", "micromamba", "pixi", "strace", "perf", "nsys", "ncu"),
         *("init", "systemd", "tini", "dumb-init", "docker-init", "catatonit"),
     )
 )
-"""Programs that start others for whoever calls them, and those that a process is left to whose parent has ended."""
+"""Programs that start others for whoever calls them, and those that a process is left to whose parent has ended.
+
+The kernel keeps 15 characters of a name.
+"""
 _PYTHONS = ("python", "pypy")
 _MAX_BETWEEN = 16
 _FORK_SERVER = "from multiprocessing.forkserver import"
@@ -121,7 +126,21 @@ def is_spawned(environment: Any, arguments: Sequence[str]) -> bool:
 
     A server that forks the processes of the method `forkserver` passes what waits in it on to them.
     """
-    return bool(environment.get("SCOPE_SPAWN_ATTEMPT")) and _is_of_multiprocessing(arguments)
+    if not environment.get("SCOPE_SPAWN_ATTEMPT"):
+        return False
+    is_worker = any("compile_worker" in argument for argument in arguments)
+    return _is_of_multiprocessing(arguments) or (joins_later(environment) and not is_worker)
+
+
+def joins_later(environment: Any) -> bool:
+    """Whether a process has a number on its node and learns its rank from the process group that it joins.
+
+    Lightning starts those of a node so, by itself; its first process on each further node knows the node's number.
+    """
+    if "RANK" in environment:
+        return False
+    is_numbered = environment.get("LOCAL_RANK", "").isdecimal() and environment.get("WORLD_SIZE", "1") != "1"
+    return is_numbered or environment.get("NODE_RANK", "0") not in ("", "0")
 
 
 def _is_of_multiprocessing(arguments: Sequence[str]) -> bool:
@@ -285,6 +304,6 @@ if is_recorded(
     pid=os.getpid(),
     direct=lambda: is_direct(os.getppid(), os.environ.get("SCOPE_PARENT_PID", "")),
 ):
-    sys.meta_path.insert(0, _AfterTorch("start"))
+    sys.meta_path.insert(0, _AfterTorch("start_with_group" if joins_later(os.environ) else "start"))
 elif is_spawned(os.environ, sys.orig_argv):
     sys.meta_path.insert(0, _AfterTorch("start_with_group"))

@@ -1,4 +1,7 @@
-"""Programs as users start them: `launch` starts two ranks itself, `again` trains and becomes another program."""
+"""Programs as users start them: `launch` starts two ranks itself, `again` trains and becomes another program.
+
+`task` is one of two that `srun` starts; `numbered` starts a second process, as Lightning does, by its number.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,30 @@ def rank() -> None:
     dist.destroy_process_group()
 
 
+def task() -> None:
+    """A task of Slurm, whose variables alone tell its rank."""
+    join(int(os.environ["SLURM_PROCID"]))
+
+
+def numbered() -> None:
+    """The first process of a node, which starts the second; each works out its rank by itself."""
+    number = os.environ.get("LOCAL_RANK")
+    others: list[subprocess.Popen[bytes]] = []
+    if number is None:
+        variables = {**os.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+        others = [subprocess.Popen([sys.executable, *sys.argv], env=variables)]
+    join(int(os.environ.get("NODE_RANK", "0")) * 2 + int(number or 0))
+    sys.exit(max([other.wait() for other in others], default=0))
+
+
+def join(number: int) -> None:
+    """Train as one of two ranks, of which the program knows by itself which it is."""
+    rendezvous = Path("rendezvous").absolute().as_uri()
+    dist.init_process_group("gloo", init_method=rendezvous, rank=number, world_size=2)
+    train(f"rank{number}")
+    dist.destroy_process_group()
+
+
 def again() -> None:
     """Train, then run this file anew in the same process."""
     train("before")
@@ -63,4 +90,4 @@ def after() -> None:
 
 
 if __name__ == "__main__":
-    {job.__name__: job for job in (launch, rank, again, after)}[sys.argv[1]]()
+    {job.__name__: job for job in (launch, rank, task, numbered, again, after)}[sys.argv[1]]()

@@ -59,6 +59,41 @@ def test_a_script_that_launches_ranks_and_then_a_program_that_becomes_another(
         assert read_rank_info(folder).world_size == (1 if attempt else 2)
 
 
+def check_two_ranks(recording: Recording) -> None:
+    """Both ranks are there, in one attempt, with all that they did."""
+    assert paths.list_attempts(recording.run) == [0]
+    assert paths.list_ranks(recording.run, 0) == [0, 1]
+    for number in range(2):
+        info = read_rank_info(recording.rank(number))
+        assert (info.rank, info.world_size, info.exit_reason) == (number, 2, "finished")
+        assert len(read_steps(recording.rank(number))) == 5
+
+
+def test_tasks_of_slurm_are_ranks_of_one_run(recording: Recording) -> None:
+    """`srun scope run`: one `scope run` a task, which Slurm alone has numbered (the variables of Slurm 22.05)."""
+    processes = [
+        recording.start(
+            "sh", "-c", f'cd "{recording.folder}" && exec "{sys.executable}" "{JOBS}" task',
+            SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_NTASKS="2", SLURM_STEP_NUM_TASKS="2",
+            SLURM_PROCID=str(number), SLURM_LOCALID=str(number),
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    for process in processes:
+        with recording.end_afterwards(process):
+            said = process.communicate(timeout=200)[1]
+        assert (process.returncode, "1 rank was recorded" in said) == (0, True), said
+    check_two_ranks(recording)
+    assert [read_rank_info(recording.rank(number)).local_rank for number in range(2)] == [0, 1]
+
+
+def test_processes_that_know_their_number_on_the_node_are_recorded(recording: Recording) -> None:
+    """As Lightning starts them: the second is no rank before it joins the process group of the first."""
+    said = recording.finish("sh", "-c", f'cd "{recording.folder}" && "{sys.executable}" "{JOBS}" numbered')
+    assert "2 ranks were recorded" in said
+    check_two_ranks(recording)
+
+
 def test_what_a_command_leaves_in_the_background_is_recorded(recording: Recording) -> None:
     """It has not imported torch when the command ends, and `scope run`, which says so, does not wait for it."""
     program = f'cd "{recording.folder}" && "{sys.executable}" "{JOBS}" after'

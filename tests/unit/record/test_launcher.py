@@ -85,6 +85,8 @@ def proc(tmp_path: Path) -> Path:
         pytest.param("sh", 20, True, id="shells"),
         pytest.param("python3.12", 20, True, id="a-launcher-in-python-under-shells"),
         pytest.param("accelerate", 10, True, id="a-launcher-by-its-name"),
+        pytest.param("mpirun.openmpi", 10, True, id="mpirun"),
+        pytest.param("slurmstepd", 1, True, id="a-task-of-slurm"),
         pytest.param("raylet", 10, False, id="some-other-program"),
         pytest.param("a) S (b", 10, False, id="parentheses-in-a-name"),
         pytest.param("sh", 10_000, False, id="one-that-has-gone"),
@@ -126,3 +128,26 @@ def test_who_waits_for_a_process_group(launcher: ModuleType) -> None:
     assert launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, ["python", "-c", f"{FORK_SERVER}; main(5)"])
     assert not launcher.is_spawned({}, spawned)
     assert not launcher.is_spawned({"SCOPE_SPAWN_ATTEMPT": "1"}, ["python", "tool.py"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "waits"),
+    [
+        pytest.param({}, False, id="alone"),
+        pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, True, id="a-number-on-the-node"),
+        pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "2", "RANK": "5"}, False, id="a-rank"),
+        pytest.param({"LOCAL_RANK": "0", "WORLD_SIZE": "1"}, False, id="one-of-one"),
+        pytest.param({"LOCAL_RANK": "0"}, False, id="of-nobody-knows-how-many"),
+        pytest.param({"NODE_RANK": "1"}, True, id="the-first-of-the-second-node"),
+        pytest.param({"NODE_RANK": "0"}, False, id="the-first-of-the-first-node"),
+    ],
+)
+def test_who_learns_its_rank_from_the_process_group(
+    launcher: ModuleType, environment: dict[str, str], waits: bool
+) -> None:
+    """Those that Lightning starts, below a recorded process, and its first process on a further node."""
+    assert launcher.joins_later(environment) is waits
+    below = {**environment, "SCOPE_RUN_ID": "r", "SCOPE_RECORDING_PID": "7", "SCOPE_SPAWN_ATTEMPT": "0"}
+    assert launcher.is_spawned(below, ["python", "train.py"]) is waits
+    assert not launcher.is_spawned(below, ["python", "compile_worker/__main__.py"])
+    assert not launcher.is_spawned({**environment, "SCOPE_RUN_ID": "r"}, ["python", "train.py"])

@@ -402,6 +402,32 @@ def test_a_rank_that_starts_again_takes_the_next_attempt(tmp_path: Path) -> None
     assert identity.read_attempt({"SCOPE_FIRST_ATTEMPT": "4", "TORCHELASTIC_RESTART_COUNT": "2"}) == 6
 
 
+SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        pytest.param(SLURM, ("3", "8", "1"), id="a-task-of-srun"),
+        pytest.param({"PMI_RANK": "5", "PMI_SIZE": "6"}, ("5", "6", None), id="mpich"),
+        pytest.param({**SLURM, **OPEN_MPI}, ("2", "4", "0"), id="mpirun-in-a-job-of-slurm"),
+        pytest.param({**SLURM, "RANK": "17", "WORLD_SIZE": "64"}, ("17", "64", None), id="torchrun-in-a-task-of-srun"),
+        pytest.param({**SLURM, "LOCAL_RANK": "0"}, ("3", "8", "0"), id="the-user's-own-local-rank"),
+        pytest.param({**SLURM, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, (None,) * 3, id="one-task"),
+        pytest.param(
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, (None,) * 3, id="a-batch-script"
+        ),
+        pytest.param({**SLURM, "SLURM_PROCID": "8"}, (None,) * 3, id="a-rank-beyond-them-all"),
+        pytest.param({**SLURM, "SLURM_PROCID": "x"}, (None,) * 3, id="no-number"),
+    ],
+)
+def test_the_rank_by_other_launchers_than_torch_s(environment: dict[str, str], place: tuple[str | None, ...]) -> None:
+    """As Slurm 22.05 and Open MPI 4.1 set them; a batch script has the number of tasks of the steps to come."""
+    found = identity.with_place(environment)
+    assert tuple(found.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")) == place
+
+
 def test_a_reserved_attempt(tmp_path: Path) -> None:
     """Launches take attempts one after the other, published ones left out; what is given back is taken again."""
     run = tmp_path / "run"
