@@ -1,4 +1,4 @@
-"""Checkpoints: `torch.save` and `torch.distributed.checkpoint`, how long they blocked and how much they wrote."""
+"""Checkpoints: `torch.save`, `torch.distributed.checkpoint` and safetensors, how long they blocked, what they wrote."""
 
 # torch annotates only a part of itself.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _DISTRIBUTED: Final = "torch.distributed.checkpoint"
 _SAVER: Final = "torch.distributed.checkpoint.state_dict_saver"
+_SAFETENSORS: Final = "safetensors.torch"
 _HOOK: Final = "checkpoint"
 
 
@@ -49,7 +50,20 @@ class CheckpointHooks:
         self.look()
 
     def look(self) -> bool:
-        """Hook into `torch.distributed.checkpoint` once it is imported; return False while that is half done."""
+        """Hook into what else writes checkpoints once it is imported; return False while an import is half done."""
+        return self._look_for_safetensors() & self._look_for_distributed()
+
+    def _look_for_safetensors(self) -> bool:
+        """Hook into what `save_file` hands its tensors to: programs have that function by a name of their own."""
+        module = sys.modules.get(_SAFETENSORS)
+        if module is None or self._patches.holds(module, "serialize_file"):
+            return True
+        if hasattr(module, "serialize_file"):
+            wrap = functools.partial(self._wrap_blocking, _find_file_of_tensors)
+            self._patches.replace(module, "serialize_file", wrap)
+        return hasattr(module, "save_file")
+
+    def _look_for_distributed(self) -> bool:
         package = sys.modules.get(_DISTRIBUTED)
         saver = sys.modules.get(_SAVER)
         if package is None or saver is None:
@@ -167,6 +181,14 @@ def _find_file(obj: object = None, f: object = None, *args: object, **kwargs: ob
     """Return what `torch.save` writes to; the parameters are torch's."""
     del obj, args, kwargs
     return FileTarget(f)
+
+
+def _find_file_of_tensors(
+    tensor_dict: object = None, filename: object = None, *args: object, **kw: object
+) -> FileTarget:
+    """Return what safetensors writes to; the parameters are its own."""
+    del tensor_dict, args, kw
+    return FileTarget(filename)
 
 
 def _measure(target: Target) -> Size:

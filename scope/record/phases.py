@@ -102,7 +102,8 @@ class PhaseClock:
         Args:
             name: The phase.
             automatic: Found by a hook, so that it is ignored inside an evaluation or checkpoint, and inside itself, but
-                not inside a phase of the user's own with its name: the hook has its passes to count.
+                not inside a phase of the user's own with its name: the hook has its passes to count. A checkpoint that
+                is written in an evaluation, as trainers do before they go on, is told apart from it.
         """
         if _thread_of_caller() != self.thread:
             # In a backward pass it is a thread of autograd's own, which steps optimizers by hooks of gradients.
@@ -110,7 +111,7 @@ class PhaseClock:
             return False
         now = self._now()
         stack = self._stack
-        if automatic and len(stack) > 1 and (stack[-1] == (name, True) or self.is_absorbing()):
+        if automatic and len(stack) > 1 and (stack[-1] == (name, True) or self._absorbs(name)):
             self._noticed_ns = now
             return False
         self._spend(now)
@@ -191,6 +192,12 @@ class PhaseClock:
         """Whether a phase is open inside which automatic phases are not told apart."""
         # Outside of all phases, where most hooks come in, there is nothing to look for.
         return len(self._stack) > 1 and not ABSORBING.isdisjoint(name for name, _ in self._stack)
+
+    def _absorbs(self, name: str) -> bool:
+        """Whether a phase that a hook finds is a part of one that is open."""
+        if name == "checkpoint":
+            return any(opened == name for opened, _ in self._stack)
+        return self.is_absorbing()
 
     def cut(self, *, end_ns: int | None = None) -> tuple[int, int, dict[str, int]]:
         """End the step; return its start, its end and its exclusive times, which sum to the difference exactly.

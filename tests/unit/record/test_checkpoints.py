@@ -13,7 +13,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import safetensors.torch
 import torch
+from safetensors.torch import save_file
+from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint import filesystem, state_dict_saver
 
@@ -37,9 +40,10 @@ class Unwritable:
         raise LookupError(msg)
 
 
-def record(folder: Path, save: Callable[[], None]) -> tuple[list[EventRecord], dict[str, int]]:
+def record(folder: Path, save: Callable[[], None], **more: Any) -> tuple[list[EventRecord], dict[str, int]]:
     """Record a step that saves; return the events of checkpoints and the phases of the step."""
-    with Recorder(run_dir=folder / "run", run_id="r", capture=CaptureSettings(reasons=frozenset())) as recorder:
+    capture = CaptureSettings(reasons=frozenset())
+    with Recorder(run_dir=folder / "run", run_id="r", capture=capture, **more) as recorder:
         rank = recorder.folder
         recorder.end_step()
         save()
@@ -70,6 +74,58 @@ def test_a_save_that_raises_was_not_written(tmp_path: Path) -> None:
         assert event.detail["path"] == str(tmp_path / file)
         assert not {"bytes", "bytes_per_s"} & event.detail.keys()
     assert phases["checkpoint"] == sum(event.duration_ns or 0 for event in events)
+
+
+def test_a_checkpoint_in_an_evaluation_is_told_apart(tmp_path: Path) -> None:
+    """Trainers save what they have just validated, with the model still in evaluation mode."""
+    model = nn.Linear(4, 4)
+
+    def save() -> None:
+        model(torch.ones(2, 4)).sum().backward()
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+        model.train()
+
+    events, phases = record(tmp_path, save, model=model)
+    (event,) = events
+    assert event.detail["bytes"] == (tmp_path / "model.pt").stat().st_size
+    assert phases["checkpoint"] == event.duration_ns
+    assert phases["evaluation"] > 0
+
+
+def test_a_checkpoint_is_no_part_of_another(tmp_path: Path) -> None:
+    """One that is written inside a phase of that name, or inside an evaluation in it, is the time of the outer one."""
+    with Recorder(run_dir=tmp_path / "run", run_id="r") as recorder:
+        rank = recorder.folder
+        recorder.end_step()
+        with recorder.phase("checkpoint"), recorder.phase("evaluation"):
+            torch.save(torch.ones(9), tmp_path / "model.pt")
+        recorder.end_step()
+    assert rank is not None
+    assert [event.kind for event in RankReader(rank).new_events() if event.kind == "checkpoint"] == []
+
+
+@pytest.mark.parametrize("own_name", [True, False])
+def test_safetensors_are_checkpoints(tmp_path: Path, own_name: bool) -> None:
+    """By the module's function, or one that a program has taken from it before anything was recorded."""
+    module: Any = safetensors.torch
+    before = module.serialize_file
+
+    def save() -> None:
+        write = save_file if own_name else safetensors.torch.save_file
+        write({"weights": torch.ones(99)}, tmp_path / "model.safetensors")
+        with pytest.raises(safetensors.SafetensorError):
+            safetensors.torch.save_file({"weights": torch.ones(99)}, tmp_path / "none" / "model.safetensors")
+
+    events, phases = record(tmp_path, save)
+    whole, nowhere = events
+    file = tmp_path / "model.safetensors"
+    assert (whole.kind, whole.detail["bytes"], whole.detail["path"]) == ("checkpoint", file.stat().st_size, str(file))
+    assert (nowhere.kind, nowhere.detail["error"]) == ("checkpoint_failed", "SafetensorError")
+    assert phases["checkpoint"] == sum(event.duration_ns or 0 for event in events)
+    assert module.serialize_file is before
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
