@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from scope.record import facts
 from scope.run import paths
 from scope.run.clock import read_anchor
 from scope.run.identity import (
+    LAUNCH_HOST,
     MAX_RUN_BYTES,
     SPAWNED_BY,
     SPOOL_RUN,
@@ -33,7 +35,6 @@ from scope.units import parse_size, parse_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 def describe_rank(environment: Mapping[str, str], *, run_id: str, attempt: int, folder: Path) -> RankInfo:
@@ -69,8 +70,9 @@ def prepare(
 
     Raises:
         UsageError: The run id cannot be the name of a folder, or a variable makes no sense.
-        RunError: The folder cannot be made.
+        RunError: The folder cannot be made, or `scope run` is on another node.
     """
+    _check_node(environment)
     environment = _with_rank(environment)
     chosen, source = choose_run_id(environment, run_id)
     run, target = choose_folder(environment, run_dir, chosen)
@@ -91,6 +93,17 @@ def prepare(
         )
         paths.register_spool(entry)
     return folder, describe_rank(environment, run_id=chosen, attempt=attempt, folder=folder)
+
+
+def _check_node(environment: Mapping[str, str]) -> None:
+    """See that `scope run` is on this node: its variables reach tasks of other nodes too, where nobody publishes."""
+    spool, launch_host, own = environment.get(SPOOL_RUN), environment.get(LAUNCH_HOST), socket.gethostname()
+    if spool and launch_host and launch_host != own and not Path(spool).is_dir():
+        message = (
+            f"scope run is on {launch_host} and cannot record what runs on {own}; put it around the command of each "
+            "node: srun scope run --run-dir RUN -- python train.py"
+        )
+        raise RunError(message)
 
 
 def _claim(environment: Mapping[str, str], run: Path) -> tuple[int, Path]:

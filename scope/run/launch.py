@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -310,5 +311,6 @@ def build_environment(
         identity.SPOOL_RUN: str(spool),
         identity.FIRST_ATTEMPT: str(attempts[-1] + 1 if attempts else 0),
         identity.PARENT_PID: str(os.getpid()),
+        identity.LAUNCH_HOST: socket.gethostname(),
         identity.MAX_RUN_BYTES: str(plan.max_run_bytes),
     }

@@ -78,7 +78,8 @@ def test_the_readme_names_the_variables_that_recording_obeys() -> None:
     source = "\n".join(path.read_text() for folder in folders for path in (ROOT / "scope" / folder).glob("*.py"))
     asked = set(re.findall(r'"(SCOPE_[A-Z_]+)"', source))
     # What `scope run` and ranks tell each other.
-    private = {"RUN_DIR", "SPOOL_RUN", "FIRST_ATTEMPT", "PARENT_PID", "RECORDING_PID", "SPAWN_ATTEMPT", "SPAWNED_BY"}
+    of_launcher = {"RUN_DIR", "SPOOL_RUN", "FIRST_ATTEMPT", "PARENT_PID", "LAUNCH_HOST"}
+    private = {*of_launcher, "RECORDING_PID", "SPAWN_ATTEMPT", "SPAWNED_BY"}
     documented = set(re.findall(r"^\| `(SCOPE_[A-Z_]+)` \|", README, flags=re.MULTILINE))
     assert asked - {f"SCOPE_{name}" for name in private} == documented
 

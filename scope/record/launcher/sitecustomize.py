@@ -39,6 +39,7 @@ _BETWEEN = frozenset(
 The kernel keeps 15 characters of a name.
 """
 _PYTHONS = ("python", "pypy")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _MAX_BETWEEN = 16
 _FORK_SERVER = "from multiprocessing.forkserver import"
 
@@ -138,6 +139,10 @@ def joins_later(environment: Any) -> bool:
     Lightning starts those of a node so, by itself; its first process on each further node knows the node's number.
     """
     if "RANK" in environment:
+        return False
+    # One of Slurm or MPI has its rank already.
+    is_ranked = environment.get("SLURM_STEP_NUM_TASKS", "1") != "1" or any(name in environment for name in _RANKS)
+    if is_ranked and "SCOPE_RECORDING_PID" not in environment:
         return False
     is_numbered = environment.get("LOCAL_RANK", "").isdecimal() and environment.get("WORLD_SIZE", "1") != "1"
     return is_numbered or environment.get("NODE_RANK", "0") not in ("", "0")

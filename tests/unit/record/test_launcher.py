@@ -151,3 +151,6 @@ def test_who_learns_its_rank_from_the_process_group(
     assert launcher.is_spawned(below, ["python", "train.py"]) is waits
     assert not launcher.is_spawned(below, ["python", "compile_worker/__main__.py"])
     assert not launcher.is_spawned({**environment, "SCOPE_RUN_ID": "r"}, ["python", "train.py"])
+    ranked = {**environment, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    assert not launcher.joins_later(ranked)
+    assert launcher.joins_later({**ranked, "SCOPE_RECORDING_PID": "7"}) is waits
