@@ -247,5 +247,5 @@ def _environment_of(rank: int, world_size: int) -> dict[str, str]:
     attempt, parent = os.environ.get(SPAWN_ATTEMPT), os.environ.get(RECORDING_PID)
     if attempt is not None:
         # Restarts are counted in it.
-        known |= {FIRST_ATTEMPT: attempt, "TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "0"}
+        known |= {FIRST_ATTEMPT: attempt, "TORCHELASTIC_RESTART_COUNT": "0"}
     return {**os.environ, **known, **({SPAWNED_BY: parent} if parent else {})}

@@ -209,11 +209,14 @@ def parse_tags(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_attempt(environment: Mapping[str, str]) -> int:
-    """Return the restart count of the launcher, counted from the first attempt that `scope run` chose."""
-    first = read_number(environment, FIRST_ATTEMPT) or 0
-    restarts = (
-        read_number(environment, "TORCHELASTIC_RESTART_COUNT") or read_number(environment, "SLURM_RESTART_COUNT") or 0
-    )
+    """Return the restart count of the launcher, counted from the first attempt that `scope run` chose.
+
+    That one is behind those of a job that Slurm has started before.
+    """
+    restarts = read_number(environment, "TORCHELASTIC_RESTART_COUNT") or 0
+    first = read_number(environment, FIRST_ATTEMPT)
+    if first is None:
+        return restarts or read_number(environment, "SLURM_RESTART_COUNT") or 0
     return first + restarts
 
 

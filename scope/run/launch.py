@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from scope.errors import RunError, UsageError
 from scope.run import identity, paths
 from scope.run.alive import read_start_ticks
+from scope.run.attempts import ask_for_attempt, choose_attempt, describe_launch
 from scope.run.command import Ending, giving_back_signals, run_command, waiting_for_children
 from scope.run.files import FOLDER_MODE, identify_folder
 from scope.run.publisher import Publisher
@@ -170,14 +171,12 @@ def _launch(
     if passed_over:
         tell(f"{'; '.join(passed_over)}: ranks write to {spool} until it is published")
     _register(plan, tell, run_id=run_id, spool=spool, run_dir=run_dir)
-    reserved = None
-    if not paths.is_network_path(run_dir) and not identity.may_have_peers(environment, plan.command):
-        reserved = identity.reserve_attempt(run_dir)
+    first, reserved = _choose_attempt(plan, environment, run_dir, tell)
     made = identify_folder(spool)
     with Publisher(spool, run_dir, plan.max_run_bytes, identity=made) as publisher:
-        child_environment = build_environment(plan, environment, run_id=run_id, spool=spool, run_dir=run_dir)
-        if reserved is not None:
-            child_environment[identity.FIRST_ATTEMPT] = str(reserved)
+        child_environment = build_environment(
+            plan, environment, run_id=run_id, spool=spool, run_dir=run_dir, first_attempt=first
+        )
         try:
             ending = run_command(plan.command, child_environment, children_ignored=children_ignored)
         except RunError as error:
@@ -203,6 +202,22 @@ def _launch(
         no_steps_reason=no_steps_reason,
         is_left=publisher.is_left,
     )
+
+
+def _choose_attempt(
+    plan: LaunchPlan, environment: Mapping[str, str], run_dir: Path, tell: Callable[[str], None]
+) -> tuple[int, int | None]:
+    """Return the first attempt of this launch, and that which is to be released when it is over."""
+    launched = describe_launch(environment, plan.command)
+    if not paths.is_network_path(run_dir):
+        first = choose_attempt(run_dir, launched)
+        return first, None if launched.has_peers else first
+    asked = ask_for_attempt(run_dir, launched)
+    if asked is not None:
+        return asked, None
+    first = identity.read_number(environment, "SLURM_RESTART_COUNT") or 0
+    tell(f"{run_dir} does not answer: this launch is taken for attempt {first}, in the place of one that there may be")
+    return first, None
 
 
 def _register(plan: LaunchPlan, tell: Callable[[str], None], *, run_id: str, spool: Path, run_dir: Path) -> None:
@@ -296,12 +311,17 @@ def _make_usable(spool: Path) -> None:
 
 
 def build_environment(
-    plan: LaunchPlan, environment: Mapping[str, str], *, run_id: str, spool: Path, run_dir: Path
+    plan: LaunchPlan,
+    environment: Mapping[str, str],
+    *,
+    run_id: str,
+    spool: Path,
+    run_dir: Path,
+    first_attempt: int,
 ) -> dict[str, str]:
     """Return the environment of the command: ours first on `PYTHONPATH`, the rest as it was."""
     launcher = Path(__file__).parent.parent / "record" / "launcher"
     inherited = environment.get("PYTHONPATH")
-    attempts = [] if paths.is_network_path(run_dir) else paths.list_attempts(run_dir)
     return {
         **environment,
         **plan.variables,
@@ -309,7 +329,7 @@ def build_environment(
         identity.RUN_ID: run_id,
         identity.RUN_DIR: str(run_dir),
         identity.SPOOL_RUN: str(spool),
-        identity.FIRST_ATTEMPT: str(attempts[-1] + 1 if attempts else 0),
+        identity.FIRST_ATTEMPT: str(first_attempt),
         identity.PARENT_PID: str(os.getpid()),
         identity.LAUNCH_HOST: socket.gethostname(),
         identity.MAX_RUN_BYTES: str(plan.max_run_bytes),

@@ -60,6 +60,18 @@ def remove_run_files(run: Path, *, identity: tuple[int, int] | None = None) -> l
     return left
 
 
+def _remove_reservation(name: str, folder: int) -> None:
+    """Delete a folder by which an attempt was taken, and those of the tasks in it, where all of them are empty."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            for task in os.listdir(descriptor):  # noqa: PTH208 - Path knows no descriptors
+                os.rmdir(task, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        os.rmdir(name, dir_fd=folder)
+
+
 def _remove(entry: os.DirEntry[str], folder: int) -> None:
     """Delete what lies in a folder, a descriptor, where its name is one that Scope gives."""
     is_folder = entry.is_dir(follow_symlinks=False)
@@ -67,8 +79,7 @@ def _remove(entry: os.DirEntry[str], folder: int) -> None:
         # It is no link, and links inside are not followed.
         shutil.rmtree(entry.name, dir_fd=folder)
     elif is_folder and entry.name.startswith(paths.RESERVATION):
-        with contextlib.suppress(OSError):
-            os.rmdir(entry.name, dir_fd=folder)  # only an empty folder goes
+        _remove_reservation(entry.name, folder)
     elif not is_folder and (entry.name in _FILES or entry.name.startswith(AGREED)):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(entry.name, dir_fd=folder)
