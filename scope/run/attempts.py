@@ -100,8 +100,8 @@ def _join_named(run: Path, name: str, task: str) -> int:
     Raises:
         OSError: The run directory cannot be written.
     """
-    ends = [entry.name for entry in run.glob(f"{paths.RESERVATION}*-{name}")] if run.is_dir() else []
-    begun = [int(number) for end in ends if (number := end[len(paths.RESERVATION) :].partition("-")[0]).isdecimal()]
+    taken = [entry.name[len(paths.RESERVATION) :].partition("-") for entry in run.glob(f"{paths.RESERVATION}*")]
+    begun = [int(number) for number, _, by in taken if by == name and number.isdecimal()]
     attempts = paths.list_attempts(run)
     first = max(begun) if begun else (attempts[-1] + 1 if attempts else 0)
     for attempt in range(first, first + _MAX_ATTEMPTS):

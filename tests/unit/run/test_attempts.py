@@ -62,6 +62,12 @@ def test_another_launch_of_the_same_run_takes_the_next_attempt(tmp_path: Path) -
     assert [choose_attempt(tmp_path, task(number)) for number in (0, 1)] == [1, 1]
 
 
+def test_what_another_host_has_taken_is_none_of_a_launch(tmp_path: Path) -> None:
+    """Though its name ends like that of the launch."""
+    (tmp_path / f"{paths.RESERVATION}004-node-7-0-0").mkdir()
+    assert choose_attempt(tmp_path, task(0)) == 0
+
+
 def test_open_mpi_names_its_jobs(tmp_path: Path) -> None:
     """The variables of PMIx, which Open MPI and Slurm's plugin for it set."""
     ranks = [
