@@ -240,8 +240,7 @@ class TrainingHooks:
         is_trainable = is_trained or self._frozen.is_trainable(module)
         flows = has_gradients((args, kwargs), of_parameters=is_trainable)
         unended = session.unended
-        if session.clock.is_absorbing():
-            session.look_at_mode()
+        session.look_at_mode()
         if session.clock.is_absorbing():
             unended.on_forward(module if is_trained else None, gradients=flows)
         if not flows:

@@ -123,7 +123,7 @@ def test_the_command_publishes_it(node: Node) -> None:
     command = publishing_command(node.spool, node.run)
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {**os.environ, "PATH": search, "SCOPE_REGISTRY": str(node.registry)}
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=variables, check=False)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=variables, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     steps = [paths.rank_folder(node.run, 0, rank) / paths.STEPS_FILE for rank in range(2)]
     assert [path.read_bytes() for path in steps] == [STEPS * 10] * 2
